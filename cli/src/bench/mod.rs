@@ -14,6 +14,7 @@ mod hits;
 mod latency;
 mod limits;
 pub mod machine;
+mod natural;
 mod odds;
 mod placement;
 mod raw;
@@ -51,6 +52,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Elastic(args) => &args.output,
         Bench::Resize(args) => &args.output,
         Bench::Files(args) => &args.output,
+        Bench::Natural(args) => &args.output,
         Bench::Take(args) => &args.output,
         Bench::Tenants(args) if args.as_other => return tenants::be_other(args),
         Bench::Tenants(args) => &args.output,
@@ -78,6 +80,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Elastic(args) => elastic::measure(args),
         Bench::Resize(args) => resize::measure(args),
         Bench::Files(args) => files::measure(args),
+        Bench::Natural(args) => natural::measure(args),
         Bench::Take(args) => take::measure(args),
         Bench::Tenants(args) => tenants::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
