@@ -155,11 +155,10 @@ fn interrupted(arguments: &str, seconds: u64, to_all: bool) -> String {
         run.id().to_string()
     };
     let sent = Instant::now();
-    let mut kill = Command::new("kill");
-    assert!(kill.args(["-INT", "--", &target]).status().unwrap().success());
-    // As `timeout` does, which tells the process and its group.
-    let mut again = Command::new("kill");
-    assert!(again.args(["-INT", "--", &target]).status().unwrap().success());
+    // Twice, as `timeout` does, which tells the process and its group; by one program, since half a second later it would be another Ctrl-C.
+    let mut kill = Command::new("sh");
+    kill.args(["-c", &format!("kill -s INT -- {target}; kill -s INT -- {target}")]);
+    assert!(kill.status().unwrap().success());
     let ended = run.wait_with_output().unwrap();
     let out = String::from_utf8(ended.stdout).unwrap();
     assert_eq!(ended.status.code(), Some(130), "{out}");
@@ -187,8 +186,12 @@ fn ctrl_c_tells_how_far_it_came() {
             .find_map(|line| line.strip_prefix("interrupted: of seeds 100..100000000 the first "));
         let told = told.unwrap_or_else(|| panic!("{out}"));
         let whole: u64 = told.split(' ').next().unwrap().parse().unwrap();
+        if whole == 0 {
+            // The machine gave this one less of its time.
+            continue;
+        }
         let range = format!("{whole} (100..{}) had run with every workload, and ", 100 + whole);
-        assert!(whole > 0 && told.starts_with(&range), "{out}");
+        assert!(told.starts_with(&range), "{out}");
         assert!(told.ends_with("; 0 failed so far"), "{out}");
         return;
     }
