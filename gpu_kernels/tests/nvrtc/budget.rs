@@ -167,7 +167,7 @@ pub fn renew(found: &Found) {
     }
     for (path, kernel) in missing() {
         for form in [Form::Direct, Form::Queued] {
-            // The first run measures it.
+            // To be measured.
             out.push_str(&format!("{path}\t\t{}\t{kernel}\t-\t-\t0\n", form.name()));
         }
     }
