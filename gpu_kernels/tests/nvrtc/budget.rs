@@ -68,15 +68,16 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Whether it is one of those that `GPUVM_TEST_QUICK` leaves out: tests, and applications.
-    pub fn is_test_or_application(&self) -> bool {
-        let folders = [
-            "tests/",
-            "simulate/",
-            "python/ops/",
-            "workloads/src/apps/",
-            "workloads/src/gps/",
-        ];
+    /// Whether it is one of tests or of the simulator, which `GPUVM_TEST_NIGHT` compiles: no user runs them on an NVIDIA GPU.
+    pub fn is_test(&self) -> bool {
+        ["tests/", "simulate/"]
+            .iter()
+            .any(|folder| self.path.starts_with(folder))
+    }
+
+    /// Whether it is one of those that `GPUVM_TEST_QUICK` leaves out.
+    pub fn is_application(&self) -> bool {
+        let folders = ["python/ops/", "workloads/src/apps/", "workloads/src/gps/"];
         folders.iter().any(|folder| self.path.starts_with(folder))
     }
 
