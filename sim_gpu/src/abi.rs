@@ -29,6 +29,7 @@ pub(crate) struct BlockConstants {
     pub(crate) seeded: u32,
     pub(crate) dynamic_bytes: u32,
     pub(crate) shared: *mut u8,
+    pub(crate) variant: u32,
 }
 
 /// `gpuvm_sim_lane` and, behind it, what only the simulator uses.
@@ -52,6 +53,7 @@ const _: () = assert!(size_of::<Lane>() <= LANE_BYTES);
 const _: () = assert!(offset_of!(Lane, thread) == 8 && offset_of!(Lane, lane) == 20);
 const _: () = assert!(offset_of!(Lane, warp_slot) == 24);
 const _: () = assert!(offset_of!(BlockConstants, sm) == 36 && offset_of!(BlockConstants, shared) == 48);
+const _: () = assert!(offset_of!(BlockConstants, variant) == 56);
 
 /// `gpuvm_sim_hooks`.
 #[repr(C)]

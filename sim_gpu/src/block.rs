@@ -92,6 +92,7 @@ impl Block {
             seeded: u32::from(!seeded.is_null()),
             dynamic_bytes: config.dynamic_shared_bytes,
             shared: ptr::null_mut(),
+            variant: launch.core.options.simulation.variant,
         };
         let image = vec![POISON; launch.kernel.module.shared_bytes()];
         let live = config.block.iter().product();

@@ -132,6 +132,9 @@ pub struct SimOptions {
     pub find_races: bool,
     /// How many of the last events are kept, see [`SimGpu::events`].
     pub events_kept: usize,
+    /// What `gpuvm_sim::variant()` is in kernels: a source may hold several variants of its code and choose among them by it,
+    /// compiled once.
+    pub variant: u32,
 }
 
 pub use self::events::{Event, EventKind};

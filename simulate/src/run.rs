@@ -21,6 +21,8 @@ use crate::workload::{Sources, Workload};
 pub const PAGE: u64 = 4096;
 /// 64-bit words of a page.
 pub const PAGE_WORDS: u64 = PAGE / 8;
+/// Frames of a handle of a simulated GPU's memory: those whose number changes come and go together.
+pub const RESIZED_FRAMES: u64 = 16;
 /// Longest wait of a lane, in virtual time: longer than any that is served.
 const WAIT_LIMIT: Duration = Duration::from_millis(20);
 /// Longest launch, in virtual time.
@@ -36,6 +38,8 @@ pub struct Options {
     pub compile: CompileOptions,
     /// How the runtime's own kernels are compiled, those that flush and release.
     pub compile_support: CompileOptions,
+    /// Which variant of it runs, of a device library that has several.
+    pub variant: u32,
     /// Faults of the NIC, drawn by the seed.
     pub faults: Option<FaultMix>,
     /// Leave READs unflushed although their data lands late.
@@ -256,6 +260,7 @@ impl Room<'_> {
             .neighbours(1)
             .options(SimOptions {
                 find_races: self.options.find_races,
+                variant: self.options.variant,
                 ..SimOptions::default()
             })
             .mode(Mode::Seeded(self.seed));
@@ -318,9 +323,10 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
         linear: (0, 0),
         happened: Happened::default(),
     };
+    let resizes = workload.resizes();
     let needs = Needs {
         page: PAGE,
-        frames: 1,
+        frames: if resizes { RESIZED_FRAMES } else { 1 },
         queue_pairs: 1,
         queue_depth: 1,
         borrowed: match workload.borrows() {
@@ -331,7 +337,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
             },
             false => Borrowed::default(),
         },
-        frame_capacity: 0,
+        frame_capacity: if resizes { 2 * RESIZED_FRAMES } else { 0 },
     };
     room.open(needs).map(|_| ())
 }
@@ -376,9 +382,14 @@ pub(crate) fn run_watched(workload: Workload, seed: u64, options: &Options, watc
         (_, Some(vm)) if findings.is_empty() => judge(&room, vm, &mut findings, error),
         _ => Ok(None),
     };
+    // What a NIC saw explains requests that were refused.
+    let saw = match &ran {
+        Err(_) => vm.as_ref().and_then(nic_saw),
+        Ok(()) => None,
+    };
     watcher.detach();
     let events = watcher.events();
-    let outcome = match (findings.first(), judged) {
+    let mut outcome = match (findings.first(), judged) {
         (None, Ok(Some(passed))) => Ok(passed),
         (None, Ok(None)) => Err(failure(
             "the workload made no virtual memory".into(),
@@ -392,6 +403,9 @@ pub(crate) fn run_watched(workload: Workload, seed: u64, options: &Options, watc
             Err(failure)
         }
     };
+    if let Err(failure) = &mut outcome {
+        failure.further.extend(saw);
+    }
     drop(vm);
     Ended {
         outcome,
@@ -413,11 +427,10 @@ fn judge(
         return Err(format!("a data race: {race}"));
     }
     let mut faults = BTreeMap::new();
+    if let Some(saw) = nic_saw(vm) {
+        return Err(saw);
+    }
     for nic in vm.soft_nics() {
-        let violations = nic.violations();
-        if let Some(first) = violations.first() {
-            return Err(format!("the NIC saw a rule of its queues broken: {first}"));
-        }
         for count in nic.fault_tally().counts() {
             *faults.entry(count.rate.kind.name().to_owned()).or_insert(0) += count.bitten;
         }
@@ -447,6 +460,13 @@ fn judge(
         error,
         hash,
     }))
+}
+
+/// The first rule of its queues that a NIC saw broken.
+fn nic_saw(vm: &Vm) -> Option<String> {
+    let mut all = vm.soft_nics().iter().flat_map(|nic| nic.violations());
+    all.next()
+        .map(|first| format!("the NIC saw a rule of its queues broken: {first}"))
 }
 
 fn failure(what: String, findings: &[Finding], events: &[Event]) -> Failure {

@@ -63,7 +63,8 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Break a rule of the device library on purpose, to see that the checks find it; `list` lists them.
+    /// Break a rule of the device library on purpose, to see that the checks find it; `list` lists them, and `none` breaks none of the
+    /// library that has them all.
     #[arg(long, value_name = "NAME", hide = true)]
     pub mutation: Option<String>,
 

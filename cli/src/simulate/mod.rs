@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gpuvm_simulate::Workload;
 use gpuvm_simulate::campaign::{self, Campaign, Progress, Ran, Summary};
-use gpuvm_simulate::mutations::{self, Mutation};
+use gpuvm_simulate::mutations;
 use gpuvm_simulate::run::{self, Options};
 use gpuvm_simulate::trace;
 use gpuvm_simulate::watch::Event;
@@ -88,15 +88,15 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         }
         false => args,
     };
-    let mutation = args.mutation.as_deref().map(mutations::find).transpose()?;
-    let mut options = match &mutation {
-        Some(mutation) => mutation.options()?,
+    let mut options = match args.mutation.as_deref() {
         None => Options::default(),
+        Some("none") => mutations::none()?,
+        Some(name) => mutations::find(name)?.options()?,
     };
     if args.faults.as_ref().is_some_and(|mix| !mix.is_empty()) {
         options.faults.clone_from(&args.faults);
     }
-    options.find_races = args.races;
+    options.find_races |= args.races;
     if args.worker {
         // A terminal sends Ctrl-C to workers as well; the campaign ends them.
         flag::register(SIGINT, Arc::default()).map_err(CliError::Signals)?;
@@ -109,7 +109,7 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
             output::end_on_signals().map_err(CliError::Signals)?;
             one(args, seed, options)
         }
-        _ => many(args, mutation),
+        _ => many(args),
     }
 }
 
@@ -244,15 +244,15 @@ fn all_bitten<'a>(
 }
 
 /// Seeds in worker processes.
-fn many(args: &SimulateArgs, mutation: Option<&Mutation>) -> Result<ExitCode, CliError> {
+fn many(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     let seeds = match (&args.seeds, args.seed) {
         (Some(seeds), _) => seeds.0.clone(),
         (None, Some(seed)) => seed..seed.saturating_add(1),
         (None, None) => return Err(CliError::NoSeeds),
     };
     let mut arguments = vec!["simulate".to_owned(), "--worker".to_owned()];
-    if let Some(mutation) = mutation {
-        arguments.extend(["--mutation".to_owned(), mutation.name.to_owned()]);
+    if let Some(mutation) = &args.mutation {
+        arguments.extend(["--mutation".to_owned(), mutation.clone()]);
     }
     if let Some(mix) = &args.faults {
         arguments.extend(["--faults".to_owned(), mix.to_string()]);

@@ -78,12 +78,18 @@ static inline long long clock64() {
 }
 static inline int clock() { return static_cast<int>(clock64()); }
 
-// The loader calls these outside lanes, so they are not instrumented.
+// What is not instrumented: what the loader calls outside lanes, and what is no access of the kernel's.
 #if defined(__clang__)
 #define GPUVM_SIM_PLAIN __attribute__((no_sanitize("coverage", "thread")))
 #else
 #define GPUVM_SIM_PLAIN __attribute__((no_sanitize_coverage, no_sanitize_thread))
 #endif
+
+namespace gpuvm_sim {
+// Which variant of its code a source runs that holds several: `SimOptions::variant`. A call that is not instrumented, so
+// that no lane is switched and no access is seen here.
+GPUVM_SIM_PLAIN __attribute__((const, noinline)) static unsigned variant() { return lane()->block->variant; }
+}  // namespace gpuvm_sim
 
 // What the loader looks for: who to call, and the thread-local image by its first variable.
 extern "C" {

@@ -13,6 +13,7 @@ struct gpuvm_sim_block {
     unsigned seeded;
     unsigned dynamic_bytes;
     void* shared;  // dynamic shared memory
+    unsigned variant;
 };
 
 // A lane's constants, at a place that follows from the stack address.

@@ -1,6 +1,8 @@
-//! Device libraries with one rule broken, to show that the checks see it. Each is a replacement of text in a header, which must be
-//! there exactly once, or a setting that the library would not choose. They are in builds with the feature `mutations` alone, which tests have and
-//! users need not.
+//! A device library with one rule broken, to show that the checks see it. Each broken rule is a replacement of text in headers, which
+//! must be there exactly once, or a setting that the library would not choose. One library holds all of them and is compiled once: a
+//! number chooses when kernels run. They are in builds with the feature `mutations` alone, which tests have and users need not.
+
+use std::collections::BTreeMap;
 
 use gpuvm_gpu::CompileOptions;
 use gpuvm_nic::soft::FaultMixError;
@@ -11,6 +13,7 @@ use crate::workload::Workload;
 
 #[cfg(feature = "mutations")]
 mod planted;
+mod variants;
 
 /// Where the rule that is broken stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,12 @@ pub enum Origin {
     Broadcast(u32),
     /// The n-th of the rules of frames that come and go.
     Frames(u32),
+    /// The n-th of the rules of what moves a page's word.
+    Words(u32),
+    /// The n-th of the rules of queues that a NIC watches.
+    Queues(u32),
+    /// The n-th of the orders of memory.
+    Orders(u32),
 }
 
 /// A replacement of text in one header.
@@ -53,6 +62,8 @@ pub enum Setting {
     FramesEqualSpans,
     /// A NIC whose READs land after their completions, and no flush of them.
     NoFlushOfReads,
+    /// Data races are looked for.
+    Races,
 }
 
 /// One broken rule.
@@ -72,8 +83,6 @@ pub struct Mutation {
     pub workload: Workload,
     /// Faults that it takes, as on a command line.
     pub faults: &'static str,
-    /// A seed that finds it, from a hunt that began at 0.
-    pub seed: u64,
     /// How it shows: one of these is part of what is said then. Anything else would be another fault's doing.
     pub seen: &'static [&'static str],
 }
@@ -103,6 +112,18 @@ pub enum MutationError {
         from: &'static str,
         /// How often it is there.
         found: usize,
+    },
+    /// The text that it replaces is no part of statements.
+    #[error(
+        "mutation `{name}`: what it changes of `{from}` in {header} is not among a function's statements; plant it there"
+    )]
+    Unplaced {
+        /// The mutation.
+        name: &'static str,
+        /// The header.
+        header: &'static str,
+        /// The text.
+        from: &'static str,
     },
     /// Its faults are none.
     #[error("mutation `{name}`: its faults cannot be read")]
@@ -135,39 +156,69 @@ pub fn find(name: &str) -> Result<&'static Mutation, MutationError> {
     found.ok_or_else(|| MutationError::Unknown { name: name.to_owned() })
 }
 
+/// How seeds are run in the library that has all of them, with none chosen: as without them.
+///
+/// # Errors
+/// No mutation is in this build, or what one of them replaces is not there.
+pub fn none() -> Result<Options, MutationError> {
+    if cfg!(not(feature = "mutations")) {
+        return Err(MutationError::LeftOut);
+    }
+    let compile = CompileOptions {
+        headers: with_all(all())?,
+        ..CompileOptions::default()
+    };
+    Ok(Options {
+        compile_support: compile.clone(),
+        compile,
+        ..Options::default()
+    })
+}
+
+/// The headers in which these break something, each with all that they plant there, under their numbers from 1 on.
+fn with_all(mutations: impl Iterator<Item = &'static Mutation>) -> Result<Vec<(String, String)>, MutationError> {
+    let mut planted: BTreeMap<&'static str, Vec<(u32, &Mutation, &Plant)>> = BTreeMap::new();
+    for (number, mutation) in (1..).zip(mutations) {
+        for plant in mutation.plants {
+            planted.entry(plant.header).or_default().push((number, mutation, plant));
+        }
+    }
+    let made = planted.into_iter().map(|(header, here)| {
+        let known = gpuvm_gpu::headers().iter().find(|(name, _)| *name == header);
+        let text = known.map_or("", |(_, text)| text);
+        let edits: Result<Vec<_>, _> = here.iter().map(|of| Ok((of.0, of.2.edit(of.1.name, text)?))).collect();
+        let made = variants::with_all(text, &edits?).map_err(|at| MutationError::Unplaced {
+            name: here[at].1.name,
+            header,
+            from: here[at].2.from,
+        });
+        Ok((header.to_owned(), made?))
+    });
+    made.collect()
+}
+
+impl Plant {
+    /// It in its header's text.
+    fn edit(&self, name: &'static str, text: &str) -> Result<variants::Edit, MutationError> {
+        let found: Vec<usize> = text.match_indices(self.from).map(|(at, _)| at).collect();
+        match found[..] {
+            [at] => Ok(variants::Edit::new(at, self.from, self.to)),
+            _ => Err(MutationError::Moved {
+                name,
+                header: self.header,
+                from: self.from,
+                found: found.len(),
+            }),
+        }
+    }
+}
+
 impl Mutation {
-    /// How its seeds are run.
+    /// How its seeds are run: in the library of [`none`], with this one chosen.
     ///
     /// # Errors
-    /// What it replaces is not there.
+    /// As for [`none`].
     pub fn options(&self) -> Result<Options, MutationError> {
-        let mut headers: Vec<(String, String)> = Vec::new();
-        for plant in self.plants {
-            let stock = || {
-                let all = gpuvm_gpu::headers().iter();
-                all.filter(|(name, _)| *name == plant.header)
-                    .map(|(_, text)| (*text).to_owned())
-                    .next()
-            };
-            let place = match headers.iter().position(|(name, _)| name == plant.header) {
-                Some(place) => place,
-                None => {
-                    headers.push((plant.header.to_owned(), stock().unwrap_or_default()));
-                    headers.len() - 1
-                }
-            };
-            let text = &mut headers[place].1;
-            let found = text.matches(plant.from).count();
-            if found != 1 {
-                return Err(MutationError::Moved {
-                    name: self.name,
-                    header: plant.header,
-                    from: plant.from,
-                    found,
-                });
-            }
-            *text = text.replacen(plant.from, plant.to, 1);
-        }
         let faults = match self.faults {
             "" => None,
             text => Some(text.parse().map_err(|source| MutationError::Faults {
@@ -175,45 +226,70 @@ impl Mutation {
                 source,
             })?),
         };
-        // The runtime's own kernels stay as they are, compiled once, unless the rule is theirs.
-        const OF_SUPPORT: [&str; 5] = [
-            "gpuvm/detail/flush.cuh",
-            "gpuvm/detail/write_back.cuh",
-            "gpuvm/detail/catch_up.cuh",
-            "gpuvm/detail/broadcast.cuh",
-            "gpuvm/detail/resize.cuh",
-        ];
-        let of_support = self.plants.iter().any(|plant| OF_SUPPORT.contains(&plant.header));
-        let compile = CompileOptions {
-            headers,
-            ..CompileOptions::default()
-        };
+        let number = (1..).zip(all()).find(|(_, other)| other.name == self.name);
         Ok(Options {
-            compile_support: if of_support {
-                compile.clone()
-            } else {
-                CompileOptions::default()
-            },
-            compile,
+            variant: number.map_or(0, |(number, _)| number),
             faults,
             frames_equal_spans: self.setting == Setting::FramesEqualSpans,
             unflushed: self.setting == Setting::NoFlushOfReads,
-            ..Options::default()
+            find_races: self.setting == Setting::Races,
+            ..none()?
         })
     }
 }
 
 #[cfg(all(test, feature = "mutations"))]
 mod tests {
-    use super::all;
+    use super::{Mutation, Plant, all, find, with_all};
 
     /// Long before a campaign says so: a line of the device library that was changed moves what is planted there.
     #[test]
-    fn each_planted_text_is_in_its_header_once() {
-        let moved: Vec<String> = all()
-            .filter_map(|mutation| mutation.options().err())
-            .map(|error| error.to_string())
-            .collect();
+    fn each_planted_text_is_in_its_header_once_and_has_a_place_there() {
+        let alone = |mutation: &'static Mutation| with_all(std::iter::once(mutation)).err();
+        let moved: Vec<String> = all().filter_map(alone).map(|error| error.to_string()).collect();
         assert!(moved.is_empty(), "{}", moved.join("\n"));
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_named() {
+        let known = all().next().expect("a mutation");
+        let word = "gpuvm/detail/page_word.cuh";
+        let wrong: [(&str, Plant, &str); 3] = [
+            (
+                "moved",
+                Plant {
+                    header: word,
+                    from: "no such text",
+                    to: "",
+                },
+                "0 times",
+            ),
+            (
+                "lost",
+                Plant {
+                    header: "gpuvm/none.cuh",
+                    from: "text",
+                    to: "",
+                },
+                "0 times",
+            ),
+            (
+                "outside",
+                Plant {
+                    header: word,
+                    from: "kPin = 1ull",
+                    to: "kPin = 2ull",
+                },
+                "not among a function's statements",
+            ),
+        ];
+        for (name, plant, said) in wrong {
+            let plants: &'static [Plant] = Box::leak(Box::new([plant]));
+            let mutation: &'static Mutation = Box::leak(Box::new(Mutation { name, plants, ..*known }));
+            let error = with_all(std::iter::once(mutation)).expect_err(name).to_string();
+            assert!(error.contains(name) && error.contains(said), "{error}");
+        }
+        let error = find("none-such").expect_err("no mutation").to_string();
+        assert!(error.contains("`none-such`"), "{error}");
     }
 }

@@ -210,7 +210,7 @@ impl Workload {
     }
 
     /// Whether its lanes copy pages themselves.
-    pub(crate) fn is_direct(self) -> bool {
+    pub fn is_direct(self) -> bool {
         matches!(
             self,
             Self::Direct
@@ -234,6 +234,11 @@ impl Workload {
     /// Whether its pages leave their frames for a neighbour's memory.
     pub(crate) fn borrows(self) -> bool {
         matches!(self, Self::Victims | Self::Mirror)
+    }
+
+    /// Whether its frames come and go.
+    pub(crate) fn resizes(self) -> bool {
+        matches!(self, Self::Resize | Self::ResizeDirect)
     }
 
     /// Whether its pages have two homes, some of which are taken away.

@@ -11,10 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use super::{close, launch, needs};
 use crate::bench::{Bench, Calm, Wrong, compare, pattern};
 use crate::program::rng;
-use crate::run::{Needs, PAGE, PAGE_WORDS, Room};
+use crate::run::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
-/// Frames of a handle of a simulated GPU's memory: they come and go together.
-const UNIT: u64 = 16;
 /// Handles that frames have at first, and at most.
 const UNITS: u64 = 2;
 const UNITS_MAX: u64 = 3;

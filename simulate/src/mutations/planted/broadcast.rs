@@ -15,7 +15,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "    for (others &= others - 1; others; others &= others - 1) *reinterpret_cast<T*>(in_view",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -28,7 +27,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "return b.held_parts >> (byte >> b.part_shift) + 1 & 1;",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -37,7 +35,6 @@ pub(super) static ALL: [Mutation; 21] = [
         "a store goes to the own copy as well, at once",
         &[plant(COPIES, "    *reinterpret_cast<T*>(b.own + byte) = value;\n", "")],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -50,7 +47,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "return reinterpret_cast<T*>(this->desc_.own + byte);",
         )],
         RUN,
-        0,
         NO_ORDER,
     ),
     broken(
@@ -63,7 +59,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "reinterpret_cast<B*>(this->desc_.own + byte)",
         )],
         RUN,
-        0,
         NO_ORDER,
     ),
     broken(
@@ -76,7 +71,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "reinterpret_cast<const B*>(desc_.own + i * sizeof(T))",
         )],
         RUN,
-        0,
         NO_ORDER,
     ),
     broken(
@@ -89,7 +83,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "        return",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -102,7 +95,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "        detail::st_relaxed_sys(",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -115,7 +107,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "    (void)marked;\n",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -128,7 +119,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "reinterpret_cast<const u64*>(b.own + byte)",
         )],
         RUN,
-        1,
         COPIES_DIFFER,
     ),
     broken(
@@ -141,7 +131,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "",
         )],
         RUN,
-        1,
         COPIES_DIFFER,
     ),
     broken(
@@ -150,7 +139,6 @@ pub(super) static ALL: [Mutation; 21] = [
         "a line is passed on whole",
         &[plant(COPIES, "(lane & 15) * 8);", "(lane & 7) * 8);")],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -163,7 +151,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "for (u32 with = __ballot_sync(~0u, marks != 0); with; with = 0) {",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -176,7 +163,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "            (void)own;\n",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -189,7 +175,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "queue_.line[at] = line + 1;",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -198,7 +183,6 @@ pub(super) static ALL: [Mutation; 21] = [
         "all words of an element wait in the queue",
         &[plant(MERGE_QUEUE, "((1u << sizeof(T) / 4) - 1) << word", "1u << word")],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -211,7 +195,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "atomicExch_block(&queue_.busy[at], 1u);",
         )],
         RUN,
-        3,
         UNLOCKED,
     ),
     broken(
@@ -231,7 +214,6 @@ pub(super) static ALL: [Mutation; 21] = [
             ),
         ],
         RUN,
-        17,
         UNLOCKED,
     ),
     broken(
@@ -244,7 +226,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "        // 8 lanes a line",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
     broken(
@@ -257,7 +238,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "groups = (block() + lanes - 1) / lanes;\n",
         )],
         RUN,
-        6,
         COPIES_DIFFER,
     ),
     broken(
@@ -270,7 +250,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "        for (u32 n = rank(); n < Lines; n += block()) queue_.words[n] = 0, queue_.line[n] = 0;\n",
         )],
         RUN,
-        0,
         COPIES_DIFFER,
     ),
 ];

@@ -18,7 +18,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "atom_add_relaxed_gpu(&fill->done, 1u);",
         )],
         Workload::LargePages,
-        58,
         NOT_COPIED,
     ),
     broken(
@@ -31,7 +30,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "while (ld_acquire_gpu(&fill->done) + 1 < chunks) sleep_ns(100);",
         )],
         Workload::LargePages,
-        0,
         NOT_COPIED,
     ),
     broken(
@@ -44,7 +42,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "st_relaxed_gpu(&fill->head, generation | (layout::FILL_END - chunks));",
         )],
         Workload::LargePages,
-        364,
         NOT_COPIED,
     ),
     broken(
@@ -53,7 +50,6 @@ pub(super) static ALL: [Mutation; 21] = [
         "the count of chunks done begins anew with each page",
         &[plant(DIRECT, "    st_relaxed_gpu(&fill->done, 0u);\n", "")],
         Workload::LargePages,
-        0,
         &["its home differ from byte", "instead of", "did not end within"],
     ),
     broken(
@@ -66,7 +62,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "    if (ticket > layout::FILL_END) return false;\n",
         )],
         Workload::LargePages,
-        15,
         NOT_COPIED,
     ),
     broken(
@@ -79,7 +74,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "bytes / layout::FILL_CHUNK_BYTES",
         )],
         Workload::LargePages,
-        0,
         NOT_COPIED,
     ),
     broken(
@@ -92,7 +86,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "left < layout::FILL_CHUNK_BYTES ? left - 1 : layout::FILL_CHUNK_BYTES",
         )],
         Workload::LargePages,
-        0,
         NOT_COPIED,
     ),
     broken(
@@ -108,7 +101,6 @@ pub(super) static ALL: [Mutation; 21] = [
             ),
         ],
         Workload::LargePages,
-        271,
         &[
             "its home differ from byte",
             "instead of",
@@ -126,7 +118,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "atom_cas_acq_rel_gpu(&fill->taken, 0u, 1u) <= 1)",
         )],
         Workload::LargePages,
-        194,
         &["its home differ from byte", "instead of", "did not end within"],
     ),
     broken(
@@ -139,7 +130,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "source.stripe, frame), source.bytes - (source.bytes >> vm->page_shift == 0 && kind == layout::REQUEST_FETCH)});",
         )],
         Workload::Stream,
-        0,
         NOT_COPIED,
     ),
     broken(
@@ -152,7 +142,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "source.stripe, frame), source.bytes - (source.bytes >> vm->page_shift == 0 && kind != layout::REQUEST_FETCH)});",
         )],
         Workload::Stream,
-        0,
         NOT_COPIED,
     ),
     broken(
@@ -165,7 +154,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "Source source = miss->source();\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
         )],
         Workload::Direct,
-        1,
         NOT_COPIED,
     ),
     broken(
@@ -178,7 +166,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "Source source = source_of(vm, id);\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
         )],
         Workload::Direct,
-        62,
         NOT_COPIED,
     ),
     broken(
@@ -191,7 +178,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "Source source = source_of(vm, id);\n    if (source.bytes >> vm->page_shift == 0) ++source.bytes;",
         )],
         Workload::Direct,
-        16,
         &["memory beside the region was written"],
     ),
     broken(
@@ -204,7 +190,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "if (!leads && outcome == kRoundHeld && state_of(ld_relaxed_gpu(",
         )],
         Workload::Spans,
-        17,
         &["elements are wrong"],
     ),
     broken(
@@ -217,7 +202,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "publish(word, 0, frame, pins);",
         )],
         Workload::Spans,
-        0,
         NOT_COPIED,
     ),
     broken(
@@ -230,7 +214,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "publish_dirty(word, 0, frame, 0);",
         )],
         Workload::Spans,
-        0,
         &["pins"],
     ),
     broken(
@@ -243,7 +226,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "if (index >= array.length) return false;",
         )],
         Workload::Spans,
-        4,
         &["its home", "instead of"],
     ),
     broken(
@@ -256,7 +238,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "return left * sizeof(T) >= page_length(",
         )],
         Workload::Spans,
-        0,
         &["its home", "instead of"],
     ),
     broken(
@@ -269,7 +250,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "",
         )],
         Workload::Spans,
-        7,
         NOT_COPIED,
     ),
     broken(
@@ -282,7 +262,6 @@ pub(super) static ALL: [Mutation; 21] = [
             "u32 group = __match_any_sync(__activemask(), whole ?",
         )],
         Workload::Spans,
-        28,
         &["instead of"],
     ),
 ];

@@ -15,7 +15,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "if (let_leave(vm, id, word, seen, rung, true) == kLeft || pins_of(seen)) withdraw(vm, frame);",
         )],
         ResizeDirect,
-        15,
         SEEN,
     ),
     broken(
@@ -28,7 +27,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "    if (!id) withdraw(vm, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word",
         )],
         ResizeDirect,
-        75,
         SEEN,
     ),
     broken(
@@ -41,7 +39,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "            withdraw(vm, frame);\n        pool_give(vm, frame);",
         )],
         ResizeDirect,
-        0,
         SEEN,
     ),
     broken(
@@ -54,7 +51,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(vm, frame);",
         )],
         ResizeDirect,
-        0,
         SEEN,
     ),
     broken(
@@ -67,7 +63,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);",
         )],
         Resize,
-        14,
         SEEN,
     ),
     broken(
@@ -80,7 +75,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "",
         )],
         ResizeDirect,
-        0,
         SEEN,
     ),
     broken(
@@ -93,7 +87,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "",
         )],
         ResizeDirect,
-        146,
         SEEN,
     ),
     broken(
@@ -106,7 +99,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "    u64 at = ld_relaxed_gpu(&pool_of(vm)->change_hand);\n    atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));\n    if (at",
         )],
         ResizeDirect,
-        15,
         SEEN,
     ),
     broken(
@@ -119,7 +111,6 @@ pub(super) static ALL: [Mutation; 10] = [
             "atom_add_relaxed_gpu(&pool->tail, 1ull);",
         )],
         Prefetch,
-        48,
         STUCK,
     ),
     broken(
@@ -128,7 +119,6 @@ pub(super) static ALL: [Mutation; 10] = [
         "of frames that go to the pool together the clock's first comes after its last",
         &[plant(POOL, "        while (frame >= limit) frame -= limit;\n", "")],
         Random,
-        68,
         SEEN,
     ),
 ];

@@ -15,7 +15,6 @@ pub(super) static ALL: [Mutation; 6] = [
             "return false;",
         )],
         Workload::Replicas,
-        0,
         &["was published although that copy was stale"],
     ),
     broken(
@@ -28,7 +27,6 @@ pub(super) static ALL: [Mutation; 6] = [
             "",
         )],
         Workload::Replicas,
-        0,
         &["mark went before the WRITE had completed"],
     ),
     broken(
@@ -41,7 +39,6 @@ pub(super) static ALL: [Mutation; 6] = [
             ";",
         )],
         Workload::Returns,
-        0,
         &["returned, and its copy of", "its home differ from byte"],
     ),
     broken(
@@ -54,7 +51,6 @@ pub(super) static ALL: [Mutation; 6] = [
             "if (true) {",
         )],
         Workload::Checksums,
-        1,
         &["has checksum"],
     ),
     under(
@@ -68,7 +64,6 @@ pub(super) static ALL: [Mutation; 6] = [
                 "return layout::OUTCOME_FLUSHED;",
             )],
             Workload::Replicas,
-            245,
             // The end of a region whose flush has failed drops what is dirty.
             &["did not complete", "did not end within", "a dirty page was evicted"],
         ),
@@ -85,7 +80,6 @@ pub(super) static ALL: [Mutation; 6] = [
             "    reap_queue(Queue(vm, queue), ~0u);",
         )],
         Workload::Returns,
-        29,
         &["requests are in flight on its queue pairs still"],
     ),
 ];

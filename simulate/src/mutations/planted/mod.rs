@@ -7,13 +7,14 @@ mod broadcast;
 mod copies;
 mod frames;
 mod guards;
+mod orders;
 mod peers;
 mod places;
 mod protocol;
 mod victims;
 
 /// All of them, list by list.
-pub(super) const ALL: [&[Mutation]; 8] = [
+pub(super) const ALL: [&[Mutation]; 9] = [
     &protocol::ALL,
     &peers::ALL,
     &guards::ALL,
@@ -22,6 +23,7 @@ pub(super) const ALL: [&[Mutation]; 8] = [
     &victims::ALL,
     &broadcast::ALL,
     &frames::ALL,
+    &orders::ALL,
 ];
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
@@ -40,10 +42,10 @@ const SOURCE: &str = "gpuvm/detail/source.cuh";
 const COMPLETION: &str = "gpuvm/detail/completion.cuh";
 const WRITE_BACK: &str = "gpuvm/detail/write_back.cuh";
 const CATCH_UP: &str = "gpuvm/detail/catch_up.cuh";
+const WIRE: &str = "gpuvm/detail/wire.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DUEL: &str = "gpuvm/detail/duel.cuh";
 const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
-const COPY: &str = "gpuvm/detail/copy.cuh";
 const OVERWRITE: &str = "gpuvm/detail/overwrite.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 const MIRROR: &str = "gpuvm/detail/mirror.cuh";
@@ -69,7 +71,6 @@ const fn broken(
     rule: &'static str,
     plants: &'static [Plant],
     workload: Workload,
-    seed: u64,
     seen: &'static [&'static str],
 ) -> Mutation {
     Mutation {
@@ -80,7 +81,6 @@ const fn broken(
         setting: Setting::Usual,
         workload,
         faults: "",
-        seed,
         seen,
     }
 }

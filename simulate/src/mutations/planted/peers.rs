@@ -17,7 +17,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "",
         )],
         Workload::Stream,
-        20,
         &["its home differ from byte"],
     ),
     broken(
@@ -38,7 +37,6 @@ pub(super) static ALL: [Mutation; 12] = [
             ),
         ],
         Workload::Stream,
-        0,
         STUCK,
     ),
     under(
@@ -52,7 +50,6 @@ pub(super) static ALL: [Mutation; 12] = [
                 "    out.ok = true;",
             )],
             Workload::Stream,
-            0,
             &["its home differ from byte"],
         ),
         "remote-operation:1/8",
@@ -71,7 +68,6 @@ pub(super) static ALL: [Mutation; 12] = [
              if (!idle) return reap(q, index - 1, false), 0;\n",
         )],
         Workload::Stream,
-        0,
         &["no queue pair ever had two READs under way"],
     ),
     broken(
@@ -86,7 +82,6 @@ pub(super) static ALL: [Mutation; 12] = [
              sleep_ns(100);\n            seen = ld_relaxed_gpu(word);\n        }\n        if (!is_resident(seen)",
         )],
         Workload::Spans,
-        0,
         STUCK,
     ),
     broken(
@@ -99,7 +94,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return atom_add_acquire_gpu(word, (count & 3) * kPin);",
         )],
         Workload::Stream,
-        0,
         &["pins are out of balance"],
     ),
     broken(
@@ -112,7 +106,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return whole;",
         )],
         Workload::Stream,
-        0,
         &["remote access error"],
     ),
     broken(
@@ -125,7 +118,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "        return true;\n",
         )],
         Workload::Stream,
-        0,
         STUCK,
     ),
     broken(
@@ -145,7 +137,6 @@ pub(super) static ALL: [Mutation; 12] = [
             ),
         ],
         Workload::Random,
-        0,
         &["slot ", "completion of request"],
     ),
     broken(
@@ -158,7 +149,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "    return Place{(byte + sizeof(T)) >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};",
         )],
         Workload::Transpose,
-        0,
         &["elements are wrong"],
     ),
     under(
@@ -168,7 +158,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "where a READ's completion says nothing of its data, a flush follows it",
             &[],
             Workload::Stream,
-            0,
             &["its home differ from byte"],
         ),
         "unflushed:1/2",
@@ -184,7 +173,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "control24(queue->number + 1, kSegments)",
         )],
         Workload::Stream,
-        0,
-        &["queue pair operation error"],
+        &["WrongQueuePair"],
     ),
 ];

@@ -1,7 +1,7 @@
 //! Rules of pages that are read where they live, and of the rules that compete about them.
 
 use super::Origin::Places;
-use super::{CLOCK, COPY, DUEL, FAULT, IN_PLACE, Mutation, WORD, WRITE_BACK, broken, plant};
+use super::{CLOCK, DUEL, FAULT, IN_PLACE, Mutation, WORD, WRITE_BACK, broken, plant};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 12] = [
@@ -15,7 +15,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return atom_cas_acquire_gpu(word, seen, (seen & ~layout::STATE_MASK) | kFetching) == seen;",
         )],
         Workload::InPlace,
-        2,
         &["left the count of reads"],
     ),
     broken(
@@ -28,7 +27,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "st_relaxed_gpu(word, next);\n    return true;",
         )],
         Workload::LinearInPlace,
-        86,
         &[
             "without a claim",
             "left the count of reads",
@@ -46,7 +44,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "            *direct = frame_of(seen);\n        pool_give(vm, frame_of(seen));",
         )],
         Workload::InPlace,
-        5,
         &["home differ from byte", "which the pool has", "was published in frame"],
     ),
     broken(
@@ -59,7 +56,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "if (state_of(seen) == kAbsent || let_leave(",
         )],
         Workload::InPlace,
-        5,
         &["the end of a fetch changed"],
     ),
     broken(
@@ -72,7 +68,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return has_no_frame(first);",
         )],
         Workload::Rising,
-        44,
         NOT_RISEN,
     ),
     broken(
@@ -85,7 +80,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "| field << layout::VERSION_SHIFT;",
         )],
         Workload::InPlace,
-        2,
         &["a page without a frame changed its frame or version"],
     ),
     broken(
@@ -98,7 +92,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !((first ^ second)",
         )],
         Workload::Rising,
-        75,
         NOT_RISEN,
     ),
     broken(
@@ -111,7 +104,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "if (!array.region)",
         )],
         Workload::Rising,
-        2,
         NOT_RISEN,
     ),
     broken(
@@ -125,7 +117,6 @@ pub(super) static ALL: [Mutation; 12] = [
              copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);",
         )],
         Workload::LinearInPlace,
-        0,
         &["its home differ from byte"],
     ),
     broken(
@@ -138,7 +129,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return kWon;",
         )],
         Workload::StoresInPlace,
-        0,
         &["claimed while it is used in place"],
     ),
     broken(
@@ -151,7 +141,6 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !(old & layout::REFERENCED_BIT)",
         )],
         Workload::StoresInPlace,
-        2,
         &["no order of its operations", "its home differ from byte"],
     ),
     broken(
@@ -159,29 +148,29 @@ pub(super) static ALL: [Mutation; 12] = [
         Places(12),
         "a page that is stored in place is claimed before it is copied, since such a store leaves its word as it was",
         &[
-            // A fetch takes what it can before the claim, as on a GPU.
-            plant(
-                COPY,
-                "        bytes_ = bytes;\n    }\n    GPUVM_DEVICE void cancel() {}\n    \
-                 GPUVM_DEVICE void finish(u64 frame) { copy_plainly<false>(frame, home_, bytes_); }\n\n  private:\n",
-                "        bytes_ = bytes;\n        \
-                 for (u32 at = 0; at < sizeof(early_) && at < bytes; at += 8)\n            \
-                 early_[at / 8] = ld_relaxed_sys(reinterpret_cast<const u64*>(home + at));\n    }\n    \
-                 GPUVM_DEVICE void cancel() {}\n    \
-                 GPUVM_DEVICE void finish(u64 frame) {\n        \
-                 copy_plainly<false>(frame, home_, bytes_);\n        \
-                 for (u32 at = 0; at < sizeof(early_) && at < bytes_; at += 8)\n            \
-                 st_relaxed_gpu(reinterpret_cast<u64*>(frame + at), early_[at / 8]);\n    }\n\n  \
-                 private:\n    u64 early_[32];\n",
-            ),
             plant(
                 FAULT,
                 "layout::FILL_PAGE_BYTES || stores_in_place(miss->array);",
-                "layout::FILL_PAGE_BYTES;",
+                "layout::FILL_PAGE_BYTES;\n    u64 early[32];",
+            ),
+            // A fetch takes what it can before the claim, as on a GPU.
+            plant(
+                FAULT,
+                "        if (!late) fetch.begin(from, source.bytes);\n",
+                "        if (!late) fetch.begin(from, source.bytes);\n        \
+                 for (u32 at = 0; !late && at < sizeof(early) && at < source.bytes; at += 8)\n            \
+                 early[at / 8] = ld_relaxed_sys(reinterpret_cast<const u64*>(from + at));\n",
+            ),
+            plant(
+                FAULT,
+                "            fetch.finish(miss->frame_address());\n        if (!was_there",
+                "            fetch.finish(miss->frame_address());\n        \
+                 for (u32 at = 0; !late && at < sizeof(early) && at < source.bytes; at += 8)\n            \
+                 st_relaxed_gpu(reinterpret_cast<u64*>(miss->frame_address() + at), early[at / 8]);\n        \
+                 if (!was_there",
             ),
         ],
         Workload::StoresInPlace,
-        24,
         &["no order of its operations", "its home differ from byte"],
     ),
 ];

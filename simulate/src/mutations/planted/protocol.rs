@@ -26,7 +26,6 @@ pub(super) static ALL: [Mutation; 22] = [
             ),
         ],
         Workload::Spans,
-        3,
         &[
             "changed pins or version of its page",
             "a page without a frame was made dirty",
@@ -43,7 +42,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "(pins_of(seen) && !(seen & layout::DIRTY_BIT)) || (seen & layout::WRITE_BACK_BIT)",
         )],
         Workload::Counters,
-        0,
         &["cleaned while it was pinned"],
     ),
     broken(
@@ -57,7 +55,6 @@ pub(super) static ALL: [Mutation; 22] = [
              atom_and_release_gpu(word, ~(layout::WRITE_BACK_BIT | layout::DIRTY_BIT));\n}",
         )],
         Workload::Counters,
-        0,
         &["became clean although no write-back began"],
     ),
     broken(
@@ -70,7 +67,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "seen & ~layout::DIRTY_BIT) == seen;",
         )],
         Workload::Stream,
-        0,
         &["became clean although no write-back began"],
     ),
     broken(
@@ -83,7 +79,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "word & layout::VERSION_MASK;",
         )],
         Workload::Stream,
-        0,
         &["did not count the version up"],
     ),
     broken(
@@ -96,7 +91,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "((word & layout::VERSION_MASK) + (1ull << layout::VERSION_SHIFT)) & 1ull << layout::VERSION_SHIFT;",
         )],
         Workload::Counters,
-        0,
         &["did not count the version up"],
     ),
     broken(
@@ -109,7 +103,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "(seen & layout::WRITE_BACK_BIT)",
         )],
         Workload::Random,
-        0,
         &["a pinned page was evicted"],
     ),
     broken(
@@ -122,7 +115,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "if (!never_evicted(array)) unpin(words_of(array) + place.page, 1);",
         )],
         Workload::Spans,
-        42,
         &["what cursors read", "its home differ from byte"],
     ),
     broken(
@@ -135,7 +127,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "publish(word, token, frame, 0);",
         )],
         Workload::Stream,
-        0,
         &["pins are out of balance"],
     ),
     broken(
@@ -148,7 +139,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "    if (!done.arrived || !own) return false;\n    // One handler",
         )],
         Workload::Prefetch,
-        0,
         STUCK,
     ),
     broken(
@@ -157,7 +147,6 @@ pub(super) static ALL: [Mutation; 22] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        123,
         &["no order of its operations explains"],
     ),
     broken(
@@ -173,7 +162,6 @@ pub(super) static ALL: [Mutation; 22] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        300,
         &["no order of its operations explains"],
     ),
     broken(
@@ -193,7 +181,6 @@ pub(super) static ALL: [Mutation; 22] = [
             ),
         ],
         Workload::Linear,
-        132,
         &["no order of its operations explains"],
     ),
     broken(
@@ -211,7 +198,6 @@ pub(super) static ALL: [Mutation; 22] = [
              if (frames == 0) {\n        if (!may_wait) return grant;",
         )],
         Workload::Random,
-        87,
         STUCK,
     ),
     under(
@@ -225,7 +211,6 @@ pub(super) static ALL: [Mutation; 22] = [
                 "    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
             )],
             Workload::Stream,
-            2,
             &["its home differ from byte"],
         ),
         "remote-operation:1/8",
@@ -241,7 +226,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "            use(reinterpret_cast<T*>(frame_at(array, old) + place.offset));",
         )],
         Workload::Counters,
-        2,
         &["its home differ from byte"],
     ),
     under(
@@ -251,7 +235,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "one frame more than spans can hold",
             &[],
             Workload::Spans,
-            0,
             STUCK,
         ),
         "",
@@ -267,7 +250,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "        if (seen & layout::WRITE_BACK_BIT) return true;\n        if (false) {\n",
         )],
         Workload::Flush,
-        101,
         &["after a flush that began when"],
     ),
     broken(
@@ -280,7 +262,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "        if (GPUVM_LIKELY(true)) {",
         )],
         Workload::Counters,
-        27,
         &["a page without a frame was made dirty", "pins are out of balance"],
     ),
     broken(
@@ -293,7 +274,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "return;",
         )],
         Workload::Random,
-        23,
         STUCK,
     ),
     broken(
@@ -306,7 +286,6 @@ pub(super) static ALL: [Mutation; 22] = [
             "atom_exch_acq_rel_gpu(&s->ringer, 1u);",
         )],
         Workload::Random,
-        10,
         &["stepped back"],
     ),
     under(
@@ -320,7 +299,6 @@ pub(super) static ALL: [Mutation; 22] = [
                 "if (!token && (wait.turns & 7) == 7) reap_queues_of(",
             )],
             Workload::Prefetch,
-            38,
             STUCK,
         ),
         "lost:1/100",

@@ -15,7 +15,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "bool lent = true;",
         )],
         RUN,
-        3,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -35,7 +34,6 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        30,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -51,7 +49,6 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        18,
         LATE,
     ),
     broken(
@@ -71,7 +68,6 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        273,
         LATE,
     ),
     broken(
@@ -88,7 +84,6 @@ pub(super) static ALL: [Mutation; 25] = [
             plant(VICTIM, "    fence_sc_gpu();\n", ""),
         ],
         RUN,
-        156,
         LATE,
     ),
     broken(
@@ -101,7 +96,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "bool lent = true;\n    if (lent)\n",
         )],
         RUN,
-        2,
         LATE,
     ),
     broken(
@@ -114,7 +108,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        251,
         LATE,
     ),
     broken(
@@ -127,7 +120,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (!lent) return 0;\n",
         )],
         RUN,
-        34,
         &["has writers long after its loan has ended"],
     ),
     broken(
@@ -144,7 +136,6 @@ pub(super) static ALL: [Mutation; 25] = [
             plant(VICTIM, "    write_back_done(word);\n    if (slot", "    if (slot"),
         ],
         RUN,
-        0,
         &["without the mark of its copy"],
     ),
     broken(
@@ -164,7 +155,6 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        0,
         &["its home differ from byte", "a dirty page was evicted"],
     ),
     broken(
@@ -177,7 +167,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "        if (slot) give_slot(victims, slot - 1);\n",
         )],
         RUN,
-        0,
         &[
             "became free while",
             "where page",
@@ -196,7 +185,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "    return uses_at",
         )],
         RUN,
-        0,
         &["was not given back", "is not free at the end"],
     ),
     broken(
@@ -209,7 +197,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (true)\n        revert_claim(word);",
         )],
         RUN,
-        0,
         &["was not given back", "is not free at the end"],
     ),
     broken(
@@ -218,7 +205,6 @@ pub(super) static ALL: [Mutation; 25] = [
         "before its home changes, a page's copy at a neighbour goes",
         &[plant(FLUSH, "if (victim_in(region, seen)) {", "if (false) {")],
         RUN,
-        23,
         &["differ from byte", "instead of", "is not free at the end"],
     ),
     broken(
@@ -227,7 +213,6 @@ pub(super) static ALL: [Mutation; 25] = [
         "the slot beside a frame goes when its page is written back",
         &[plant(WRITE_BACK, "    drop_kept(region_of(vm, id), frame);\n", "")],
         RUN,
-        2,
         &["its slot"],
     ),
     broken(
@@ -240,7 +225,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "",
         )],
         RUN,
-        27,
         &["went to the pool and keeps"],
     ),
     broken(
@@ -249,7 +233,6 @@ pub(super) static ALL: [Mutation; 25] = [
         "who takes a page out of its frame with a slot makes the frame forget it",
         &[plant(VICTIM, "        if (had) st_relaxed_gpu(beside, 0u);\n", "")],
         RUN,
-        5,
         &["went to the pool and keeps", "which keeps slot", "and forgets slot"],
     ),
     broken(
@@ -262,7 +245,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "if (slot) give_slot(victims, slot - 1);",
         )],
         RUN,
-        27,
         &["became free while frame"],
     ),
     broken(
@@ -275,7 +257,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
         )],
         RUN,
-        27,
         &[
             "its slot",
             "where page",
@@ -295,7 +276,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "",
         )],
         RUN,
-        0,
         TWICE,
     ),
     broken(
@@ -308,7 +288,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "    sleep_ns(1000);\n    st_relaxed_gpu(word, left);\n",
         )],
         RUN,
-        13,
         TWICE,
     ),
     broken(
@@ -321,7 +300,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (state_of(seen) != kAbsent) return false;\n",
         )],
         RUN,
-        121,
         TWICE,
     ),
     broken(
@@ -334,7 +312,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "bool same = true;",
         )],
         Workload::Mirror,
-        14,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -343,7 +320,6 @@ pub(super) static ALL: [Mutation; 25] = [
         "a reader's look at the entry comes after its copy",
         &[plant(MIRROR, "    Fetch::end_reads();\n", "")],
         Workload::Mirror,
-        1471,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -356,7 +332,6 @@ pub(super) static ALL: [Mutation; 25] = [
             "(ld_relaxed_sys(mirrored.entry) ^ mirrored.copy) < 4096;",
         )],
         Workload::Mirror,
-        10,
         NOT_ITS_BYTES,
     ),
 ];
