@@ -4,7 +4,7 @@ use super::Origin::{Orders, Queues, Words};
 use super::{FAULT, MLX5, Mutation, POOL, QUEUE, STUCK, Setting, WIRE, WORD, broken, plant, under};
 use crate::workload::Workload;
 
-pub(super) static ALL: [Mutation; 23] = [
+pub(super) static ALL: [Mutation; 22] = [
     broken(
         "claimed-without-a-look",
         Words(1),
@@ -206,23 +206,6 @@ pub(super) static ALL: [Mutation; 23] = [
             "RecordAheadOfRequest",
             "operation error",
             "remote access error",
-        ],
-    ),
-    broken(
-        "settled-before-its-group-meets",
-        Orders(7),
-        "what a group stores in a page of its own comes before the page is everybody's",
-        &[plant(
-            FAULT,
-            "    // The group's stores come before the leader's release.\n    __syncwarp(miss->group);\n",
-            "",
-        )],
-        Workload::Direct,
-        &[
-            "its home differ from byte",
-            "what lanes read",
-            "instead of",
-            "words differ",
         ],
     ),
     broken(
