@@ -289,9 +289,9 @@ fn a_command_shows_its_own_options_and_the_rest_is_in_one_place() {
         assert!(usual.contains(option) && !packets.contains(option), "{option}: {all}");
     }
     assert!(packets.contains("--traffic-class"), "{all}");
-    // Of memory nodes they are what the command is about.
+    // A secret is what a memory node has, too.
     let (_, help, _) = finish(gpuvm(folder.path(), "serve --help"));
-    assert!(help.contains("--gid-index"), "{help}");
+    assert!(help.contains("--secret-file"), "{help}");
 }
 
 #[test]
