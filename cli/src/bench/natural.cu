@@ -70,13 +70,11 @@ static __device__ __forceinline__ float value_of(u64 i) {
     return static_cast<float>((i * 0x9e3779b97f4a7c15ull) >> 54);
 }
 
-#if NATURAL_PLAIN
 __global__ void fill_values(inout<float> x, u64 n, u64* tally) {
     u64 done = 0;
     for (u64 i = thread_id(); i < n; i += thread_count(), ++done) x[i] = value_of(i);
     add_tally(tally, kDone, done);
 }
-#endif
 
 // What y has become, whose words were those behind the n of x: of stencils the last one alone, c times the five points;
 // with w = 0 of saxpy, whose factors together are c.

@@ -4,6 +4,7 @@
 //! that declares something changes all that follows in its block, since that may use what is declared.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gpuvm_gpu::back_end::{Token, TokenKind, tokens};
@@ -98,11 +99,22 @@ fn render(text: &str, within: Range<usize>, mut choices: Vec<Choice>, out: &mut 
         let (inner, outer): (Vec<Choice>, Vec<Choice>) = here
             .into_iter()
             .partition(|choice| runs.iter().any(|run| is_within(&choice.run, run)));
+        // A number's branch replaces the whole span, so it has all edits that its number has there.
+        let mut branches: BTreeMap<u32, Vec<Edit>> = BTreeMap::new();
+        for choice in outer {
+            branches.entry(choice.number).or_default().extend(choice.edits);
+        }
+        let (more, inner): (Vec<Choice>, Vec<Choice>) = inner
+            .into_iter()
+            .partition(|choice| branches.contains_key(&choice.number));
+        for choice in more {
+            branches.entry(choice.number).or_default().extend(choice.edits);
+        }
         out.push_str(&text[done..span.start]);
         out.push('\n');
-        for choice in &outer {
-            out.push_str(&format!("if (gpuvm_sim::variant() == {}) {{\n", choice.number));
-            out.push_str(&changed(text, &span, &choice.edits));
+        for (number, edits) in &branches {
+            out.push_str(&format!("if (gpuvm_sim::variant() == {number}) {{\n"));
+            out.push_str(&changed(text, &span, edits));
             out.push_str("\n} else ");
         }
         out.push_str("{\n");
@@ -356,7 +368,7 @@ mod tests {
     use gpuvm::{CompileOptions, LaunchConfig, Transport, Vm};
     use gpuvm_sim_gpu::{Mode, SimGpu, SimOptions};
 
-    use super::{Edit, with_all};
+    use super::{Code, Edit, Range, with_all};
     use crate::bench::{Bench, Kernels};
 
     const TEXT: &str = "
@@ -435,6 +447,70 @@ __device__ int walk(int n) {
                 .sync()
                 .expect("its end");
             assert_eq!(out.to_vec().expect("its word"), [expected as u32], "variant {variant}");
+        }
+    }
+
+    /// The words of `text` where `chosen` is the number, without braces: those of choices are among them.
+    fn words_of(text: &str, chosen: u32) -> Vec<String> {
+        let code = Code::of(text).expect("its brackets match");
+        let (mut words, mut at) = (Vec::new(), 0);
+        let mut skipped: Vec<Range<usize>> = Vec::new();
+        while at < code.tokens.len() {
+            if let Some(gap) = skipped.iter().find(|gap| gap.start == at) {
+                at = gap.end;
+                continue;
+            }
+            let is_choice = code.word(at) == "if" && code.word(at + 2) == "gpuvm_sim";
+            if !is_choice {
+                words.push(code.word(at).to_owned());
+                at += 1;
+                continue;
+            }
+            // if ( gpuvm_sim : : variant ( ) = = number ) { ... } else
+            let (condition, open) = (at + 1, code.closing[at + 1] + 1);
+            let number: u32 = code.word(code.closing[condition] - 1).parse().expect("a number");
+            let close = code.closing[open];
+            at = match number == chosen {
+                false => close + 2,
+                true => {
+                    let mut end = close + 2;
+                    while code.word(end) == "if" {
+                        end = code.closing[code.closing[end + 1] + 1] + 2;
+                    }
+                    skipped.push(close..code.closing[end] + 1);
+                    open
+                }
+            };
+        }
+        words.retain(|word| word != "{" && word != "}");
+        words
+    }
+
+    #[cfg(feature = "mutations")]
+    #[test]
+    fn each_planted_bug_is_in_the_library_of_all_as_it_is_alone() {
+        use crate::mutations::{all, with_all};
+        let whole = with_all(all()).expect("all have their places");
+        for (number, mutation) in (1..).zip(all()) {
+            let alone = with_all(std::iter::once(mutation)).expect("it has its places");
+            for (header, text) in &whole {
+                let (_, as_it_is) = gpuvm_gpu::headers()
+                    .iter()
+                    .find(|(name, _)| name == header)
+                    .expect("it is a header");
+                let expected = match alone.iter().find(|(name, _)| name == header) {
+                    Some((_, text)) => words_of(text, 1),
+                    None => words_of(as_it_is, 0),
+                };
+                assert!(
+                    words_of(text, number) == expected,
+                    "{} in {header}:\n{}\ninstead of\n{}",
+                    mutation.name,
+                    words_of(text, number).join(" "),
+                    expected.join(" ")
+                );
+                assert_eq!(words_of(text, 0), words_of(as_it_is, 0), "{header}");
+            }
         }
     }
 
