@@ -53,22 +53,6 @@ need_compiler() {
     return 1
 }
 
-# The bindings of libibverbs and librdmacm are made at build time: cmake builds their loader, libclang reads the headers.
-need_binding_tools() {
-    local cmake=0 clang=0
-    command -v cmake >/dev/null || cmake=1
-    # Not grep -q: it would end the list early, which pipefail takes for a failure.
-    { [ -n "${LIBCLANG_PATH:-}" ] || { ldconfig -p 2>/dev/null; compgen -G '/usr/lib*/llvm*/lib*/libclang*.so*'; } |
-        grep 'libclang[-.0-9]*\.so' >/dev/null; } || clang=1
-    [ $cmake -eq 0 ] && [ $clang -eq 0 ] && return 0
-    install cmake libclang-dev && return 0
-    say "cmake or libclang is missing: the bindings of the RDMA libraries are made with them."
-    say "  Debian, Ubuntu:  sudo apt-get install cmake libclang-dev"
-    say "  Fedora:          sudo dnf install cmake clang-devel"
-    say "  Arch:            sudo pacman -S cmake clang"
-    return 1
-}
-
 # Rust as new as Cargo.toml asks for. Distributions' packages are mostly older, so rustup is named.
 need_rust() {
     local wanted found
@@ -88,6 +72,16 @@ need_rust() {
     say "  Install it from https://rustup.rs:"
     say "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
     return 1
+}
+
+# What runs the tests: the one that is installed, or one that is built into the build folder, once (4 minutes on two cores).
+need_nextest() {
+    cargo nextest --version >/dev/null 2>&1 && return 0
+    local tools=${CARGO_TARGET_DIR:-$ROOT/target}/tools
+    PATH=$tools/bin:$PATH
+    [ -x "$tools/bin/cargo-nextest" ] && return 0
+    say "building cargo-nextest (to have it for all projects: cargo install --locked cargo-nextest)"
+    cargo install --quiet --locked --version 0.9.143 --root "$tools" --target-dir "$tools/build" cargo-nextest && rm -rf "$tools/build"
 }
 
 # want COMMAND PACKAGE WHY: a tool that is nice to have; says so and fails where it cannot be had.
@@ -111,6 +105,13 @@ need_python() {
     return 1
 }
 
+# The library with which bindgen reads C headers: what builds with MPI needs it, and the independent client of tests/softroce.
+has_libclang() {
+    # Not grep -q: it would end the list early, which pipefail takes for a failure.
+    [ -n "${LIBCLANG_PATH:-}" ] || { ldconfig -p 2>/dev/null; compgen -G '/usr/lib*/llvm*/lib*/libclang*.so*'; } |
+        grep 'libclang[-.0-9]*\.so' >/dev/null
+}
+
 # What tests/softroce needs: QEMU for machines where the kernel has no rdma_rxe ("vm"), and the RDMA programs that run
 # beside gpuvm. The kernel itself comes from a package that is unpacked, not installed, for which apt's lists must be there.
 need_softroce() {
@@ -129,7 +130,9 @@ need_softroce() {
     # Without it libibverbs knows no rxe device; librdmacm is not linked by anything but rdmacm-utils here.
     compgen -G '/usr/lib/*/libibverbs/librxe*.so' >/dev/null || missing+=(ibverbs-providers)
     compgen -G '/usr/lib/*/librdmacm.so.1' >/dev/null || missing+=(librdmacm1)
-    # The independent client's library configures a copy of rdma-core and links with the system's libibverbs.
+    # The independent client's library configures a copy of rdma-core, binds it, and links with the system's libibverbs.
+    command -v cmake >/dev/null || missing+=(cmake)
+    has_libclang || missing+=(libclang-dev)
     command -v pkg-config >/dev/null || missing+=(pkg-config)
     [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
     [ -e /usr/include/libnl3/netlink/route/rtnl.h ] || missing+=(libnl-3-dev libnl-route-3-dev)
@@ -150,7 +153,6 @@ busybox_is_static() {
 need_tools() {
     local ok=0
     need_compiler || ok=1
-    need_binding_tools || ok=1
     need_rust || ok=1
     return $ok
 }

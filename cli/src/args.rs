@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpuvm::{Gpu, Placement};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::apps::Way;
@@ -28,6 +28,75 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Options that every command with a GPU takes, and which `gpuvm options` alone shows: those of RDMA, of queues, of the simulated GPU, and of
+/// what few ask for.
+const SHOWN_BY_OPTIONS: [&str; 17] = [
+    "rdma_device",
+    "rdma_queues",
+    "rdma_port",
+    "gid_index",
+    "rdma_mtu",
+    "service_level",
+    "traffic_class",
+    "memory_node",
+    "secret_file",
+    "rdma_retries",
+    "rdma_ack_timeout",
+    "queue_pairs",
+    "queue_depth",
+    "workers",
+    "second_path",
+    "beside",
+    "timeline_one_in",
+];
+
+impl Cli {
+    /// The command line, whose commands show the options that are theirs.
+    pub fn command_line() -> clap::Command {
+        Self::command().mut_subcommands(|command| match command.get_name() {
+            // Its options of RDMA are what it is about.
+            "serve" => command,
+            _ => with_its_own_options(command),
+        })
+    }
+
+    /// Reads the arguments of this process.
+    ///
+    /// # Errors
+    /// The parser's refusal, or its answer to `--help` and `--version`.
+    pub fn read() -> Result<Self, clap::Error> {
+        let mut line = Self::command_line();
+        let matches = line.try_get_matches_from_mut(std::env::args_os())?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut line))
+    }
+}
+
+fn with_its_own_options(command: clap::Command) -> clap::Command {
+    let hides = command
+        .get_arguments()
+        .any(|argument| SHOWN_BY_OPTIONS.contains(&argument.get_id().as_str()));
+    let command = command.mut_args(
+        |argument| match SHOWN_BY_OPTIONS.contains(&argument.get_id().as_str()) {
+            true => argument.hide(true),
+            false => argument,
+        },
+    );
+    let command = match hides {
+        true => command.after_help("`gpuvm options` shows more: memory nodes, RDMA, queues, the simulated GPU."),
+        false => command,
+    };
+    command.mut_subcommands(with_its_own_options)
+}
+
+/// The help of `gpuvm options`.
+pub fn options_help() -> clap::builder::StyledStr {
+    let all = clap::Command::new("gpuvm options")
+        .about("Options of `gpuvm run`, `profile`, `bench` and `doctor --selftest`: which GPU, what moves the pages, memory nodes, RDMA, queues")
+        .disable_help_flag(true)
+        .override_usage("gpuvm run|profile|bench COMMAND [OPTIONS]");
+    MachineArgs::augment_args(all).render_help()
 }
 
 /// What to do.
@@ -76,6 +145,8 @@ pub enum Command {
     /// may hold), GPUVM_MEMORY_MIN (what it keeps whoever asks) and GPUVM_PRIORITY (-100 to 100). Simulated GPUs are each process's own, but
     /// for those that a program gives a name to share (docs/TENANTS.md).
     Tenants(TenantsArgs),
+    /// Shows the options that all commands with a GPU take: memory nodes, RDMA, queues, the simulated GPU.
+    Options,
 }
 
 /// A graph that is converted.
@@ -351,10 +422,6 @@ pub struct ProfileArgs {
     /// Write the profile to this file as one JSON object; `-` prints it in the place of the text.
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
-
-    /// Draw the profile into this file: heat maps of the pages over time.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
 }
 
 /// Breadth-first search over a graph whose rows and distances are paged.

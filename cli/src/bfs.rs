@@ -40,7 +40,7 @@ pub fn run(args: &RunBfsArgs) -> Result<(), CliError> {
 /// Runs the search with a profile, which is written and told, between two runs without it.
 pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
     let ProfileBfsArgs { search, profile } = args;
-    for path in profile.json.iter().chain(&profile.svg) {
+    if let Some(path) = &profile.json {
         refuse_graph(&search.graph, path)?;
     }
     search.machine.probe(search.page_size, search.seed)?;
@@ -61,7 +61,7 @@ pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
         match &compared {
             // What goes wrong is no profile of the program.
             Some(Err(_)) => Ok(()),
-            _ => files.finish(&report, &taken),
+            _ => files.finish(&report),
         }
     });
     compared.unwrap_or(Ok(()))?;

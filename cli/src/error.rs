@@ -194,9 +194,9 @@ pub enum CliError {
     /// A copy, or managed memory.
     #[error("the measurement of the GPU's own copies failed")]
     Device(#[source] gpuvm::GpuError),
-    /// A plot or a report could not be written.
+    /// A report could not be written.
     #[error("cannot write {}", path.display())]
-    Plot {
+    Unwritten {
         /// The file.
         path: PathBuf,
         /// Why not.

@@ -26,10 +26,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::args::{Cli, Command, Profiled, Workload};
+use crate::args::{Cli, Command, Profiled, Workload, options_help};
 use crate::error::CliError;
 
 /// What processes that this program starts of itself are called.
@@ -54,17 +53,21 @@ fn main() -> ExitCode {
 }
 
 fn command() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(refusal) if refusal.use_stderr() => refusal.exit(),
         Err(answer) => return answered(&answer),
     };
     // RUST_LOG=gpuvm=debug shows what the library does; nothing by default.
-    tracing_subscriber::fmt()
+    let asked = std::env::var("RUST_LOG").unwrap_or_default();
+    let shown = asked.parse::<Targets>().unwrap_or_else(|error| {
+        eprintln!("warning: RUST_LOG is `{asked}`, which is no list of TARGET=LEVEL, such as gpuvm=debug: {error}");
+        Targets::new()
+    });
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_ansi(!is_plain() && io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::from_default_env())
-        .init();
+        .with_ansi(!is_plain() && io::stderr().is_terminal());
+    tracing_subscriber::registry().with(lines).with(shown).init();
     match execute(&cli) {
         Ok(status) => status,
         Err(error) => failed(&error),
@@ -114,6 +117,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         Command::Doctor(args) => return doctor::run(args),
         Command::Simulate(args) => return simulate::run(args),
         Command::Tenants(args) => tenants::run(args),
+        Command::Options => stdout::print(options_help()).map_err(CliError::Print),
     }?;
     Ok(ExitCode::SUCCESS)
 }

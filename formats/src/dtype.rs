@@ -91,24 +91,11 @@ impl Dtype {
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            Self::Bool => "BOOL",
-            Self::Bits => "BITS",
-            Self::U8 => "U8",
-            Self::U16 => "U16",
-            Self::U32 => "U32",
-            Self::U64 => "U64",
-            Self::I8 => "I8",
-            Self::I16 => "I16",
-            Self::I32 => "I32",
-            Self::I64 => "I64",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::F32 => "F32",
-            Self::F64 => "F64",
-            Self::Bytes(bytes) => return write!(f, "BYTES{bytes}"),
-            Self::Small(name, _) => name,
-        };
-        f.write_str(name)
+        match self {
+            Self::Bytes(bytes) => write!(f, "BYTES{bytes}"),
+            Self::Small(name, _) => f.write_str(name),
+            // As it is spelt here, in capitals: `BOOL`, `F32`.
+            other => f.write_str(&format!("{other:?}").to_uppercase()),
+        }
     }
 }

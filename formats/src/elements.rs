@@ -32,11 +32,6 @@ impl Elements {
         })
     }
 
-    /// By another name.
-    pub(crate) fn named(self, name: String) -> Self {
-        Self { name, ..self }
-    }
-
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -55,6 +55,22 @@ pub enum FormatError {
         /// What there is.
         has: String,
     },
+    /// Several columns of one name: of the schema, or a field of structures and a column whose name has a dot.
+    #[error(
+        "columns {first} and {second} of {} are named `{name}`: ask for one by its number, in Python by .at({first}), in Rust by \
+         column_at({first})",
+        path.display()
+    )]
+    Ambiguous {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The number of the first one of that name, from 0.
+        first: usize,
+        /// The number of the next one.
+        second: usize,
+    },
     /// A column whose values are not elements one after another.
     #[error("column `{column}` of {} is {found}, which is no array of elements in place: {mend}", path.display())]
     Column {

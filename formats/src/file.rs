@@ -19,18 +19,6 @@ pub(crate) struct Source {
     kind: &'static str,
 }
 
-/// Bytes at an address that 8 divides, as the numbers in them are read.
-pub(crate) struct Aligned {
-    words: Vec<u64>,
-    bytes: usize,
-}
-
-impl Aligned {
-    pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.bytes]
-    }
-}
-
 impl Source {
     pub fn open(path: &Path, kind: &'static str) -> Result<Self> {
         let wrap = |source| FormatError::Read {
@@ -58,8 +46,8 @@ impl Source {
         Ok(bytes)
     }
 
-    /// `bytes` bytes from `offset` on, which are `what`.
-    pub fn part(&self, what: &str, offset: u64, bytes: u64) -> Result<Aligned> {
+    /// `bytes` bytes from `offset` on, which are `what`, at an address that 8 divides, as the numbers in them are read; zeros after them.
+    pub fn part(&self, what: &str, offset: u64, bytes: u64) -> Result<Vec<u64>> {
         if bytes > HEADER_BYTES_MAX {
             let reason = format!("{what} of {bytes} bytes is longer than {HEADER_BYTES_MAX}");
             return Err(self.broken(reason));
@@ -74,7 +62,7 @@ impl Source {
         let bytes = bytes as usize;
         let mut words = vec![0; bytes.div_ceil(8)];
         self.read(offset, &mut bytemuck::cast_slice_mut(&mut words)[..bytes])?;
-        Ok(Aligned { words, bytes })
+        Ok(words)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -87,6 +75,16 @@ impl Source {
 
     pub fn owned_path(&self) -> PathBuf {
         self.path.to_path_buf()
+    }
+
+    /// That there is no `what` of that name, but others.
+    pub fn missing(&self, what: &'static str, name: &dyn std::fmt::Display, has: String) -> FormatError {
+        FormatError::Missing {
+            path: self.owned_path(),
+            what,
+            name: name.to_string(),
+            has,
+        }
     }
 
     pub fn broken(&self, reason: impl Into<String>) -> FormatError {
@@ -111,17 +109,13 @@ impl Source {
 pub(crate) fn some_of(names: impl ExactSizeIterator<Item: AsRef<str>>) -> String {
     /// Names in a message.
     const SHOWN: usize = 8;
-    let count = names.len();
-    if count == 0 {
-        return "none".into();
-    }
+    let more = names.len().saturating_sub(SHOWN);
     // A name may be as long as a header.
-    let shown: Vec<String> = names
-        .take(SHOWN)
-        .map(|name| format!("`{}`", name.as_ref().chars().take(40).collect::<String>()))
-        .collect();
-    match count.saturating_sub(SHOWN) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
+    let short = |name: &str| format!("`{}`", name.chars().take(40).collect::<String>());
+    let shown: Vec<String> = names.take(SHOWN).map(|name| short(name.as_ref())).collect();
+    match (shown.is_empty(), more) {
+        (true, _) => "none".into(),
+        (_, 0) => shown.join(", "),
+        _ => format!("{} and {more} more", shown.join(", ")),
     }
 }

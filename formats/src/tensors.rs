@@ -10,7 +10,7 @@ use gpuvm::{Region, RegionBuilder, VmGpu};
 use safetensors::tensor::{Dtype as Stored, Metadata};
 
 use crate::{
-    Dtype, Elements, FormatError, HEADER_BYTES_MAX, Result,
+    Dtype, Elements, FormatError, Result,
     file::{Source, some_of},
 };
 
@@ -49,50 +49,37 @@ impl SafeTensors {
         }
         let header_bytes = u64::from_le_bytes(source.array(0)?);
         let header = source.part("its header", LENGTH_BYTES, header_bytes)?;
-        let metadata: Metadata = serde_json::from_slice(header.bytes())
+        let header = &bytemuck::cast_slice(&header)[..header_bytes as usize];
+        let metadata: Metadata = serde_json::from_slice(header)
             .map_err(|error| source.broken_by("its header does not describe its tensors", Some(error.into())))?;
         let data = LENGTH_BYTES + header_bytes;
         let end = data.checked_add(metadata.data_len() as u64);
         if end != Some(source.bytes) {
+            let (bytes, follow) = (metadata.data_len(), source.bytes - data);
             return Err(source.broken(format!(
-                "its tensors have {} bytes, and {} follow its header",
-                metadata.data_len(),
-                source.bytes - data
+                "its tensors have {bytes} bytes, and {follow} follow its header"
             )));
         }
-        debug_assert!(header_bytes <= HEADER_BYTES_MAX);
-        Self::of(&source, &metadata, data)
-    }
-
-    /// The tensors that a header names, whose bytes begin at byte `data` of the file.
-    fn of(source: &Source, metadata: &Metadata, data: u64) -> Result<Self> {
         let mut tensors = Vec::new();
         for name in metadata.offset_keys() {
             let Some(info) = metadata.info(&name) else { continue };
             let Some(dtype) = dtype(info.dtype) else {
-                return Err(source.broken(format!(
-                    "tensor `{name}` has elements {:?}, which are not known",
-                    info.dtype
-                )));
+                let reason = format!("tensor `{name}` has elements {:?}, which are not known", info.dtype);
+                return Err(source.broken(reason));
             };
+            let shape: Vec<u64> = info.shape.iter().map(|&n| n as u64).collect();
             // The header was found to fit: none of this overflows.
-            let length = info.shape.iter().map(|&n| n as u64).product();
-            let elements = Elements::new(&source.path, name, dtype, length, data + info.data_offsets.0 as u64);
+            let (length, offset) = (shape.iter().product(), data + info.data_offsets.0 as u64);
+            let elements = Elements::new(&source.path, name, dtype, length, offset);
             let elements = elements.ok_or_else(|| source.broken("a tensor has more bytes than an address space"))?;
-            tensors.push(Tensor {
-                shape: info.shape.iter().map(|&n| n as u64).collect(),
-                elements,
-            });
+            tensors.push(Tensor { shape, elements });
         }
-        let by_name = tensors
-            .iter()
-            .zip(0..)
-            .map(|(tensor, at)| (tensor.name().to_owned(), at));
+        let names = tensors.iter().map(|tensor| tensor.name().to_owned());
         let notes = metadata.metadata().iter().flatten();
         Ok(Self {
-            path: source.owned_path(),
-            by_name: by_name.collect(),
+            by_name: names.zip(0..).collect(),
             notes: notes.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            path: source.owned_path(),
             tensors,
         })
     }
@@ -161,29 +148,17 @@ impl Tensor {
 }
 
 fn dtype(stored: Stored) -> Option<Dtype> {
-    Some(match stored {
-        Stored::BOOL => Dtype::Bool,
-        Stored::U8 => Dtype::U8,
-        Stored::I8 => Dtype::I8,
-        Stored::U16 => Dtype::U16,
-        Stored::I16 => Dtype::I16,
-        Stored::F16 => Dtype::F16,
-        Stored::BF16 => Dtype::BF16,
-        Stored::U32 => Dtype::U32,
-        Stored::I32 => Dtype::I32,
-        Stored::F32 => Dtype::F32,
-        Stored::U64 => Dtype::U64,
-        Stored::I64 => Dtype::I64,
-        Stored::F64 => Dtype::F64,
-        Stored::C64 => Dtype::Bytes(8),
-        Stored::F4 => Dtype::Small("F4", 4),
-        Stored::F6_E2M3 => Dtype::Small("F6_E2M3", 6),
-        Stored::F6_E3M2 => Dtype::Small("F6_E3M2", 6),
-        Stored::F8_E5M2 => Dtype::Small("F8_E5M2", 8),
-        Stored::F8_E4M3 => Dtype::Small("F8_E4M3", 8),
-        Stored::F8_E8M0 => Dtype::Small("F8_E8M0", 8),
-        Stored::F8_E4M3FNUZ => Dtype::Small("F8_E4M3FNUZ", 8),
-        Stored::F8_E5M2FNUZ => Dtype::Small("F8_E5M2FNUZ", 8),
-        _ => return None,
-    })
+    macro_rules! of {
+        ($($same:ident)*; $($small:ident)*) => {
+            match stored {
+                Stored::BOOL => Dtype::Bool,
+                Stored::C64 => Dtype::Bytes(8),
+                $(Stored::$same => Dtype::$same,)*
+                $(Stored::$small => Dtype::Small(stringify!($small), stored.bitsize() as u32),)*
+                _ => return None,
+            }
+        };
+    }
+    Some(of!(U8 I8 U16 I16 F16 BF16 U32 I32 F32 U64 I64 F64;
+        F4 F6_E2M3 F6_E3M2 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ))
 }

@@ -8,7 +8,6 @@ mod pci;
 mod port;
 #[cfg(test)]
 mod tests;
-#[cfg(any(test, feature = "test-utils"))]
 pub mod tree;
 
 use std::fs::File;

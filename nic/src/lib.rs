@@ -12,7 +12,7 @@
 //! | [`mlx5`] | who has a ConnectX: its rings in memory that the GPU reaches |
 //! | [`rxe`] | who has Linux SoftRoCE: its rings mapped, its doorbell rung by a [`DoorbellProxy`] |
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
-//! | `poster`, `devices::tree` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
+//! | [`poster`], [`devices::tree`] | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
 //!
 //! [`with_causes`] puts an error and its chain of causes into one line, for all crates.
 //!
@@ -34,6 +34,10 @@ mod nic;
 mod pages;
 pub mod poster;
 mod queue;
+// For gpuvm's own crates and tests; programs are promised nothing of it.
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod rdma_sys;
 #[cfg(target_os = "linux")]
 pub mod rxe;
 mod sleeper;

@@ -63,6 +63,14 @@ impl Sleeper {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
+    /// Sleeps until woken, at most `bound`; whether a ring ended it. Where none did, a ring still wakes this thread from its next sleep,
+    /// until [`stay_awake`](Self::stay_awake).
+    pub fn rest(&self, bound: Duration) -> bool {
+        std::thread::park_timeout(bound);
+        // Relaxed: as in `stay_awake`.
+        !self.asleep.load(Ordering::Relaxed)
+    }
+
     /// Sleeps until woken, at most `bound`; whether a ring ended it.
     pub fn sleep(&self, bound: Duration) -> bool {
         std::thread::park_timeout(bound);

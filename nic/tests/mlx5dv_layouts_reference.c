@@ -1,4 +1,4 @@
-/* Prints what the public headers say of structures that libmlx5 fills, of those that verbs exchange, and of codes. */
+/* Prints what the public headers say of structures that libmlx5 fills, and of codes. */
 #include <infiniband/mlx5dv.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -88,59 +88,7 @@ static void direct(void) {
     CODE(MLX5_SND_DBR);
 }
 
-/* The bindings' structures that are handed to the libraries or filled by them. */
-static void verbs(void) {
-    SIZE(ibv_parent_domain_init_attr);
-    OFFSET(ibv_parent_domain_init_attr, comp_mask);
-    OFFSET(ibv_parent_domain_init_attr, alloc);
-    OFFSET(ibv_parent_domain_init_attr, free);
-    OFFSET(ibv_parent_domain_init_attr, pd_context);
-    SIZE(ibv_cq_init_attr_ex);
-    OFFSET(ibv_cq_init_attr_ex, comp_mask);
-    OFFSET(ibv_cq_init_attr_ex, flags);
-    OFFSET(ibv_cq_init_attr_ex, parent_domain);
-    OFFSET(ibv_qp_init_attr_ex, cap.max_send_wr);
-    OFFSET(ibv_qp_init_attr_ex, qp_type);
-    OFFSET(ibv_qp_init_attr_ex, sq_sig_all);
-    OFFSET(ibv_qp_init_attr_ex, comp_mask);
-    OFFSET(ibv_qp_init_attr_ex, pd);
-    OFFSET(ibv_qp_init_attr_ex, send_ops_flags);
-    SIZE(ibv_qp_attr);
-    OFFSET(ibv_qp_attr, path_mtu);
-    OFFSET(ibv_qp_attr, dest_qp_num);
-    OFFSET(ibv_qp_attr, ah_attr);
-    OFFSET(ibv_qp_attr, pkey_index);
-    OFFSET(ibv_qp_attr, max_rd_atomic);
-    OFFSET(ibv_qp_attr, timeout);
-    SIZE(ibv_ah_attr);
-    OFFSET(ibv_ah_attr, grh.sgid_index);
-    OFFSET(ibv_ah_attr, grh.traffic_class);
-    OFFSET(ibv_ah_attr, dlid);
-    OFFSET(ibv_ah_attr, is_global);
-    OFFSET(ibv_ah_attr, port_num);
-    SIZE(ibv_gid_entry);
-    OFFSET(ibv_gid_entry, gid_index);
-    OFFSET(ibv_gid_entry, port_num);
-    OFFSET(ibv_gid_entry, gid_type);
-    OFFSET(ibv_port_attr, active_mtu);
-    OFFSET(ibv_port_attr, max_msg_sz);
-    OFFSET(ibv_port_attr, lid);
-    OFFSET(ibv_port_attr, active_width);
-    OFFSET(ibv_port_attr, active_speed);
-    OFFSET(ibv_port_attr, link_layer);
-    OFFSET(ibv_port_attr, flags);
-    OFFSET(ibv_mr, lkey);
-    OFFSET(ibv_mr, rkey);
-    OFFSET(ibv_qp, qp_num);
-    CODE(IBV_LINK_LAYER_ETHERNET);
-    CODE(IBV_QPF_GRH_REQUIRED);
-    CODE(IBV_GID_TYPE_ROCE_V1);
-    CODE(IBV_GID_TYPE_ROCE_V2);
-    CODE(IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
-}
-
 int main(void) {
     direct();
-    verbs();
     return 0;
 }

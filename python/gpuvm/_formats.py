@@ -123,7 +123,8 @@ class Part:
 class Columns(Mapping[str, List[Part]]):
     """The columns of an Arrow IPC file by their names, each as one part for each record batch. A field of structures is a column: ``x`` of
     ``point`` is ``point.x``. Arrays are made when they are asked for first. What is no array of elements in the file is a
-    :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed, unions or encoded by their runs.
+    :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed, unions or encoded by their runs; and so is a name that
+    several columns have, which :meth:`at` tells apart.
     """
 
     def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
@@ -140,6 +141,10 @@ class Columns(Mapping[str, List[Part]]):
         if name not in self._parts:
             self._parts[name] = [self._part(name, part) for part in self._core.parts(name)]
         return self._parts[name]
+
+    def at(self, number: int) -> List[Part]:
+        """Column ``number`` of the file, from 0, where several have one name. A field of structures is a column."""
+        return [self._part(str(number), part) for part in self._core.parts_at(number)]
 
     def _part(self, name: str, part: _core.Part) -> Part:
         def arrays(what: str, places: Sequence[_Place]) -> List[Array]:

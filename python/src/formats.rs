@@ -99,4 +99,10 @@ impl Columns {
         let parts = py.detach(|| self.0.column(name)).map_err(raised)?;
         parts.iter().map(|part| part_of(py, part)).collect()
     }
+
+    /// The parts of column `number` of the names.
+    fn parts_at(&self, py: Python<'_>, number: usize) -> PyResult<Vec<Py<Part>>> {
+        let parts = py.detach(|| self.0.column_at(number)).map_err(raised)?;
+        parts.iter().map(|part| part_of(py, part)).collect()
+    }
 }

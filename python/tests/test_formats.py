@@ -66,6 +66,9 @@ def test_lists_are_arrays(vm):
     assert (point.values.numpy() == numbers).all() and point.within == [] and point.dictionary == []
     with pytest.raises(KeyError):
         columns["point"]
+    assert (columns.at(2)[1].values.numpy() == numbers).all()
+    with pytest.raises(gpuvm.errors.FileError, match="no column `3`"):
+        columns.at(3)
 
 
 def test_fields_maps_and_views_are_arrays(vm):

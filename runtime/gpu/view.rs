@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use gpuvm_gpu::Gpu;
@@ -39,8 +39,8 @@ pub(crate) struct RegionView {
     name: String,
     pages: Pages,
     read_only: bool,
-    /// `ARRAY_*`.
-    array_flags: u32,
+    /// `ARRAY_*`, which follow what is advised.
+    array_flags: AtomicU32,
     /// The first of the region's homes, which messages name.
     home: Arc<dyn Home>,
     /// With `ARRAY_MIRRORED`.
@@ -68,7 +68,7 @@ impl RegionView {
             name: name.to_owned(),
             pages,
             read_only,
-            array_flags,
+            array_flags: AtomicU32::new(array_flags),
             home,
             mirror: None,
             words_addr: tables.words.addr(),
@@ -103,12 +103,12 @@ impl RegionView {
     }
 
     pub fn is_never_evicted(&self) -> bool {
-        self.array_flags & layout::ARRAY_NEVER_EVICTED != 0
+        self.array_flags() & layout::ARRAY_NEVER_EVICTED != 0
     }
 
     /// Whether words of its absent pages name slots at a neighbour.
     pub fn has_victims(&self) -> bool {
-        self.array_flags & layout::ARRAY_VICTIMS != 0
+        self.array_flags() & layout::ARRAY_VICTIMS != 0
     }
 
     /// Address of its `MirrorDesc`; 0 where it has none.
@@ -139,9 +139,16 @@ impl RegionView {
         self.read_only
     }
 
-    /// `ARRAY_*` of its kernel argument.
+    /// `ARRAY_*` of the kernel argument of launches to come.
     pub fn array_flags(&self) -> u32 {
-        self.array_flags
+        // Relaxed: a number by itself; whoever changes it holds the region's advice.
+        self.array_flags.load(Ordering::Relaxed)
+    }
+
+    /// Has launches to come, and who asks meanwhile, see what was advised.
+    pub fn follow(&self, array_flags: u32) {
+        // Relaxed: as in `array_flags`.
+        self.array_flags.store(array_flags, Ordering::Relaxed);
     }
 
     pub fn home(&self) -> &dyn Home {
@@ -207,7 +214,7 @@ impl RegionView {
         let mut tables = self.tables();
         let Some(tables) = tables
             .as_mut()
-            .filter(|_| self.array_flags & layout::ARRAY_IN_PLACE != 0)
+            .filter(|_| self.array_flags() & layout::ARRAY_IN_PLACE != 0)
         else {
             return Ok(None);
         };

@@ -154,6 +154,7 @@ impl RegionInner {
                 self.begin_draws(&on, after)?;
             }
             on.gpu.write_region_flags(&on.view, self.flags(&on, after))?;
+            on.view.follow(self.array_flags(&on, after));
         }
         let keeps = std::mem::replace(&mut *advised, after).keeps_resident();
         drop(advised);

@@ -109,6 +109,7 @@ impl RegionInner {
         let homes = self.own.homes.iter().map(|reached| Arc::clone(&reached.home)).collect();
         let on = OnGpu::create(gpu, &plan, self.pages, homes)?;
         self.begin_draws(&on, *advised)?;
+        on.view.follow(self.array_flags(&on, *advised));
         gpu.enter(&on.view, || {
             on.write_stripes()?;
             Ok(self.desc(&on, *advised))

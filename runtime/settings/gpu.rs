@@ -12,8 +12,8 @@ use crate::{
 /// Which GPU runs the kernels, and what only that kind of GPU has.
 #[derive(Clone, Default)]
 pub enum Gpu {
-    /// The first NVIDIA GPU that can be used, unless the transport is one of the simulated GPU's: the software NIC, SoftRoCE,
-    /// RDMA to memory nodes that no ConnectX leads to. Else the simulated GPU.
+    /// The first NVIDIA GPU that can be used with the transport; else the simulated GPU, as over SoftRoCE and for memory nodes that no ConnectX
+    /// leads to. `Vm::device` says which it is.
     #[default]
     Auto,
     /// The simulated GPU, in this process.
@@ -117,7 +117,7 @@ impl Gpu {
             Self::Device(gpu) => Ok(Some(Arc::clone(gpu))),
             Self::Simulated(_) => Ok(None),
             Self::Cuda(which) => which.open().map(Some),
-            Self::Auto if simulated => because("its NIC or a memory node was asked for"),
+            Self::Auto if simulated => because("no NVIDIA GPU reaches the SoftRoCE driver's rings"),
             Self::Auto => match CudaGpu::ordinal(0).open() {
                 Ok(gpu) => {
                     tracing::info!("{} runs the kernels", gpu.capabilities().name);

@@ -350,10 +350,13 @@ impl VmBuilder {
         if let (Some(FileMemory { bytes, .. }), false) =
             (self.settings.file_memory, chosen.kind() == TransportKind::Soft)
         {
-            let reason = format!(
-                "the software NIC serves files: leave the transport {} out",
-                chosen.kind()
-            );
+            let reason = match &self.transport {
+                Transport::Auto(_) => {
+                    "memory of a neighbour is borrowed, which lanes alone copy to, and the software NIC alone serves files; leave one of the two out"
+                        .to_owned()
+                }
+                asked => format!("the software NIC serves files: leave the transport {} out", asked.name()),
+            };
             return refuse("file memory", format!("{bytes} bytes"), reason);
         }
         let mut plan = chosen.queue_plan();

@@ -11,8 +11,8 @@ use crate::{
     settings::{QueuePlan, Queues, common::setters, is_hardware, refuse},
 };
 
-/// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU that was named ([`Gpu::Auto`](crate::Gpu)
-/// takes the simulated one for it) its bytes are moved by the GPU's copy engines, and the multiprocessors stay free.
+/// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU its bytes are moved by the GPU's copy engines, and the
+/// multiprocessors stay free.
 #[derive(Clone)]
 #[must_use]
 pub struct Soft {

@@ -83,9 +83,9 @@ impl Transport {
         }
     }
 
-    /// Whether [`Gpu::Auto`] is the simulated GPU beside it.
+    /// Whether [`Gpu::Auto`] is the simulated GPU beside it: an NVIDIA GPU cannot reach the SoftRoCE driver's rings.
     pub(super) fn is_of_the_simulated_gpu(&self) -> bool {
-        matches!(self, Self::Soft(_) | Self::Rxe(_))
+        matches!(self, Self::Rxe(_))
     }
 
     /// Joins the memory nodes.

@@ -20,6 +20,8 @@ use gpuvm_gpu::{CompileOptions, Source};
 const TRAILER: &str = "gpuvm-kernel-table";
 /// What makes CUDA of C++: read before every kernel source.
 const EMULATION: [&str; 2] = ["-include", "gpuvm_sim/cuda.h"];
+/// The file of a kernel's source with all that it includes.
+const PREPROCESSED: &str = "kernel.ii";
 /// The second translation unit of seeded modules.
 const TSAN_HOOKS: &str = "gpuvm_sim/tsan_hooks.cpp";
 
@@ -202,31 +204,38 @@ impl Build {
             .add(&self.compiler.version)
             .add(&self.compiler.command.join(" "));
         key.add(&self.flags(options).join("\u{0}")).add(&source.name);
-        for (name, content) in headers() {
-            key.add(name).add(content);
-        }
-        for (name, content) in &options.headers {
-            key.add(name).add(content);
-        }
-        let mut laid_out = None;
-        if options.include_dirs.is_empty() {
-            key.add(&text);
-        } else {
-            // Files in the caller's directories may change: only what the compiler really reads tells.
-            let (work, file) = self.lay_out(cache, source, &text, options)?;
-            key.add(&self.preprocess(work.path(), &file, source, options)?);
-            laid_out = Some((work, file));
-        }
-        let key = key.finish();
-        if let Some(object) = cache.find(&key)? {
+        // Files in the caller's directories may change: there only what the compiler really reads tells.
+        let shortcut = options.include_dirs.is_empty().then(|| {
+            let mut all = key.clone();
+            for (name, content) in headers() {
+                all.add(name).add(content);
+            }
+            for (name, content) in &options.headers {
+                all.add(name).add(content);
+            }
+            all.add(&text);
+            all.finish()
+        });
+        if let Some(shortcut) = &shortcut
+            && let Some(object) = cache.find(shortcut)?
+        {
             return Ok(object);
         }
-        let (work, file) = match laid_out {
-            Some(laid_out) => laid_out,
-            None => self.lay_out(cache, source, &text, options)?,
+        let (work, file) = self.lay_out(cache, source, &text, options)?;
+        let preprocessed = self.preprocess(work.path(), &file, source, options)?;
+        key.add(&without_lines_of_the_library(&preprocessed));
+        let key = key.finish();
+        let object = match cache.find(&key)? {
+            Some(object) => object,
+            None => {
+                let built = self.build(work.path(), source, kernels, options)?;
+                cache.store(&key, &built)?
+            }
         };
-        let built = self.build(work.path(), &file, source, kernels, options)?;
-        cache.store(&key, &built)
+        if let Some(shortcut) = shortcut {
+            cache.add_name(&shortcut, &key);
+        }
+        Ok(object)
     }
 
     /// Writes source and headers into a fresh directory; that, and the source's path relative to it.
@@ -281,17 +290,20 @@ impl Build {
     ) -> Result<String, GpuError> {
         let mut command = self.command(work, options);
         command.args(EMULATION).args(["-E", "-x", "c++"]).arg(file);
+        command.args(["-o", PREPROCESSED]);
         let output = run(&mut command)?;
         if !output.status.success() {
             return Err(self.refused(source, &output, &[]));
         }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let path = work.join(PREPROCESSED);
+        let bytes = fs::read(&path).map_err(|e| GpuError::io("read what the preprocessor wrote to", Some(&path), e))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// Compiles what [`Build::preprocess`] has left.
     fn build(
         &self,
         work: &Path,
-        file: &Path,
         source: &Source,
         kernels: &[&str],
         options: &CompileOptions,
@@ -300,10 +312,7 @@ impl Build {
         let mut command = self.command(work, options);
         if !(self.seeded || self.preemption == Preemption::Counter) {
             command
-                .args(EMULATION)
-                .args(["-shared", "-x", "c++"])
-                .arg(file)
-                .arg("-o")
+                .args(["-shared", "-x", "c++-cpp-output", PREPROCESSED, "-o"])
                 .arg(&object);
             let output = run(&mut command)?;
             return if output.status.success() {
@@ -312,11 +321,7 @@ impl Build {
                 Err(self.refused(source, &output, kernels))
             };
         }
-        command
-            .args(EMULATION)
-            .args(["-c", "-x", "c++"])
-            .arg(file)
-            .args(["-o", "kernel.o"]);
+        command.args(["-c", "-x", "c++-cpp-output", PREPROCESSED, "-o", "kernel.o"]);
         let output = run(&mut command)?;
         if !output.status.success() {
             return Err(self.refused(source, &output, kernels));
@@ -366,6 +371,33 @@ fn run(command: &mut Command) -> Result<Output, GpuError> {
     command
         .output()
         .map_err(|e| GpuError::io("run the C++ compiler", Some(&program), e))
+}
+
+/// Preprocessed text as it counts for a key: of the library's headers the code alone, so that a comment in one of them compiles no kernel
+/// anew. Their line numbers are then those of an earlier text where a debugger asks; those of `assert` are in the code.
+fn without_lines_of_the_library(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut in_library = false;
+    for line in text.lines() {
+        let marker = line.strip_prefix("# ").and_then(|rest| rest.split('"').nth(1));
+        if let Some(file) = marker {
+            // The folder in which the compiler runs, which is another one each time.
+            if file.ends_with("//") {
+                continue;
+            }
+            in_library = file.starts_with("include/gpuvm");
+        }
+        let code = if marker.is_some() && in_library {
+            marker.unwrap_or_default()
+        } else {
+            line
+        };
+        if !(in_library && code.trim().is_empty()) {
+            kept.push_str(code);
+            kept.push('\n');
+        }
+    }
+    kept
 }
 
 /// What is appended to the user's source: a table and an entry for each kernel.

@@ -1,7 +1,7 @@
 //! A port: a program of somebody else, the substitutions that port its kernels, and how both are run and compared.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use super::bench::{Bench, Failure, compiles_for_nvidia};
@@ -174,9 +174,9 @@ impl Port {
 
     /// The lines in which both differ, as many as the port is known to change.
     fn changes(&self, original: &str, ported: &str) -> Result<usize, Failure> {
-        let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(self.name);
-        let [before, after] = ["original.cu", "ported.cu"].map(|end| base.with_extension(end));
-        std::fs::create_dir_all(base.parent().ok_or("a folder")?)?;
+        // Of its own: another test may compare a port of the same name at this moment.
+        let folder = tempfile::tempdir()?;
+        let [before, after] = ["original.cu", "ported.cu"].map(|name| folder.path().join(name));
         std::fs::write(&before, original)?;
         std::fs::write(&after, ported)?;
         let output = Command::new("diff").args([&before, &after]).output()?;
@@ -184,8 +184,7 @@ impl Port {
         if changes != self.changes {
             let (wanted, revision) = (self.changes, self.source.revision);
             return Err(format!(
-                "the port changes {changes} lines instead of {wanted}: {} is not of revision {revision}, which it is for",
-                before.display()
+                "the port changes {changes} lines instead of {wanted}: its program is not of revision {revision}, which it is for"
             )
             .into());
         }

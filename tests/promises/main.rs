@@ -38,6 +38,7 @@ mod misuse_does_not_compile;
 mod never_evicted;
 mod no_lost_write;
 mod overwrite;
+mod planted_bugs;
 mod posted_copies;
 mod precompiled;
 mod prefetch;

@@ -249,12 +249,12 @@ fn samples_while_kernels_run_change_nothing_and_know_every_fetch() {
         let profiler = bench.vm.profile(Duration::from_micros(100)).unwrap();
         let (begun, mut launches) = (Instant::now(), 0);
         let sum = bench.vm.buffer::<u64>(1).unwrap();
-        while launches == 0 || begun.elapsed() < Duration::from_millis(50) {
-            bench.must(
-                "read_first",
-                LaunchConfig::new(4, 64),
-                (&a, pages * PAGE_WORDS, 8u32, &sum),
-            );
+        // The thread of the profile has no turn at every interval where the machine is busy.
+        while launches < 9 || begun.elapsed() < Duration::from_millis(50) {
+            let arguments = (&a, pages * PAGE_WORDS, 8u32, &sum);
+            let launch = bench.launch("read_first", LaunchConfig::new(4, 64), arguments);
+            profiler.sample().unwrap();
+            launch.sync().unwrap();
             launches += 1;
         }
         assert_eq!(sum.to_vec().unwrap(), [launches * 8 * pages * PAGE_WORDS]);
@@ -323,4 +323,26 @@ fn a_profile_sees_the_regions_that_are_there() {
     assert_eq!((late.fetches(), late.placement, late.pages.len()), (0, "fetch", 4));
     // Pages that were there count as such.
     assert!(late.resident() > 0);
+}
+
+#[test]
+fn a_profile_sees_what_was_advised() {
+    let bench = bench();
+    let a = read_only(&bench, "a", u64::from(PAGES), Placement::Fetch);
+    assert!(a.advise(gpuvm::Advice::InPlace).unwrap());
+    let profiler = bench.vm.profile(NEVER).unwrap();
+    for _ in 0..4 {
+        read(&bench, &profiler, &a, &scattered(PAGES), ALL);
+    }
+    let profile = profiler.finish().unwrap();
+    let seen = region(&profile, "a");
+    assert_eq!((seen.placement, seen.fetches()), ("in-place", 0));
+    assert!(seen.pages.iter().map(|page| page.bytes_in_place).sum::<u64>() > 0);
+    // And what took it back.
+    a.advise(gpuvm::Advice::Fetch).unwrap();
+    let profiler = bench.vm.profile(NEVER).unwrap();
+    read(&bench, &profiler, &a, &scattered(PAGES), ALL);
+    let profile = profiler.finish().unwrap();
+    let seen = region(&profile, "a");
+    assert!(seen.placement == "fetch" && seen.fetches() >= u64::from(PAGES));
 }

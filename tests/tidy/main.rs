@@ -1,6 +1,7 @@
 //! House rules that no compiler checks.
 
 mod circles;
+mod features;
 mod limits;
 
 use std::path::{Path, PathBuf};

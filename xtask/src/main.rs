@@ -22,9 +22,6 @@ enum Task {
     Install {
         /// Where to: it gets `lib` and `include`
         prefix: PathBuf,
-        /// Optimised
-        #[arg(long)]
-        release: bool,
     },
     /// Packs the crates that are published, as `cargo publish` would, and checks that each package is complete
     Package {
@@ -35,17 +32,17 @@ enum Task {
 }
 
 /// Builds gpuvm-capi and finds its static library.
-fn build(release: bool) -> Result<PathBuf, TaskError> {
+fn build() -> Result<PathBuf, TaskError> {
     let mut build = Command::new(xtask::cargo());
     build.args([
         "build",
         "--locked",
+        "--release",
         "--package",
         "gpuvm-capi",
         "--message-format",
         "json-render-diagnostics",
     ]);
-    build.args(release.then_some("--release"));
     let output = build.current_dir(xtask::root()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|source| TaskError::Program {
         program: "cargo",
@@ -92,7 +89,7 @@ fn package(install: bool) -> Result<(), TaskError> {
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Task::Install { prefix, release } => build(release)
+        Task::Install { prefix } => build()
             .and_then(|archive| xtask::install(&archive, &prefix))
             .map(|()| println!("installed gpuvm {} in {}", xtask::VERSION, prefix.display())),
         Task::Package { install } => package(install),
@@ -100,7 +97,13 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", gpuvm_nic::with_causes(&error));
+            eprint!("error: {error}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(error) = cause {
+                eprint!(": {error}");
+                cause = error.source();
+            }
+            eprintln!();
             ExitCode::FAILURE
         }
     }

@@ -2,12 +2,11 @@
 
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench::args::AllArgs;
-use crate::bench::plot::Plot;
 use crate::bench::report::Report;
 use crate::error::CliError;
 use crate::output::{Output, run_for};
@@ -26,7 +25,7 @@ struct Part {
 pub fn run(args: &AllArgs) -> Result<(), CliError> {
     let unwritable = |path: &Path| {
         let path = path.to_owned();
-        move |source| CliError::Plot { path, source }
+        move |source| CliError::Unwritten { path, source }
     };
     std::fs::create_dir_all(&args.out).map_err(unwritable(&args.out))?;
     let program = crate::own_program()?;
@@ -51,9 +50,7 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
             Err(reason) => {
                 say(&format!("      failed: {reason}"));
                 // What is there is not whole.
-                for extension in ["json", "svg"] {
-                    let _ = std::fs::remove_file(args.out.join(format!("{}.{extension}", part.name)));
-                }
+                let _ = std::fs::remove_file(args.out.join(format!("{}.json", part.name)));
                 failed.push((part.name, reason));
             }
         }
@@ -158,8 +155,7 @@ fn parts_of_peer(small: bool, peer: u32) -> impl Iterator<Item = Part> {
 
 /// Runs one, its report into its file; why it failed.
 fn one(program: &Path, args: &AllArgs, part: &Part) -> Result<Report, String> {
-    let path = |extension: &str| args.out.join(format!("{}.{extension}", part.name));
-    let (json, svg): (PathBuf, PathBuf) = (path("json"), path("svg"));
+    let json = args.out.join(format!("{}.json", part.name));
     let unwritable = |error: io::Error| format!("cannot write {}: {error}", json.display());
     let output = Output::create(&json).map_err(unwritable)?;
     // What was printed is looked at before the file has its name.
@@ -185,8 +181,6 @@ fn one(program: &Path, args: &AllArgs, part: &Part) -> Result<Report, String> {
     let report: Report =
         serde_json::from_str(&text).map_err(|error| format!("{} is no report: {error}", json.display()))?;
     output.finish(|_| Ok(())).map_err(unwritable)?;
-    let drawn = Plot::create(&svg).and_then(|plot| plot.finish(&report));
-    drawn.map_err(|error| error.to_string())?;
     Ok(report)
 }
 

@@ -13,6 +13,7 @@ use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 use crate::bench::elastic::ElasticArgs;
 use crate::bench::files::FilesArgs;
 use crate::bench::gps::GpsArgs;
+use crate::bench::natural::NaturalArgs;
 use crate::bench::resize::ResizeArgs;
 use crate::bench::take::TakeArgs;
 use crate::bench::tenants::TenantsArgs;
@@ -52,9 +53,11 @@ pub enum Bench {
     Take(TakeArgs),
     /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
     Tenants(TenantsArgs),
+    /// Loops as people write them, over `a[i]`, beside the raw pointer, the host's memory in place and managed memory.
+    Natural(NaturalArgs),
     /// Pages of a file larger than the memory before it, random and in order, beside bare reads of the file by io_uring at the same depth.
     Files(FilesArgs),
-    /// All of them but elastic, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// All of them but natural, elastic, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 
@@ -68,10 +71,6 @@ pub struct OutputArgs {
     /// Print the report as one JSON object.
     #[arg(long)]
     pub json: bool,
-
-    /// Draw figures and ceilings into an SVG file.
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
 }
 
 /// One fault at a time.
@@ -551,7 +550,7 @@ fn parse_paged(text: &str) -> Result<Way, String> {
     }
 }
 
-fn parse_data(text: &str) -> Result<u64, String> {
+pub(super) fn parse_data(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         bytes if bytes < 4096 => Err(format!("{bytes} bytes; give at least one page of 4096 bytes")),
         bytes if bytes > 1 << 43 => Err(format!("{bytes} bytes; at most 8 TiB")),

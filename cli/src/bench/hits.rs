@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpuvm::{Buffer, Kernel, LaunchConfig, Module, Region};
 
 use crate::bench::args::HitsArgs;
-use crate::bench::machine::{self, Machine, Tally, fill, hash, shuffled, size};
+use crate::bench::machine::{self, Machine, Tally, fill, hash, shuffled, size, with_resources};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
@@ -116,12 +116,7 @@ impl<'a> Hits<'a> {
         let region = |name: &str| machine.vm.region::<u32>().name(name).read_only();
         let paged = region("data").from_vec(fill(words, value_of)?);
         let kept = region("kept").never_evicted().from_vec(fill(words, value_of)?);
-        // Every multiprocessor full, in blocks of 256.
-        let (config, warps) = machine.warps(if machine.is_cuda() {
-            64 * machine.able.sm_count
-        } else {
-            16
-        });
+        let (config, warps) = machine.most_warps();
         let hits = Self {
             module: machine.compile("bench/hits.cu", SOURCE, &KERNELS)?,
             tally: Tally::new(&machine)?,
@@ -181,9 +176,10 @@ impl<'a> Hits<'a> {
                     row.ceiling("raw pointer", &ceiling)
                 }
             };
+            let raw = self.kernel(raw)?;
             report
                 .rows
-                .push(self.with_resources(row("raw pointer", ceiling.clone()), raw)?);
+                .push(with_resources(row("raw pointer", ceiling.clone()), &raw));
             for (access, kernel) in paged(walk) {
                 let before = self.machine.vm.stats().map_err(CliError::Bench)?;
                 let runs = self.time(walk, kernel, Operand::Paged(&self.paged), sum)?;
@@ -194,24 +190,18 @@ impl<'a> Hits<'a> {
                         pages: 0,
                     });
                 }
-                report.rows.push(self.with_resources(row(access, runs), kernel)?);
+                report
+                    .rows
+                    .push(with_resources(row(access, runs), &self.kernel(kernel)?));
             }
             for (access, kernel) in kept(walk) {
                 let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
-                report.rows.push(self.with_resources(row(access, runs), kernel)?);
+                report
+                    .rows
+                    .push(with_resources(row(access, runs), &self.kernel(kernel)?));
             }
         }
         Ok(())
-    }
-
-    /// What the kernel takes of a multiprocessor, where that is known.
-    fn with_resources(&self, row: Row, kernel: &str) -> Result<Row, CliError> {
-        Ok(match self.kernel(kernel)?.info().resources {
-            Some(resources) => row
-                .and("registers", resources.registers.into())
-                .and("local bytes", resources.local_bytes.into()),
-            None => row,
-        })
     }
 
     /// Words that a launch reads.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytemuck::Pod;
 use gpuvm::{
     Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, Launch, LaunchConfig, Module, RegionBuilder,
     Scope, Transport, Vm, VmBuilder,
 };
+use gpuvm_gpu::cuda::Managed;
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rand::seq::SliceRandom;
@@ -46,26 +48,32 @@ pub fn fill<T: Copy + Default + Send>(length: u64, of: impl Fn(u64) -> T + Sync)
             bytes: length.saturating_mul(size_of::<T>() as u64),
         })?;
     values.resize(length as usize, T::default());
-    in_parts(&mut values, |first, part| {
+    refill(&mut values, of);
+    Ok(values)
+}
+
+/// Value `index` becomes `of(index)`, by all processors.
+pub fn refill<T: Send>(values: &mut [T], of: impl Fn(u64) -> T + Sync) {
+    in_parts(values, |first, part| {
         for (index, value) in (first..).zip(part) {
             *value = of(index);
         }
     });
-    Ok(values)
 }
 
 /// Pages of this host, huge ones where there are any, that hold the pattern.
 pub fn host_words(words: u64) -> Result<MmapMut, CliError> {
-    let bytes = words * 8;
+    host_pages(words, pattern)
+}
+
+/// Pages of this host, huge ones where there are any, with `length` values of `of(index)`.
+pub fn host_pages<T: Pod + Send>(length: u64, of: impl Fn(u64) -> T + Sync) -> Result<MmapMut, CliError> {
+    let bytes = length * size_of::<T>() as u64;
     let map = MmapOptions::new().len(bytes as usize).map_anon();
     let mut map = map.map_err(|_| CliError::HostMemory { bytes })?;
     // As regions that own their memory ask for them; without them it is slower, not wrong.
     let _ = map.advise(Advice::HugePage);
-    in_parts(bytemuck::cast_slice_mut(&mut map), |first, part| {
-        for (index, value) in (first..).zip(part) {
-            *value = pattern(index);
-        }
-    });
+    refill(bytemuck::cast_slice_mut(&mut map), of);
     Ok(map)
 }
 
@@ -108,7 +116,7 @@ pub fn shuffled(count: u64, seed: u64) -> Vec<u32> {
 }
 
 /// The region's home: this host's memory or that of a neighbour GPU.
-pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> RegionBuilder<T> {
+pub fn at_home<T: Pod>(region: RegionBuilder<T>, home: HomeArg) -> RegionBuilder<T> {
     match home {
         HomeArg::Host => region,
         HomeArg::Gpu(ordinal) => region.home_on_gpu(ordinal),
@@ -120,6 +128,16 @@ pub fn beside(row: Row, args: &MachineArgs) -> Row {
     match args.beside.len() {
         0 => row,
         count => row.with("GPUs beside", count),
+    }
+}
+
+/// The row with what the kernel takes of a multiprocessor, where that is known.
+pub fn with_resources(row: Row, kernel: &Kernel) -> Row {
+    match &kernel.info().resources {
+        Some(resources) => row
+            .and("registers", resources.registers.into())
+            .and("local bytes", resources.local_bytes.into()),
+        None => row,
     }
 }
 
@@ -287,8 +305,13 @@ impl Machine {
         self.warps(if self.is_cuda() { 32 * self.able.sm_count } else { 16 })
     }
 
+    /// Every multiprocessor full, in blocks of 256.
+    pub fn most_warps(&self) -> (LaunchConfig, u64) {
+        self.warps(if self.is_cuda() { 64 * self.able.sm_count } else { 16 })
+    }
+
     /// A device buffer that holds `values`.
-    pub fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer<T>, CliError> {
+    pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Buffer<T>, CliError> {
         let buffer = self.vm.buffer(values.len().max(1) as u64).map_err(CliError::Bench)?;
         buffer.write(values).map_err(CliError::Bench)?;
         Ok(buffer)
@@ -316,6 +339,8 @@ pub enum RawMemory {
     Host(HostMemory),
     /// Memory of this GPU or a neighbour.
     Device(DeviceMemory),
+    /// CUDA's managed memory.
+    Managed(Managed),
 }
 
 impl RawMemory {
@@ -324,6 +349,7 @@ impl RawMemory {
         match self {
             Self::Host(memory) => memory.device_addr(),
             Self::Device(memory) => memory.addr(),
+            Self::Managed(memory) => memory.addr(),
         }
     }
 }

@@ -14,9 +14,9 @@ mod hits;
 mod latency;
 mod limits;
 pub mod machine;
+mod natural;
 mod odds;
 mod placement;
-pub mod plot;
 mod raw;
 pub mod report;
 mod resize;
@@ -26,15 +26,12 @@ mod tier;
 mod uvm;
 
 use gpuvm::{Gpu, Vm};
-use gpuvm_workloads::graph::GraphSpec;
 
 pub use crate::bench::machine::size;
 
-use crate::bench::args::{Bench, OutputArgs};
-use crate::bench::plot::Plot;
+use crate::bench::args::Bench;
 use crate::bench::report::Report;
 use crate::error::CliError;
-use crate::output::same_file;
 
 /// Measures and prints.
 ///
@@ -55,18 +52,13 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Elastic(args) => &args.output,
         Bench::Resize(args) => &args.output,
         Bench::Files(args) => &args.output,
+        Bench::Natural(args) => &args.output,
         Bench::Take(args) => &args.output,
         Bench::Tenants(args) if args.as_other => return tenants::be_other(args),
         Bench::Tenants(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
-    if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
-        && let GraphSpec::File(graph) = &args.graph
-        && same_file(graph, plot)
-    {
-        return Err(CliError::OutputIsGraph { path: plot.clone() });
-    }
-    finish(output, || measure(bench))
+    Ok(measure(bench)?.print(output.json)?)
 }
 
 /// Measures, and prints nothing.
@@ -88,16 +80,11 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Elastic(args) => elastic::measure(args),
         Bench::Resize(args) => resize::measure(args),
         Bench::Files(args) => files::measure(args),
+        Bench::Natural(args) => natural::measure(args),
         Bench::Take(args) => take::measure(args),
         Bench::Tenants(args) => tenants::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
-}
-
-/// A plot that cannot be written is said before the work.
-fn finish(output: &OutputArgs, measure: impl FnOnce() -> Result<Report, CliError>) -> Result<(), CliError> {
-    let plot = output.plot.as_deref().map(Plot::create).transpose()?;
-    measure()?.finish(output.json, plot)
 }
 
 /// Whether that choice of a GPU is an NVIDIA GPU here.

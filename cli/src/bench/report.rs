@@ -7,8 +7,6 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::bench::plot::Plot;
-use crate::error::CliError;
 use crate::stdout;
 
 /// Runs of one measurement.
@@ -239,18 +237,11 @@ impl Report {
         });
     }
 
-    /// Draws it where that was asked for, and prints it; each also where the other cannot be done.
+    /// Prints it, as one JSON object or as a table.
     ///
     /// # Errors
-    /// A closed output, or a plot that cannot be written.
-    pub fn finish(&self, json: bool, plot: Option<Plot<'_>>) -> Result<(), CliError> {
-        let drawn = plot.map_or(Ok(()), |plot| plot.finish(self));
-        let printed = self.print(json);
-        drawn?;
-        Ok(printed?)
-    }
-
-    fn print(&self, json: bool) -> io::Result<()> {
+    /// A closed output.
+    pub fn print(&self, json: bool) -> io::Result<()> {
         match json {
             true => stdout::print_line(serde_json::to_string(self)?),
             false => stdout::print_line(self.text()),

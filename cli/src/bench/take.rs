@@ -104,7 +104,7 @@ pub fn measure(args: &TakeArgs) -> Result<Report, CliError> {
 }
 
 /// Numbers of rows.
-fn ids(numbers: &mut ChaCha8Rng, length: u64, rows: u64) -> Vec<i64> {
+pub(super) fn ids(numbers: &mut ChaCha8Rng, length: u64, rows: u64) -> Vec<i64> {
     // Of 64 random bits: which rows are a little likelier does not show.
     (0..rows).map(|_| (numbers.next_u64() % length) as i64).collect()
 }

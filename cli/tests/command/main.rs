@@ -9,6 +9,7 @@ mod elastic;
 mod files;
 mod gps;
 mod guide;
+mod natural;
 mod profile;
 mod refusals;
 mod resize;

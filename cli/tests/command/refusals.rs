@@ -1,6 +1,6 @@
 //! What the command says of bad flags and bad files, and how it ends.
 
-use crate::common::{bfs, finish};
+use crate::common::{bfs, finish, gpuvm};
 
 /// The message of a run that must fail with `status` and print nothing on the standard output.
 fn refusal(files: &[(&str, &[u8])], arguments: &str, status: i32) -> String {
@@ -264,15 +264,34 @@ fn diagnostics_in_a_pipe_have_no_colours() {
 }
 
 #[test]
-fn options_stand_under_their_own_heading() {
+fn a_command_shows_its_own_options_and_the_rest_is_in_one_place() {
     let folder = tempfile::tempdir().unwrap();
-    let (code, help, _) = finish(bfs(folder.path(), "--help"));
-    assert_eq!(code, 0);
-    let (usual, packets) = help.split_once("Packets of a ConnectX device:").unwrap();
-    for option in ["--memory-node", "--queue-depth", "--seed", "--output", "--json"] {
-        assert!(usual.contains(option) && !packets.contains(option), "{option}: {help}");
+    for arguments in [
+        "run bfs --help",
+        "run bfs -h",
+        "profile bfs --help",
+        "bench faults --help",
+    ] {
+        let (code, help, _) = finish(gpuvm(folder.path(), arguments));
+        assert_eq!(code, 0, "{help}");
+        for option in ["--rdma", "--gid-index", "--queue-depth", "--secret-file", "Packets of"] {
+            assert!(!help.contains(option), "{arguments}: {option}: {help}");
+        }
+        assert!(
+            help.contains("--gpu") && help.contains("`gpuvm options` shows more"),
+            "{help}"
+        );
     }
-    assert!(packets.contains("--traffic-class"), "{help}");
+    let (code, all, _) = finish(gpuvm(folder.path(), "options"));
+    assert_eq!(code, 0);
+    let (usual, packets) = all.split_once("Packets of a ConnectX device:").unwrap();
+    for option in ["--memory-node", "--queue-depth", "--workers", "--rdma-retries", "--gpu"] {
+        assert!(usual.contains(option) && !packets.contains(option), "{option}: {all}");
+    }
+    assert!(packets.contains("--traffic-class"), "{all}");
+    // A secret is what a memory node has, too.
+    let (_, help, _) = finish(gpuvm(folder.path(), "serve --help"));
+    assert!(help.contains("--secret-file"), "{help}");
 }
 
 #[test]

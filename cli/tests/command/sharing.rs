@@ -18,9 +18,17 @@ fn tenants(arguments: &str) -> Command {
     command
 }
 
+/// A port that nobody else takes meanwhile: below those that the system gives to who names none, and each process of a test tries others first.
+fn free_port() -> u16 {
+    let first = 10_000 + std::process::id() as u16 % 20_000;
+    let mut ports = (first..30_000).chain(10_000..first);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(is_free).expect("a free port")
+}
+
 #[test]
 fn one_has_memory_for_a_while_beside_one_that_pages_and_metrics_tell_of_it() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let mut command = tenants("--gpu sim --data 3MiB --frames 2MiB --burst 1MiB --bursts 2 --repeat 1 --json");
     command.env("GPUVM_METRICS", port.to_string());
     let asked = std::thread::spawn(move || {

@@ -100,8 +100,9 @@ fn a_rank_whose_connection_closes_is_named_to_all() {
 fn a_silent_rank_is_named() {
     let hub = hub(3);
     live(come(&hub, 1, TOKEN));
-    let silent = come(&hub, 2, TOKEN);
+    // Before it comes: from then on it is silent.
     let begun = Instant::now();
+    let silent = come(&hub, 2, TOKEN);
     let loss = hub.losses.recv_timeout(SOON).unwrap();
     assert_eq!((loss.rank, loss.how), (2, How::Silent));
     assert!(begun.elapsed() >= SILENCE);

@@ -1,11 +1,11 @@
 //! A record batch: where the parts of its columns are.
 
-use arrow_ipc::MessageHeader;
+use arrow_ipc::Block;
 
 use super::{
-    ArrowFile, Place,
-    message::{Found, Node, Span},
-    schema::{Coded, Form, Layout},
+    ArrowFile,
+    message::{Node, nodes_of, read_message},
+    schema::{Form, Layout},
 };
 use crate::{Dtype, Elements, FormatError, Result};
 
@@ -35,22 +35,18 @@ pub struct Column {
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn read(file: &'a ArrowFile, number: usize, place: &Place) -> Result<Self> {
-        let source = &file.source;
-        let what = format!("record batch {number}");
-        let found = Found::read(file, &what, place)?;
-        let message = found.message(file, &what)?;
-        let batch = match message.header_type() {
-            MessageHeader::RecordBatch => message.header_as_record_batch(),
-            _ => None,
-        };
-        let batch = batch.ok_or_else(|| source.broken(format!("where {what} should be is another message")))?;
-        Ok(Self {
-            file,
-            number,
-            rows: u64::try_from(batch.length())
-                .map_err(|_| source.broken(format!("{what} has {} rows", batch.length())))?,
-            nodes: found.nodes(file, &what, &batch, file.schema.iter())?,
+    pub(super) fn read(file: &'a ArrowFile, number: usize, block: &Block) -> Result<Self> {
+        let (source, what) = (&file.source, format!("record batch {number}"));
+        read_message(file, &what, block, |message, body| {
+            let batch = message.header_as_record_batch();
+            let batch = batch.ok_or_else(|| source.broken(format!("{what} is another message")))?;
+            let rows = u64::try_from(batch.length());
+            Ok(Self {
+                file,
+                number,
+                rows: rows.map_err(|_| source.broken(format!("{what} has {} rows", batch.length())))?,
+                nodes: nodes_of(file, &what, (&batch, message.version()), body, file.schema.iter())?,
+            })
         })
     }
 
@@ -62,11 +58,11 @@ impl<'a> Batch<'a> {
     /// Where the column of that name is.
     ///
     /// # Errors
-    /// [`FormatError::Missing`]; [`FormatError::Column`] for one that is no array of elements; [`FormatError::Broken`] for buffers that are
-    /// too short for their rows; where a dictionary encodes it, what is wrong with the file's dictionaries, as for [`ArrowFile::batch`].
+    /// [`FormatError::Missing`], [`FormatError::Ambiguous`]; [`FormatError::Column`] for one that is no array of elements;
+    /// [`FormatError::Broken`] for buffers that are too short for their rows; where a dictionary encodes it, what is wrong with the file's
+    /// dictionaries, as for [`ArrowFile::batch`].
     pub fn column(&self, name: &str) -> Result<Column> {
-        let at = self.file.find(name)?;
-        self.column_at(at)
+        self.column_at(self.file.find(name)?)
     }
 
     /// Where column `at` of [`ArrowFile::columns`] is.
@@ -74,22 +70,13 @@ impl<'a> Batch<'a> {
     /// # Errors
     /// As [`column`](Self::column).
     pub fn column_at(&self, at: usize) -> Result<Column> {
-        let source = &self.file.source;
-        let Some(leaf) = self.file.leaves.get(at) else {
-            return Err(FormatError::Missing {
-                path: source.owned_path(),
-                what: "column",
-                name: at.to_string(),
-                has: format!("{}, from 0", self.file.leaves.len()),
-            });
-        };
-        let name = self.file.name_of(leaf);
+        let (source, leaf) = (&self.file.source, self.file.leaf(at)?);
         let (layout, node) = (&self.file.schema[leaf.column], &self.nodes[leaf.column]);
         let last = layout.last(leaf);
         if let Some((nested, found, mend)) = last.obstacle() {
             return Err(FormatError::Column {
                 path: source.owned_path(),
-                column: format!("{name}{nested}"),
+                column: format!("{}{nested}", leaf.name),
                 found,
                 mend,
             });
@@ -98,10 +85,11 @@ impl<'a> Batch<'a> {
             self.file.dictionaries()?;
         }
         let column = match u64::try_from(node.rows) == Ok(self.rows) {
-            true => self.checked(layout, &leaf.fields, &name, node),
+            true => self.checked(layout, &leaf.fields, &leaf.name, node),
             false => Err(format!("has {} rows, and its batch {}", node.rows, self.rows)),
         };
-        column.map_err(|reason| source.broken(format!("column `{name}` of record batch {} {reason}", self.number)))
+        let (name, number) = (&leaf.name, self.number);
+        column.map_err(|reason| source.broken(format!("column `{name}` of record batch {number} {reason}")))
     }
 
     /// A column whose buffers are long enough; else what is wrong. `fields`: which field of each structure in it.
@@ -109,25 +97,26 @@ impl<'a> Batch<'a> {
         let rows = u64::try_from(node.rows).map_err(|_| format!("has {} rows", node.rows))?;
         let nulls = u64::try_from(node.nulls).ok().filter(|&nulls| nulls <= rows);
         let nulls = nulls.ok_or_else(|| format!("has {} nulls in {rows} rows", node.nulls))?;
-        let elements = |span, what: &str, dtype, length| self.elements(name, span, what, dtype, length);
-        let buffers = node.buffers;
-        let validity = match buffers[0] {
-            None | Some(Span { bytes: 0, .. }) if nulls == 0 => None,
-            span => Some(elements(span, "validity", Dtype::Bits, rows)?),
+        let bytes = |at: usize| node.buffers.get(at).map_or(0, |place| place.end - place.start);
+        let elements = |at: usize, what: &str, dtype: Dtype, length: u64| {
+            let place = node.buffers.get(at).ok_or("lacks a buffer")?;
+            let path = &self.file.source.path;
+            let elements = Elements::new(path, format!("{name}{what}"), dtype, length, place.start);
+            let elements = elements.filter(|elements| elements.bytes() <= bytes(at));
+            elements.ok_or_else(|| format!("has {} bytes for {length} elements {dtype}", bytes(at)))
         };
-        let offsets = |dtype| {
-            let span = buffers[1].ok_or("lacks a buffer")?;
-            // Writers may leave out the one offset of no row.
-            let count = match (rows, span.bytes) {
-                (0, 0) => 0,
-                (rows, _) => rows.checked_add(1).ok_or("has too many rows")?,
-            };
-            elements(buffers[1], "offsets", dtype, count)
+        let validity = |what: &str| match nulls == 0 && bytes(0) == 0 {
+            true => Ok::<_, String>(None),
+            false => elements(0, what, Dtype::Bits, rows).map(Some),
+        };
+        // Writers may leave out the one offset of no row.
+        let offsets = |dtype| match rows.checked_add(u64::from(rows > 0 || bytes(1) > 0)) {
+            Some(count) => elements(1, ".offsets", dtype, count).map(Some),
+            None => Err("has too many rows".to_owned()),
         };
         if layout.form == Form::Struct {
             let mut column = self.field(layout, fields, name, node)?;
-            let within = validity.map(|validity| validity.named(format!("{name}.within")));
-            column.within.splice(0..0, within);
+            column.within.splice(0..0, validity(".within")?);
             return Ok(column);
         }
         let items = match (layout.items(), node.children.first()) {
@@ -135,79 +124,52 @@ impl<'a> Batch<'a> {
             _ => None,
         };
         let (values, offsets, list_size) = match (layout.form, &items) {
-            (Form::Text(dtype), _) => {
-                let bytes = buffers[2].map_or(0, |span| span.bytes);
-                let values = elements(buffers[2], "values", Dtype::U8, bytes)?;
-                (values, Some(offsets(dtype)?), None)
-            }
-            (Form::Plain(dtype), _) => (elements(buffers[1], "values", dtype, rows)?, None, None),
-            (Form::List(dtype), Some(items)) => (items.values.clone(), Some(offsets(dtype)?), None),
-            (Form::FixedList(size), Some(items)) => {
-                if rows.checked_mul(size).is_none_or(|all| all > items.rows) {
-                    return Err(format!("has {} items for {rows} rows of {size}", items.rows));
-                }
-                (items.values.clone(), None, Some(size))
-            }
-            (Form::List(_) | Form::FixedList(_), None) => return Err("lacks its items".to_owned()),
-            (Form::Struct, _) => return Err("is a structure".to_owned()),
-            (Form::Other(found, _), _) => return Err(format!("is {found}")),
+            (Form::Plain(dtype), _) => (elements(1, "", dtype, rows)?, None, None),
+            (Form::Views, _) => (elements(1, "", Dtype::Bytes(16), rows)?, None, None),
+            (Form::Text(dtype), _) => (elements(2, "", Dtype::U8, bytes(2))?, offsets(dtype)?, None),
+            (Form::List(dtype), Some(items)) => (items.values.clone(), offsets(dtype)?, None),
+            (Form::FixedList(size), Some(items)) => match rows.checked_mul(size) {
+                Some(all) if all <= items.rows => (items.values.clone(), None, Some(size)),
+                _ => return Err(format!("has {} items for {rows} rows of {size}", items.rows)),
+            },
+            (form, _) => return Err(format!("is {form:?}")),
         };
-        let further = node.further.iter();
-        let further = further.map(|span| elements(Some(*span), "buffers", Dtype::U8, span.bytes));
-        let dictionary = match &layout.coded {
-            Some(coded) => self.dictionary(coded, &format!("{name}.dictionary"))?,
-            None => Vec::new(),
-        };
+        let further = (layout.form == Form::Views).then_some(2..node.buffers.len());
+        let buffers = further
+            .into_iter()
+            .flatten()
+            .map(|at| elements(at, ".buffers", Dtype::U8, bytes(at)));
         Ok(Column {
             rows,
             nulls,
             values,
-            validity,
+            validity: validity(".validity")?,
             offsets,
             list_size,
             items: items.map(Box::new),
-            dictionary,
+            dictionary: self.dictionary(layout, &format!("{name}.dictionary"))?,
             within: Vec::new(),
-            buffers: further.collect::<Result<_, _>>()?,
+            buffers: buffers.collect::<Result<_, _>>()?,
         })
-    }
-
-    /// Elements that a buffer is long enough for; `what` they are of the column.
-    fn elements(
-        &self,
-        name: &str,
-        span: Option<Span>,
-        what: &str,
-        dtype: Dtype,
-        length: u64,
-    ) -> Result<Elements, String> {
-        let span = span.ok_or("lacks a buffer")?;
-        let name = match what {
-            "values" => name.to_owned(),
-            _ => format!("{name}.{what}"),
-        };
-        let elements = Elements::new(&self.file.source.path, name, dtype, length, span.offset);
-        let elements = elements.filter(|elements| elements.bytes() <= span.bytes);
-        elements.ok_or_else(|| format!("has {} bytes for {length} {what} of type {dtype}", span.bytes))
     }
 
     /// The field `fields` of structures, which has as many rows as they.
     fn field(&self, layout: &Layout, fields: &[usize], name: &str, node: &Node) -> Result<Column, String> {
         let (&field, below) = fields.split_first().ok_or("is a structure")?;
-        let (Some(layout), Some(child)) = (layout.children.get(field), node.children.get(field)) else {
-            return Err("lacks its fields".to_owned());
-        };
-        match child.rows == node.rows {
-            true => self.checked(layout, below, name, child),
-            false => Err(format!("has {} rows in structures of {}", child.rows, node.rows)),
+        match (layout.children.get(field), node.children.get(field)) {
+            (Some(layout), Some(child)) if child.rows == node.rows => self.checked(layout, below, name, child),
+            _ => Err(format!("has fields without {} rows", node.rows)),
         }
     }
 
-    /// The parts of a column's dictionary.
-    fn dictionary(&self, coded: &Coded, name: &str) -> Result<Vec<Column>, String> {
+    /// The parts of a column's dictionary, if it has one.
+    fn dictionary(&self, layout: &Layout, name: &str) -> Result<Vec<Column>, String> {
+        let Some((id, values)) = &layout.coded else {
+            return Ok(Vec::new());
+        };
         let all = self.file.dictionaries.get().ok_or("lacks its dictionary")?;
-        let parts = all.parts(coded.id).iter();
-        parts.map(|node| self.checked(&coded.values, &[], name, node)).collect()
+        let parts = all.get(id).into_iter().flatten();
+        parts.map(|node| self.checked(values, &[], name, node)).collect()
     }
 }
 

@@ -1,101 +1,70 @@
-//! Messages of a file: what describes a record batch or a part of a dictionary, and where its buffers lie.
+//! Messages of a file: what record batches and dictionaries have of columns, and where that lies.
 
-use std::ops::Range;
+use std::{collections::HashMap, iter::once, ops::Range, vec::IntoIter};
 
-use arrow_ipc::{Buffer, FieldNode, Message, RecordBatch, root_as_message};
+use arrow_ipc::{Block, Buffer, FieldNode, Message, MetadataVersion, RecordBatch, root_as_message};
 
-use super::{ArrowFile, Place, schema::Layout};
-use crate::{FormatError, Result, file::Aligned};
-
-/// A message, and the bytes of the file that its buffers are among.
-pub(super) struct Found {
-    description: Aligned,
-    body: Range<u64>,
-}
+use super::{
+    ArrowFile,
+    schema::{Form, Layout},
+};
+use crate::{FormatError, Result};
 
 /// What a record batch has of a column, or of what is nested in one.
 #[derive(Debug)]
 pub(super) struct Node {
     pub rows: i64,
     pub nulls: i64,
-    /// Its first three buffers, of those that it has.
-    pub buffers: [Option<Span>; 3],
-    /// What views are of.
-    pub further: Vec<Span>,
+    /// Where its buffers lie in the file.
+    pub buffers: Vec<Range<u64>>,
     pub children: Vec<Node>,
 }
 
-/// Bytes of the file.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
-    pub offset: u64,
-    pub bytes: u64,
+/// Whether files of a version are read.
+pub(super) fn is_known(version: MetadataVersion) -> bool {
+    matches!(version, MetadataVersion::V4 | MetadataVersion::V5)
 }
 
-impl Found {
-    /// The message at `place`, which errors call `what`.
-    pub fn read(file: &ArrowFile, what: &str, place: &Place) -> Result<Self> {
-        let inside = |begin: i64, bytes: i64| {
-            let begin = u64::try_from(begin).ok()?;
-            let end = begin.checked_add(u64::try_from(bytes).ok()?)?;
-            (begin >= file.room.start && end <= file.room.end).then_some(begin..end)
-        };
-        let metadata = inside(place.offset, place.metadata_bytes.into());
-        let body_begin = place.offset.checked_add(place.metadata_bytes.into());
-        let body = body_begin.and_then(|begin| inside(begin, place.body_bytes));
-        let (Some(metadata), Some(body)) = (metadata, body) else {
-            let reason = format!("{what} is said to lie where it cannot: {place:?}");
-            return Err(file.source.broken(reason));
-        };
-        let description = description_of(file, what, metadata)?;
-        Ok(Self { description, body })
-    }
-
-    pub fn message(&self, file: &ArrowFile, what: &str) -> Result<Message<'_>> {
-        let message = root_as_message(self.description.bytes()).map_err(|error| {
-            let reason = format!("{what} has a damaged description");
-            file.source.broken_by(reason, Some(error.to_string().into()))
-        })?;
-        match message.version() == file.version {
-            true => Ok(message),
-            false => Err(file
-                .source
-                .broken(format!("{what} is of version {:?}, unlike its file", message.version()))),
-        }
-    }
-
-    /// What `batch`, which is the message's, has of columns of these layouts.
-    pub fn nodes<'l>(
-        &self,
-        file: &ArrowFile,
-        what: &str,
-        batch: &RecordBatch<'_>,
-        layouts: impl Iterator<Item = &'l Layout>,
-    ) -> Result<Vec<Node>> {
-        if let Some(compression) = batch.compression() {
-            return Err(FormatError::Compressed {
-                path: file.source.owned_path(),
-                part: what.to_owned(),
-                codec: format!("{:?}", compression.codec()),
-            });
-        }
-        let nodes = Parts::all_of(layouts, batch, self.body.clone());
-        nodes.map_err(|reason| file.source.broken(format!("{what} {reason}")))
+/// What `read` makes of the message of a block, which errors call `what`, and of the bytes of the file that its buffers are among.
+pub(super) fn read_message<T>(
+    file: &ArrowFile,
+    what: &str,
+    block: &Block,
+    read: impl FnOnce(Message<'_>, Range<u64>) -> Result<T>,
+) -> Result<T> {
+    let source = &file.source;
+    let place = || {
+        let begin = u64::try_from(block.offset()).ok()?;
+        let body = begin.checked_add(u64::try_from(block.metaDataLength()).ok()?)?;
+        let end = body.checked_add(u64::try_from(block.bodyLength()).ok()?)?;
+        (begin >= file.room.start && end <= file.room.end).then_some((begin..body, body..end))
+    };
+    let Some((metadata, body)) = place() else {
+        return Err(source.broken(format!("{what} is said to lie where it cannot: {block:?}")));
+    };
+    let description = description_of(file, what, metadata)?;
+    let message = root_as_message(bytemuck::cast_slice(&description)).map_err(|error| {
+        let reason = format!("{what} has a damaged description");
+        source.broken_by(reason, Some(error.to_string().into()))
+    })?;
+    // Writers of version V4 are known that end a file by a footer of version V5.
+    match is_known(message.version()) {
+        true => read(message, body),
+        false => Err(source.broken(format!("{what} is of version {:?}", message.version()))),
     }
 }
 
 /// A message without its length before it.
-fn description_of(file: &ArrowFile, what: &str, at: Range<u64>) -> Result<Aligned> {
-    /// What precedes the length since version 0.15 of Arrow.
-    const CONTINUES: [u8; 4] = [0xff; 4];
+fn description_of(file: &ArrowFile, what: &str, at: Range<u64>) -> Result<Vec<u64>> {
     let (source, bytes) = (&file.source, at.end - at.start);
     if bytes < 8 {
         return Err(source.broken(format!("{what} has a description of {bytes} bytes")));
     }
-    let [first, second] = [source.array::<4>(at.start)?, source.array::<4>(at.start + 4)?];
-    let (head, length) = match first == CONTINUES {
-        true => (8, i32::from_le_bytes(second)),
-        false => (4, i32::from_le_bytes(first)),
+    let number = |place| source.array(place).map(i32::from_le_bytes);
+    // Since version 0.15 of Arrow four bytes of 0xff precede the length.
+    let (head, length) = match number(at.start)? {
+        -1 => (8, number(at.start + 4)?),
+        length => (4, length),
     };
     match u64::try_from(length) {
         Ok(length) if length <= bytes - head => source.part(what, at.start + head, length),
@@ -103,72 +72,63 @@ fn description_of(file: &ArrowFile, what: &str, at: Range<u64>) -> Result<Aligne
     }
 }
 
-/// Nodes and buffers of a record batch, in the order of its columns.
-struct Parts<'b> {
-    nodes: Vec<&'b FieldNode>,
-    buffers: Vec<&'b Buffer>,
-    /// How many further buffers each array of views has.
-    views: Vec<i64>,
+/// What `batch`, of a message of this version, has of columns of these layouts. Its buffers are among the bytes `body` of the file.
+pub(super) fn nodes_of<'l>(
+    file: &ArrowFile,
+    what: &str,
+    (batch, version): (&RecordBatch<'_>, MetadataVersion),
     body: Range<u64>,
-    /// How many of each were taken.
-    taken: [usize; 3],
+    layouts: impl Iterator<Item = &'l Layout>,
+) -> Result<Vec<Node>> {
+    if let Some(compression) = batch.compression() {
+        return Err(FormatError::Compressed {
+            path: file.source.owned_path(),
+            part: what.to_owned(),
+            codec: format!("{:?}", compression.codec()),
+        });
+    }
+    let mut left = Left {
+        nodes: all_of(batch.nodes()),
+        buffers: all_of(batch.buffers()),
+        views: all_of(batch.variadicBufferCounts()),
+        body,
+        is_v4: version == MetadataVersion::V4,
+    };
+    let nodes: Result<Vec<_>, String> = layouts.map(|layout| left.take(layout)).collect();
+    let nodes = nodes.and_then(|nodes| match (left.nodes.len(), left.buffers.len()) {
+        (0, 0) => Ok(nodes),
+        (more, buffers) => Err(format!("has {more} nodes and {buffers} buffers more than its columns")),
+    });
+    nodes.map_err(|reason| file.source.broken(format!("{what} {reason}")))
 }
 
-impl<'b> Parts<'b> {
-    /// Those of each column, whose body lies at `body` of the file; else what is wrong.
-    fn all_of<'l>(
-        layouts: impl Iterator<Item = &'l Layout>,
-        batch: &RecordBatch<'b>,
-        body: Range<u64>,
-    ) -> Result<Vec<Node>, String> {
-        let mut parts = Self {
-            nodes: batch.nodes().into_iter().flatten().collect(),
-            buffers: batch.buffers().into_iter().flatten().collect(),
-            views: batch.variadicBufferCounts().into_iter().flatten().collect(),
-            body,
-            taken: [0; 3],
-        };
-        let nodes = layouts.map(|layout| parts.take(layout)).collect::<Result<_, _>>()?;
-        let [node, buffer, _] = parts.taken;
-        match (node, buffer) == (parts.nodes.len(), parts.buffers.len()) {
-            true => Ok(nodes),
-            false => Err(format!(
-                "has {} nodes and {} buffers; its columns have {node} and {buffer}",
-                parts.nodes.len(),
-                parts.buffers.len()
-            )),
-        }
-    }
+fn all_of<T>(list: Option<impl IntoIterator<Item = T>>) -> IntoIter<T> {
+    list.into_iter().flatten().collect::<Vec<_>>().into_iter()
+}
 
+/// Nodes and buffers of a record batch that no column has had yet, in the order of its columns.
+struct Left<'b> {
+    nodes: IntoIter<&'b FieldNode>,
+    buffers: IntoIter<&'b Buffer>,
+    /// How many further buffers each array of views has.
+    views: IntoIter<i64>,
+    body: Range<u64>,
+    is_v4: bool,
+}
+
+impl Left<'_> {
     fn take(&mut self, layout: &Layout) -> Result<Node, String> {
-        let [node, buffer, view] = &mut self.taken;
-        let first = self.nodes.get(*node);
-        let first = first.ok_or_else(|| format!("has {} nodes, too few", self.nodes.len()))?;
-        *node += 1;
-        let span = |at: usize| {
-            let found = self.buffers.get(at);
-            let found = found.ok_or_else(|| format!("has {} buffers, too few", self.buffers.len()))?;
-            span_of(found, &self.body).ok_or_else(|| format!("has a buffer outside of it: {found:?}"))
-        };
-        let mut buffers = [None; 3];
-        for (place, at) in buffers.iter_mut().zip(0..layout.buffers) {
-            *place = Some(span(*buffer + at)?);
-        }
-        *buffer += layout.buffers;
-        let mut further = Vec::new();
-        if layout.views {
-            let count = self.views.get(*view).and_then(|&count| usize::try_from(count).ok());
-            let count = count.filter(|count| *count <= self.buffers.len() - *buffer);
-            let count = count.ok_or("has a number of buffers of views that cannot be")?;
-            further = (*buffer..*buffer + count).map(span).collect::<Result<_, _>>()?;
-            *buffer += count;
-            *view += 1;
+        let node = self.nodes.next().ok_or("has too few nodes")?;
+        let mut count = layout.buffers + usize::from(layout.validity_in_v4 && self.is_v4);
+        if layout.form == Form::Views {
+            let further = self.views.next().and_then(|further| usize::try_from(further).ok());
+            let further = further.filter(|further| *further <= self.buffers.len());
+            count += further.ok_or("has a number of buffers of views that cannot be")?;
         }
         Ok(Node {
-            rows: first.length(),
-            nulls: first.null_count(),
-            buffers,
-            further,
+            rows: node.length(),
+            nulls: node.null_count(),
+            buffers: (0..count).map(|_| self.buffer()).collect::<Result<_, _>>()?,
             children: layout
                 .children
                 .iter()
@@ -176,11 +136,65 @@ impl<'b> Parts<'b> {
                 .collect::<Result<_, _>>()?,
         })
     }
+
+    fn buffer(&mut self) -> Result<Range<u64>, String> {
+        let buffer = self.buffers.next().ok_or("has too few buffers")?;
+        let place = || {
+            let begin = self.body.start.checked_add(u64::try_from(buffer.offset()).ok()?)?;
+            let end = begin.checked_add(u64::try_from(buffer.length()).ok()?)?;
+            (end <= self.body.end).then_some(begin..end)
+        };
+        place().ok_or_else(|| format!("has a buffer outside of it: {buffer:?}"))
+    }
 }
 
-fn span_of(buffer: &Buffer, body: &Range<u64>) -> Option<Span> {
-    let begin = body.start.checked_add(u64::try_from(buffer.offset()).ok()?)?;
-    let bytes = u64::try_from(buffer.length()).ok()?;
-    let end = begin.checked_add(bytes)?;
-    (end <= body.end).then_some(Span { offset: begin, bytes })
+/// All dictionaries of a file, by their numbers, each in its parts.
+pub(super) type Dictionaries = HashMap<i64, Vec<Node>>;
+
+/// Reads all dictionaries.
+pub(super) fn dictionaries_of(file: &ArrowFile) -> Result<Dictionaries> {
+    let source = &file.source;
+    let mut layouts = HashMap::new();
+    file.schema.iter().for_each(|layout| add_values(layout, &mut layouts));
+    let (mut all, mut bytes) = (Dictionaries::new(), 0);
+    for (number, block) in file.dictionary_blocks.iter().enumerate() {
+        let what = &format!("dictionary batch {number}");
+        let broken = |reason: String| source.broken(format!("{what} {reason}"));
+        // What is kept is no more than the file has.
+        bytes += u64::try_from(block.metaDataLength()).unwrap_or(0);
+        if bytes > source.bytes {
+            return Err(broken("lies where another one does".to_owned()));
+        }
+        read_message(file, what, block, |message, body| {
+            let dictionary = message.header_as_dictionary_batch();
+            let Some((dictionary, values)) = dictionary.and_then(|dictionary| Some((dictionary, dictionary.data()?)))
+            else {
+                return Err(broken("is another message".to_owned()));
+            };
+            let id = dictionary.id();
+            let Some(&layout) = layouts.get(&id) else {
+                return Err(broken(format!("is number {id}, which no column has")));
+            };
+            let nodes = nodes_of(file, what, (&values, message.version()), body, once(layout))?;
+            if nodes.iter().any(|node| node.rows != values.length()) {
+                return Err(broken(format!("has not {} rows, as it says", values.length())));
+            }
+            let parts = all.entry(id).or_default();
+            if !parts.is_empty() && !dictionary.isDelta() {
+                return Err(broken(format!("replaces an earlier one, number {id}")));
+            }
+            parts.extend(nodes);
+            Ok(())
+        })?;
+    }
+    Ok(all)
+}
+
+/// Adds the layouts of all dictionaries of a column, and of those in them.
+fn add_values<'l>(layout: &'l Layout, all: &mut HashMap<i64, &'l Layout>) {
+    if let Some((id, values)) = &layout.coded {
+        all.entry(*id).or_insert(values);
+        add_values(values, all);
+    }
+    layout.children.iter().for_each(|child| add_values(child, all));
 }

@@ -1,20 +1,19 @@
 //! Columns of Arrow IPC files.
 
 mod batch;
-mod dictionary;
 mod message;
 mod schema;
 
 use std::{borrow::Cow, ops::Range, path::Path, sync::OnceLock};
 
-use arrow_ipc::{Block, Endianness, Footer, MetadataVersion, root_as_footer};
+use arrow_ipc::{Block, Endianness, Footer, root_as_footer};
 
 use crate::{
     FormatError, Result,
-    file::{Aligned, Source, some_of},
+    file::{Source, some_of},
 };
 pub use batch::{Batch, Column};
-use dictionary::Dictionaries;
+use message::{Dictionaries, dictionaries_of, is_known};
 use schema::{Layout, Leaf};
 
 /// What a file begins and ends with.
@@ -39,21 +38,12 @@ pub struct ArrowFile {
     schema: Vec<Layout>,
     /// What is looked up by its name.
     leaves: Vec<Leaf>,
-    blocks: Vec<Place>,
-    dictionary_blocks: Vec<Place>,
+    blocks: Vec<Block>,
+    dictionary_blocks: Vec<Block>,
     /// Read when a column needs one.
     dictionaries: OnceLock<Dictionaries>,
-    version: MetadataVersion,
     /// Bytes in which record batches may lie.
     room: Range<u64>,
-}
-
-/// Where a record batch lies in the file.
-#[derive(Debug, Clone)]
-struct Place {
-    offset: i64,
-    metadata_bytes: i32,
-    body_bytes: i64,
 }
 
 impl ArrowFile {
@@ -65,35 +55,38 @@ impl ArrowFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let source = Source::open(path.as_ref(), "Arrow IPC")?;
         let (footer, room) = footer_of(&source)?;
-        let footer = root_as_footer(footer.bytes())
+        let footer = root_as_footer(bytemuck::cast_slice(&footer))
             .map_err(|error| source.broken_by("its footer is damaged", Some(error.to_string().into())))?;
         let version = footer.version();
-        if !matches!(version, MetadataVersion::V4 | MetadataVersion::V5) {
+        if !is_known(version) {
             return Err(source.broken(format!("its metadata is of version {version:?}; V4 and V5 are known")));
         }
         let schema = schema_of(&source, &footer)?;
-        let mut leaves = Vec::new();
-        for (number, layout) in schema.iter().enumerate() {
-            layout.add_leaves(number, &mut Vec::new(), &mut leaves);
+        let (mut leaves, mut bytes) = (Vec::new(), 0);
+        for (column, layout) in schema.iter().enumerate() {
+            let leaf = Leaf {
+                name: layout.name.clone(),
+                column,
+                fields: Vec::new(),
+            };
+            let added = layout.add_leaves(leaf, &mut leaves, &mut bytes);
+            added.map_err(|reason| source.broken(reason))?;
         }
-        let blocks = footer.recordBatches().into_iter().flatten().map(Place::of).collect();
-        let dictionary_blocks = footer.dictionaries().into_iter().flatten().map(Place::of).collect();
         Ok(Self {
-            source,
             schema,
             leaves,
-            blocks,
-            dictionary_blocks,
+            blocks: footer.recordBatches().into_iter().flatten().copied().collect(),
+            dictionary_blocks: footer.dictionaries().into_iter().flatten().copied().collect(),
             dictionaries: OnceLock::new(),
-            version,
             room,
+            source,
         })
     }
 
-    /// The columns' names, in the file's order, with a dot between a column's and that of its field. A name may come twice; the first column
-    /// of a name is found by it.
+    /// The columns' names, in the file's order, with a dot between a column's and that of its field. Columns of which a name comes twice are
+    /// found by [`column_at`](Self::column_at).
     pub fn columns(&self) -> impl ExactSizeIterator<Item = Cow<'_, str>> {
-        self.leaves.iter().map(|leaf| self.name_of(leaf))
+        self.leaves.iter().map(|leaf| Cow::Borrowed(leaf.name.as_str()))
     }
 
     /// How many record batches there are.
@@ -106,13 +99,11 @@ impl ArrowFile {
     /// # Errors
     /// [`FormatError::Missing`], [`FormatError::Read`], [`FormatError::Broken`], [`FormatError::Compressed`].
     pub fn batch(&self, number: usize) -> Result<Batch<'_>> {
-        let place = self.blocks.get(number).ok_or_else(|| FormatError::Missing {
-            path: self.source.owned_path(),
-            what: "record batch",
-            name: number.to_string(),
-            has: format!("{}, from 0", self.blocks.len()),
-        })?;
-        Batch::read(self, number, place)
+        let count = self.blocks.len();
+        match self.blocks.get(number) {
+            Some(block) => Batch::read(self, number, block),
+            None => Err(self.source.missing("record batch", &number, format!("{count}, from 0"))),
+        }
     }
 
     /// The column of that name in each record batch, in their order: the rows one after another. One region each, where a batch is one.
@@ -120,46 +111,46 @@ impl ArrowFile {
     /// # Errors
     /// As [`batch`](Self::batch) and [`Batch::column`].
     pub fn column(&self, name: &str) -> Result<Vec<Column>> {
-        self.find(name)?;
-        (0..self.batches())
-            .map(|number| self.batch(number)?.column(name))
-            .collect()
+        self.column_at(self.find(name)?)
+    }
+
+    /// As [`column`](Self::column), but that it is number `at` of [`columns`](Self::columns).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn column_at(&self, at: usize) -> Result<Vec<Column>> {
+        self.leaf(at)?;
+        let batches = 0..self.batches();
+        batches.map(|number| self.batch(number)?.column_at(at)).collect()
     }
 
     /// The number of the column of that name.
     fn find(&self, name: &str) -> Result<usize> {
-        // Compared name by name: a broken file may have many long ones.
-        let is = |leaf: &Leaf| {
-            let rest = self.schema[leaf.column]
-                .names(leaf)
-                .try_fold((name, true), |(rest, first), part| {
-                    let rest = if first { rest } else { rest.strip_prefix('.')? };
-                    Some((rest.strip_prefix(part)?, false))
-                });
-            rest.is_some_and(|(rest, _)| rest.is_empty())
-        };
-        let found = self.leaves.iter().position(is);
-        found.ok_or_else(|| {
-            let is_field = |leaf: &&Leaf| !leaf.fields.is_empty() && self.schema[leaf.column].name == name;
-            let fields: Vec<_> = self.leaves.iter().filter(is_field).collect();
-            FormatError::Missing {
+        let mut found = (0..self.leaves.len()).filter(|&at| self.leaves[at].name == name);
+        match (found.next(), found.next()) {
+            (Some(at), None) => Ok(at),
+            (Some(first), Some(second)) => Err(FormatError::Ambiguous {
                 path: self.source.owned_path(),
-                what: "column",
                 name: name.to_owned(),
-                has: match fields.is_empty() {
+                first,
+                second,
+            }),
+            (None, _) => {
+                let is_field = |of: &Cow<'_, str>| of.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+                let fields: Vec<_> = self.columns().filter(is_field).collect();
+                let has = match fields.is_empty() {
                     true => some_of(self.columns()),
-                    false => some_of(fields.into_iter().map(|leaf| self.name_of(leaf))),
-                },
+                    false => some_of(fields.into_iter()),
+                };
+                Err(self.source.missing("column", &name, has))
             }
-        })
+        }
     }
 
-    fn name_of<'f>(&'f self, leaf: &'f Leaf) -> Cow<'f, str> {
-        let layout = &self.schema[leaf.column];
-        match leaf.fields.is_empty() {
-            true => Cow::Borrowed(layout.name.as_str()),
-            false => Cow::Owned(layout.names(leaf).collect::<Vec<_>>().join(".")),
-        }
+    /// Column `at` of [`columns`](Self::columns).
+    fn leaf(&self, at: usize) -> Result<&Leaf> {
+        let (leaf, count) = (self.leaves.get(at), self.leaves.len());
+        leaf.ok_or_else(|| self.source.missing("column", &at, format!("{count}, from 0")))
     }
 
     /// All dictionaries of the file.
@@ -167,40 +158,25 @@ impl ArrowFile {
         if let Some(read) = self.dictionaries.get() {
             return Ok(read);
         }
-        let read = Dictionaries::read(self)?;
+        let read = dictionaries_of(self)?;
         Ok(self.dictionaries.get_or_init(|| read))
     }
 }
 
-impl Place {
-    fn of(block: &Block) -> Self {
-        Self {
-            offset: block.offset(),
-            metadata_bytes: block.metaDataLength(),
-            body_bytes: block.bodyLength(),
-        }
-    }
-}
-
 /// The footer, and the bytes before it that the record batches are among.
-fn footer_of(source: &Source) -> Result<(Aligned, Range<u64>)> {
-    /// What other files begin with, what they are, and what to do about it.
+fn footer_of(source: &Source) -> Result<(Vec<u64>, Range<u64>)> {
+    /// How other files are written as this kind.
+    const AGAIN: &str =
+        "write it as Arrow, in Python by pyarrow.feather.write_feather(table, path, compression=\"uncompressed\")";
+    /// What they begin with, what they are, and what to do about it.
     const OTHERS: [(&[u8], &str, &str); 3] = [
-        (
-            b"FEA1",
-            "a Feather file of version 1",
-            "write it again, in Python by pyarrow.feather.write_feather(table, path, compression=\"uncompressed\")",
-        ),
+        (b"FEA1", "a Feather file of version 1", AGAIN),
         (
             &[0xff; 4],
             "an Arrow IPC stream",
             "a file of batches that are found in it is written by pyarrow.ipc.new_file, in Rust by arrow_ipc::writer::FileWriter",
         ),
-        (
-            b"PAR1",
-            "a Parquet file, whose columns are packed",
-            "write it as Arrow, in Python by pyarrow.feather.write_feather(table, path, compression=\"uncompressed\")",
-        ),
+        (b"PAR1", "a Parquet file, whose columns are packed", AGAIN),
     ];
     if source.bytes < HEAD_BYTES + TAIL_BYTES {
         return Err(source.broken(format!("it has {} bytes", source.bytes)));
@@ -213,15 +189,13 @@ fn footer_of(source: &Source) -> Result<(Aligned, Range<u64>)> {
             mend,
         });
     }
-    let tail: [u8; TAIL_BYTES as usize] = source.array(source.bytes - TAIL_BYTES)?;
     if !head.starts_with(MAGIC) {
         return Err(source.broken("it does not begin with ARROW1"));
     }
-    let (length, magic) = tail.split_at(4);
-    if magic != MAGIC {
+    if source.array(source.bytes - MAGIC.len() as u64)? != *MAGIC {
         return Err(source.broken("it does not end with ARROW1: it is cut off"));
     }
-    let length = i32::from_le_bytes(length.try_into().unwrap_or_default());
+    let length = i32::from_le_bytes(source.array(source.bytes - TAIL_BYTES)?);
     let length = u64::try_from(length).map_err(|_| source.broken(format!("its footer has {length} bytes")))?;
     let Some(begin) = (source.bytes - HEAD_BYTES - TAIL_BYTES).checked_sub(length) else {
         return Err(source.broken(format!("its footer has {length} bytes, and all of it {}", source.bytes)));
@@ -241,8 +215,7 @@ fn schema_of(source: &Source, footer: &Footer<'_>) -> Result<Vec<Layout>> {
             mend: "write it again on a little-endian machine, as GPUs are",
         });
     }
-    let all_have_validity = footer.version() == MetadataVersion::V4;
     let fields = schema.fields().into_iter().flatten();
-    let columns = fields.map(|field| Layout::of(field, all_have_validity).map_err(|reason| source.broken(reason)));
+    let columns = fields.map(|field| Layout::of(field).map_err(|reason| source.broken(reason)));
     columns.collect()
 }

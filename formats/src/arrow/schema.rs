@@ -1,14 +1,16 @@
 //! What a column is, and which buffers of a record batch are its.
 
-use arrow_ipc::{DateUnit, Field, FloatingPoint, Int, IntervalUnit, Precision, Type};
+use arrow_ipc::{DateUnit, Field, IntervalUnit, Precision, Type, UnionMode};
 
-use crate::Dtype;
+use crate::{Dtype, HEADER_BYTES_MAX};
 
 /// How a column's values lie in buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Validity, elements.
     Plain(Dtype),
+    /// Validity, views, and what these are of.
+    Views,
     /// Validity, offsets, bytes.
     Text(Dtype),
     /// Validity, offsets of items, which are the only child.
@@ -26,26 +28,20 @@ pub(super) enum Form {
 pub(super) struct Layout {
     pub name: String,
     pub form: Form,
-    /// How many buffers of a record batch it has, before those of its children.
+    /// How many buffers of a record batch it has, before those of its children; of views without those that they are of.
     pub buffers: usize,
-    /// Whether it has further ones, whose number the batch says.
-    pub views: bool,
+    /// Whether it has a further one in messages of version V4.
+    pub validity_in_v4: bool,
     pub children: Vec<Layout>,
-    /// Of elements that are places in a dictionary.
-    pub coded: Option<Box<Coded>>,
-}
-
-/// The dictionary of a column, or of what is nested in one.
-#[derive(Debug, Clone)]
-pub(super) struct Coded {
-    /// Its number in the file.
-    pub id: i64,
-    pub values: Layout,
+    /// Of elements that are places in a dictionary: its number in the file, and its values.
+    pub coded: Option<(i64, Box<Layout>)>,
 }
 
 /// A column that is looked up by its name: one of the schema, or a field of structures in it.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
+    /// The column's name, and those of the field in each structure, with dots between them.
+    pub name: String,
     /// Its number in the schema.
     pub column: usize,
     /// The number of the field in each structure, the outermost first. Lists between structures have no number.
@@ -56,70 +52,63 @@ pub(super) struct Leaf {
 const FLATTEN: &str = "make columns of its parts before the file is written";
 
 impl Layout {
-    /// That of a field and of all below it, or what is wrong with it. `all_have_validity`: unions and runs, too, as in files of version V4.
-    /// The file's reader has bounded how many there are, and how deep.
-    pub fn of(field: Field<'_>, all_have_validity: bool) -> Result<Self, String> {
-        let values = Self::of_values(field, all_have_validity)?;
+    /// That of a field and of all below it, or what is wrong with it. The file's reader has bounded how many there are, and how deep.
+    pub fn of(field: Field<'_>) -> Result<Self, String> {
+        let name = field.name().unwrap_or_default();
+        let untyped = || {
+            let shown: String = name.chars().take(40).collect();
+            let of = field.type_type();
+            format!("column `{shown}` is of type {of:?}, without what that needs")
+        };
+        let below = field.children().into_iter().flatten();
+        let (form, buffers) = form_of(field).ok_or_else(untyped)?;
+        let values = Self {
+            name: name.to_owned(),
+            form,
+            buffers,
+            validity_in_v4: matches!(field.type_type(), Type::Union | Type::RunEndEncoded),
+            children: below.map(Self::of).collect::<Result<_, _>>()?,
+            coded: None,
+        };
         let Some(dictionary) = field.dictionary() else {
             return Ok(values);
         };
         // Without a type the places are integers of 32 bits.
-        let dtype = dictionary.indexType().map_or(Some(Dtype::I32), int);
+        let places = dictionary
+            .indexType()
+            .map_or((true, 32), |int| (int.is_signed(), int.bitWidth()));
+        let dtype = integer(places.0, places.1);
         Ok(Self {
-            name: values.name.clone(),
-            form: Form::Plain(dtype.ok_or_else(|| untyped(&values.name, field))?),
+            name: name.to_owned(),
+            form: Form::Plain(dtype.ok_or_else(untyped)?),
             buffers: 2,
-            views: false,
+            validity_in_v4: false,
             children: Vec::new(),
-            coded: Some(Box::new(Coded {
-                id: dictionary.id(),
-                values,
-            })),
+            coded: Some((dictionary.id(), Box::new(values))),
         })
     }
 
-    /// That of the values, where a dictionary has them, too.
-    fn of_values(field: Field<'_>, all_have_validity: bool) -> Result<Self, String> {
-        let name = field.name().unwrap_or_default().to_owned();
-        let form = form_of(field).ok_or_else(|| untyped(&name, field))?;
-        let below = field.children().into_iter().flatten();
-        let children = below.map(|child| Self::of(child, all_have_validity));
-        Ok(Self {
-            name,
-            form,
-            buffers: buffers_of(field, all_have_validity),
-            views: matches!(field.type_type(), Type::Utf8View | Type::BinaryView),
-            children: children.collect::<Result<_, _>>()?,
-            coded: None,
-        })
-    }
-
-    /// Adds what can be looked up of column `column`, of which this is the field `fields`.
-    pub fn add_leaves(&self, column: usize, fields: &mut Vec<usize>, all: &mut Vec<Leaf>) {
-        match (self.form, self.items()) {
-            (_, Some(items)) => items.add_leaves(column, fields, all),
-            (Form::Struct, _) => {
-                for (at, child) in self.children.iter().enumerate() {
-                    fields.push(at);
-                    child.add_leaves(column, fields, all);
-                    fields.pop();
-                }
-            }
-            _ => all.push(Leaf {
-                column,
-                fields: fields.clone(),
-            }),
+    /// Adds what can be looked up of this, which errors say is too much.
+    pub fn add_leaves(&self, leaf: Leaf, all: &mut Vec<Leaf>, bytes: &mut u64) -> Result<(), String> {
+        let layout = self.innermost();
+        if layout.form != Form::Struct {
+            all.push(leaf);
+            return Ok(());
         }
-    }
-
-    /// The names on the way to a leaf of this column: its own, and that of the field in each structure.
-    pub fn names<'l>(&'l self, leaf: &'l Leaf) -> impl Iterator<Item = &'l str> {
-        let mut layout = self;
-        let fields = leaf.fields.iter().map_while(move |&field| {
-            layout = layout.innermost().children.get(field)?;
-            Some(layout.name.as_str())
-        });
-        std::iter::once(self.name.as_str()).chain(fields)
+        for (at, child) in layout.children.iter().enumerate() {
+            // Many fields may have one long name in a file.
+            *bytes += (leaf.name.len() + child.name.len()) as u64;
+            if *bytes > HEADER_BYTES_MAX {
+                return Err(format!("its columns' names have more than {HEADER_BYTES_MAX} bytes"));
+            }
+            let field = Leaf {
+                name: format!("{}.{}", leaf.name, child.name),
+                column: leaf.column,
+                fields: leaf.fields.iter().copied().chain([at]).collect(),
+            };
+            child.add_leaves(field, all, bytes)?;
+        }
+        Ok(())
     }
 
     /// The last field of a leaf of this column, or the column where it is no structure.
@@ -132,31 +121,20 @@ impl Layout {
 
     /// What the items of lists in lists are; this itself where it is no list.
     pub fn innermost(&self) -> &Self {
-        let mut layout = self;
-        while let Some(items) = layout.items() {
-            layout = items;
-        }
-        layout
+        self.items().map_or(self, Self::innermost)
     }
 
     /// Why it is no array of elements: which part of it, by what its name goes on with, what that is, and what to do.
     pub fn obstacle(&self) -> Option<(String, &'static str, &'static str)> {
-        let (mut layout, mut name) = (self, String::new());
-        loop {
-            if let Some(items) = layout.items() {
-                layout = items;
-                name += ".items";
-            } else if let Some(coded) = &layout.coded {
-                layout = &coded.values;
-                name += ".dictionary";
-            } else {
-                return match layout.form {
-                    Form::Other(found, mend) => Some((name, found, mend)),
-                    Form::Struct => Some((name, "a structure in each row", FLATTEN)),
-                    _ => None,
-                };
-            }
-        }
+        let (part, below) = match (self.items(), &self.coded, self.form) {
+            (Some(items), ..) => (".items", items),
+            (_, Some((_, values)), _) => (".dictionary", &**values),
+            (.., Form::Other(found, mend)) => return Some((String::new(), found, mend)),
+            (.., Form::Struct) => return Some((String::new(), "a structure in each row", FLATTEN)),
+            _ => return None,
+        };
+        let (name, found, mend) = below.obstacle()?;
+        Some((format!("{part}{name}"), found, mend))
     }
 
     /// The items of a list.
@@ -168,57 +146,34 @@ impl Layout {
     }
 }
 
-/// How many buffers a field has without its children's.
-fn buffers_of(field: Field<'_>, all_have_validity: bool) -> usize {
+/// A field's form, and how many buffers it has without its children's. None for a type that does not say what it must.
+fn form_of(field: Field<'_>) -> Option<(Form, usize)> {
+    let plain = |dtype| Some((Form::Plain(dtype), 2));
+    // A map is a list of structures of a key and a value.
+    let list = |form, buffers| (field.children().map_or(0, |children| children.len()) == 1).then_some((form, buffers));
+    let other = |found, mend, buffers| Some((Form::Other(found, mend), buffers));
     match field.type_type() {
-        Type::Null => 0,
-        Type::RunEndEncoded => usize::from(all_have_validity),
-        Type::Struct_ | Type::FixedSizeList => 1,
-        Type::Utf8 | Type::Binary | Type::LargeUtf8 | Type::LargeBinary => 3,
-        Type::ListView | Type::LargeListView => 3,
-        Type::Union => {
-            let dense = field
-                .type_as_union()
-                .is_some_and(|union| union.mode() == arrow_ipc::UnionMode::Dense);
-            1 + usize::from(dense) + usize::from(all_have_validity)
+        Type::Int => {
+            let int = field.type_as_int()?;
+            plain(integer(int.is_signed(), int.bitWidth())?)
         }
-        // Numbers, lists, maps, views.
-        _ => 2,
-    }
-}
-
-/// What is wrong with a field of which [`form_of`] makes nothing.
-fn untyped(name: &str, field: Field<'_>) -> String {
-    let shown: String = name.chars().take(40).collect();
-    format!(
-        "column `{shown}` is of type {:?}, without what that needs",
-        field.type_type()
-    )
-}
-
-/// None for a type that does not say what it must.
-fn form_of(field: Field<'_>) -> Option<Form> {
-    let plain = |dtype| Some(Form::Plain(dtype));
-    match field.type_type() {
-        Type::Int => plain(int(field.type_as_int()?)?),
-        Type::FloatingPoint => plain(float(field.type_as_floating_point()?)?),
+        Type::FloatingPoint => plain(match field.type_as_floating_point()?.precision() {
+            Precision::HALF => Dtype::F16,
+            Precision::SINGLE => Dtype::F32,
+            Precision::DOUBLE => Dtype::F64,
+            _ => return None,
+        }),
         Type::Bool => plain(Dtype::Bits),
         Type::Date => plain(match field.type_as_date()?.unit() {
             DateUnit::DAY => Dtype::I32,
             _ => Dtype::I64,
         }),
-        Type::Time => plain(match field.type_as_time()?.bitWidth() {
-            32 => Dtype::I32,
-            64 => Dtype::I64,
-            _ => return None,
-        }),
+        Type::Time => plain(integer(true, field.type_as_time()?.bitWidth())?),
         Type::Timestamp | Type::Duration => plain(Dtype::I64),
         Type::Decimal => plain(match field.type_as_decimal()?.bitWidth() {
-            32 => Dtype::I32,
-            64 => Dtype::I64,
             128 => Dtype::Bytes(16),
             256 => Dtype::Bytes(32),
-            _ => return None,
+            bits => integer(true, bits)?,
         }),
         Type::Interval => plain(match field.type_as_interval()?.unit() {
             IntervalUnit::YEAR_MONTH => Dtype::I32,
@@ -228,69 +183,41 @@ fn form_of(field: Field<'_>) -> Option<Form> {
         }),
         Type::FixedSizeBinary => {
             let bytes = field.type_as_fixed_size_binary()?.byteWidth();
-            plain(Dtype::Bytes(u32::try_from(bytes).ok()?))
+            plain(Dtype::Bytes(bytes.try_into().ok()?))
         }
-        Type::List | Type::LargeList | Type::FixedSizeList | Type::Map => list(field),
-        Type::Struct_ => Some(Form::Struct),
-        // A length, and the bytes or where they are.
-        Type::Utf8View | Type::BinaryView => plain(Dtype::Bytes(16)),
-        Type::Utf8 | Type::Binary => Some(Form::Text(Dtype::I32)),
-        Type::LargeUtf8 | Type::LargeBinary => Some(Form::Text(Dtype::I64)),
-        other => Some(no_array(other)),
-    }
-}
-
-/// A list, which has one child. A map is one of structures of a key and a value.
-fn list(field: Field<'_>) -> Option<Form> {
-    if field.children().map_or(0, |children| children.len()) != 1 {
-        return None;
-    }
-    Some(match field.type_type() {
-        Type::List | Type::Map => Form::List(Dtype::I32),
-        Type::LargeList => Form::List(Dtype::I64),
-        _ => Form::FixedList(u64::try_from(field.type_as_fixed_size_list()?.listSize()).ok()?),
-    })
-}
-
-/// A column whose values are no elements.
-fn no_array(of: Type) -> Form {
-    match of {
-        Type::Null => Form::Other("without values", "leave it out"),
-        Type::ListView | Type::LargeListView => Form::Other(
+        Type::List | Type::Map => list(Form::List(Dtype::I32), 2),
+        Type::LargeList => list(Form::List(Dtype::I64), 2),
+        Type::FixedSizeList => {
+            let size = field.type_as_fixed_size_list()?.listSize();
+            list(Form::FixedList(size.try_into().ok()?), 1)
+        }
+        Type::Struct_ => Some((Form::Struct, 1)),
+        Type::Utf8View | Type::BinaryView => Some((Form::Views, 2)),
+        Type::Utf8 | Type::Binary => Some((Form::Text(Dtype::I32), 3)),
+        Type::LargeUtf8 | Type::LargeBinary => Some((Form::Text(Dtype::I64), 3)),
+        Type::Null => other("without values", "leave it out", 0),
+        Type::ListView | Type::LargeListView => other(
             "views of lists",
             "cast it before the file is written, in Python by column.cast(pyarrow.large_list(type of items))",
+            3,
         ),
-        Type::Union => Form::Other("a union", FLATTEN),
-        Type::RunEndEncoded => Form::Other(
+        Type::Union => {
+            let dense = field.type_as_union()?.mode() == UnionMode::Dense;
+            other("a union", FLATTEN, 1 + usize::from(dense))
+        }
+        Type::RunEndEncoded => other(
             "encoded by its runs",
             "decode it before the file is written, in Python by pyarrow.compute.run_end_decode(column)",
+            0,
         ),
-        _ => Form::Other(
-            "of a type that is not known",
-            "cast it to numbers before the file is written",
-        ),
+        _ => other("of a type that is not known", "write it as numbers", 2),
     }
 }
 
-fn int(of: Int<'_>) -> Option<Dtype> {
-    Some(match (of.is_signed(), of.bitWidth()) {
-        (false, 8) => Dtype::U8,
-        (false, 16) => Dtype::U16,
-        (false, 32) => Dtype::U32,
-        (false, 64) => Dtype::U64,
-        (true, 8) => Dtype::I8,
-        (true, 16) => Dtype::I16,
-        (true, 32) => Dtype::I32,
-        (true, 64) => Dtype::I64,
-        _ => return None,
-    })
-}
-
-fn float(of: FloatingPoint<'_>) -> Option<Dtype> {
-    Some(match of.precision() {
-        Precision::HALF => Dtype::F16,
-        Precision::SINGLE => Dtype::F32,
-        Precision::DOUBLE => Dtype::F64,
-        _ => return None,
+fn integer(signed: bool, bits: i32) -> Option<Dtype> {
+    let at = [8, 16, 32, 64].into_iter().position(|width| width == bits)?;
+    Some(match signed {
+        true => [Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64][at],
+        false => [Dtype::U8, Dtype::U16, Dtype::U32, Dtype::U64][at],
     })
 }

@@ -9,26 +9,22 @@ mod tensors;
 use std::path::{Path, PathBuf};
 
 use gpuvm::{LaunchConfig, Region, SimulatedGpu, Vm};
+use gpuvm_formats::Elements;
 
 /// Bytes of a page: a few of them hold none of the test files as a whole.
 const PAGE: u64 = 4096;
 
-/// Adds up what a region has, a kernel for each type.
+/// Adds up what a region has; looks at strings.
 const SUMS: &str = r"
 #include <gpuvm/gpuvm.cuh>
 
 template <typename T, typename Sum>
-__device__ void add_up(gpuvm::array<const T> values, Sum* total) {
+__global__ void sum(gpuvm::array<const T> values, Sum* total) {
     Sum own = 0;
     auto threads = gridDim.x * 1ull * blockDim.x;
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < values.size(); i += threads) own += T(values[i]);
     atomicAdd(total, own);
 }
-
-__global__ void sum_f32(gpuvm::array<const float> values, double* total) { add_up(values, total); }
-__global__ void sum_f64(gpuvm::array<const double> values, double* total) { add_up(values, total); }
-__global__ void sum_i64(gpuvm::array<const long long> values, unsigned long long* total) { add_up(values, total); }
-__global__ void sum_u8(gpuvm::array<const unsigned char> values, unsigned long long* total) { add_up(values, total); }
 
 // The length of the longest string, and the number of strings that are there.
 __global__ void strings(gpuvm::array<const int> offsets, gpuvm::array<const unsigned char> validity, unsigned long long* found) {
@@ -48,10 +44,16 @@ fn vm() -> Vm {
     vm.frame_memory(8 * PAGE).page_size(PAGE).build().unwrap()
 }
 
-/// The sum of a region's elements by the kernel `name`.
-fn sum<T: bytemuck::Pod, Sum: bytemuck::Pod>(vm: &Vm, name: &str, values: &Region<T>) -> Sum {
+/// What elements are, by a region.
+#[track_caller]
+fn read<T: bytemuck::Pod>(elements: &Elements) -> Vec<T> {
+    elements.region::<T>(&vm()).unwrap().to_vec().unwrap()
+}
+
+/// The sum of a region's elements by the kernel of these types of C's.
+fn sum<T: bytemuck::Pod, Sum: bytemuck::Pod>(vm: &Vm, types: &str, values: &Region<T>) -> Sum {
     let total = vm.buffer::<Sum>(1).unwrap();
-    let kernel = vm.kernel("sums.cu", SUMS, name).unwrap();
+    let kernel = vm.kernel("sums.cu", SUMS, &format!("sum<{types}>")).unwrap();
     let launch = kernel.launch(LaunchConfig::new(2, 64), (values, &total)).unwrap();
     launch.sync().unwrap();
     total.to_vec().unwrap()[0]
@@ -70,13 +72,8 @@ fn refused<T>(outcome: gpuvm_formats::Result<T>) -> String {
     let Err(error) = outcome else {
         panic!("it was not refused")
     };
-    let mut said = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        said = format!("{said}: {error}");
-        cause = error.source();
-    }
-    said
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[track_caller]

@@ -31,7 +31,7 @@ pub struct Cache {
 }
 
 /// What an entry depends on, hashed; nothing yet by default.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Key(Sha256);
 
 impl Key {
@@ -127,6 +127,14 @@ impl Cache {
             .persist(self.dir.join(key))
             .map_err(|e| self.fail("rename in")(e.error))?;
         Ok(())
+    }
+
+    /// Another name for an entry that is there. It only saves time, so that it is no error where the file system refuses.
+    pub fn add_name(&self, name: &str, key: &str) {
+        let name = self.dir.join(name);
+        // One that is there is of a damaged entry.
+        let _ = fs::remove_file(&name);
+        let _ = fs::hard_link(self.dir.join(key), name);
     }
 
     /// A private copy of the entry, if it is there and whole. Loading a copy of its own keeps a module's globals apart from

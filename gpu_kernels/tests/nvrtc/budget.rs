@@ -1,128 +1,209 @@
-//! What each kernel may take.
+//! What each kernel takes, from the file `budgets.tsv`: a line for each kernel in each form of the device library, with its registers for
+//! each compute capability, and behind a stroke the bytes that it spills. `./test budgets` writes it anew.
 //!
-//! Registers are given to threads by eights, so budgets are multiples of eight; each is the most over the compute
-//! capabilities that are compiled for, with the chain of functions of the fault path, which costs most of them: a hit
-//! does not need them, but a thread that may fault has them. Kernels that want the multiprocessor full say so with
-//! `__launch_bounds__(threads, blocks)`; then the fault path keeps what does not fit in local memory, and the bytes
-//! that it may spill are bounded here. Without such a cap no kernel spills, with one exception that says why.
-//! Where lanes copy pages themselves kernels took up to 16 registers less before a miss weighed what to do with its page,
-//! and before stores could go to its home.
-//! Before a warp turned the clock for the frames that its lanes lack, nine kernels kept budgets of up to 4 registers or 132 bytes less.
+//! Registers are given to threads by eights, and the chain of functions of the fault path costs most of them: a hit does not need them, but
+//! a thread that may fault has them. Kernels that want the multiprocessor full say so with `__launch_bounds__(threads, blocks)`; then the
+//! fault path keeps what does not fit in local memory.
 
-mod alone;
-mod files;
-mod timeline;
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::Mutex;
 
-pub use alone::SIMULATED_ALONE;
-use alone::{OTHERS_ALONE, TESTS_ALONE};
-pub use files::{ALL, BORROWING, FILES, GUARDED};
-pub use timeline::TIMELINE;
+use super::{Form, declared, kernel_files, root, text};
 
-/// A file, compiled once a form and compute capability.
-pub struct File {
-    /// From the root of the repository.
-    pub path: &'static str,
-    /// Macros and their values.
-    pub defines: &'static [(&'static str, &'static str)],
-    /// Its kernels, with arguments where they are templates.
-    pub kernels: &'static [Kernel],
-}
+/// Compute capabilities: the oldest that is supported, the first with asynchronous copies to shared memory, and the one that is measured on.
+pub const ARCHITECTURES: [u32; 3] = [75, 80, MEASURED];
+/// The one whose budgets are kept in every run; those of the others where `GPUVM_TEST_NIGHT` is set.
+pub const MEASURED: u32 = 90;
+/// Registers above its line that a kernel may take: the step by which threads get them.
+const REGISTERS_MORE: u32 = 8;
 
-impl File {
-    /// Whether it is a test, which runs on the architecture that is measured on, or an application.
-    pub fn is_test_or_application(&self) -> bool {
-        let applications = ["workloads/src/apps/", "workloads/src/gps/"];
-        TESTS_ALONE.contains(&self.path) || applications.iter().any(|folder| self.path.starts_with(folder))
-    }
-
-    /// Whether it is compiled for the architecture that is measured on alone. Others beside these have every way to an element, and
-    /// are compiled for all.
-    pub fn is_for_one_architecture(&self) -> bool {
-        let folders = ["workloads/src/", "python/ops/"];
-        self.is_test_or_application()
-            || OTHERS_ALONE.contains(&self.path)
-            || folders.iter().any(|folder| self.path.starts_with(folder))
-    }
-
-    /// Whether the number of frames may change.
-    pub fn is_resizable(&self) -> bool {
-        self.defines.iter().any(|(name, _)| *name == "RESIZABLE")
-    }
-
-    /// Whether its kernels note what happens in a timeline.
-    pub fn has_timeline(&self) -> bool {
-        self.defines.iter().any(|(name, _)| *name == "TIMELINE")
-    }
-
-    /// Whether its pages have their home at a neighbour GPU: only lanes reach them.
-    pub fn is_for_neighbours(&self) -> bool {
-        self.defines.iter().any(|(name, _)| *name == "BENCH_NEIGHBOUR")
-    }
-}
-
-impl fmt::Display for File {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.path)?;
-        let mut defines = self.defines.iter();
-        defines.try_for_each(|(name, value)| write!(f, " {name}={value}"))
-    }
-}
-
-/// A kernel and what it may take in each form of the device library.
-pub struct Kernel {
-    pub name: &'static str,
-    /// It has no paged data, so that both forms are the same.
-    pub is_plain: bool,
-    pub direct: Limit,
-    pub queued: Limit,
-}
-
-/// The most that a kernel may take.
-#[derive(Clone, Copy)]
-pub struct Limit {
+/// What a kernel takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
     pub registers: u32,
     /// Stores and loads together.
     pub spilled_bytes: u32,
 }
 
-/// A kernel without paged data: it is the same in both forms.
-pub(super) const fn plain(name: &'static str, registers: u32) -> Kernel {
-    Kernel {
-        is_plain: true,
-        ..paged(name, registers, registers)
+impl Taken {
+    /// What is wrong with a kernel that takes `self`, where its line says `budget`. A quarter more may be spilled: the compiler moves that much
+    /// between revisions that change nothing in speed.
+    pub fn exceeds(self, budget: Taken) -> Option<String> {
+        let spill = match budget.spilled_bytes {
+            0 => 0,
+            bytes => bytes + bytes / 4 + 64,
+        };
+        let over = self.registers > budget.registers + REGISTERS_MORE || self.spilled_bytes > spill;
+        over.then(|| format!("{self} in place of {budget}"))
+    }
+
+    fn read(cell: &str) -> Result<Self, std::num::ParseIntError> {
+        let (registers, spilled) = cell.split_once('/').unwrap_or((cell, "0"));
+        Ok(Self {
+            registers: registers.parse()?,
+            spilled_bytes: spilled.parse()?,
+        })
     }
 }
 
-/// A kernel that may take these registers where it copies pages itself, and where it asks a NIC.
-pub(super) const fn paged(name: &'static str, direct: u32, queued: u32) -> Kernel {
-    capped(name, direct, queued, 0, 0)
-}
-
-/// A kernel that may take these registers and may spill: bytes in the functions of the fault path, in each form.
-pub(super) const fn capped(
-    name: &'static str,
-    direct: u32,
-    queued: u32,
-    direct_spilled: u32,
-    queued_spilled: u32,
-) -> Kernel {
-    Kernel {
-        name,
-        is_plain: false,
-        direct: Limit {
-            registers: direct,
-            spilled_bytes: direct_spilled,
-        },
-        queued: Limit {
-            registers: queued,
-            spilled_bytes: queued_spilled,
-        },
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.spilled_bytes {
+            0 => write!(f, "{}", self.registers),
+            bytes => write!(f, "{}/{bytes}", self.registers),
+        }
     }
 }
 
-/// A kernel of the form with both, which is always queued.
-pub(super) const fn guarded(name: &'static str, registers: u32) -> Kernel {
-    paged(name, registers, registers)
+/// A file of kernels in one form, compiled once a compute capability.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unit {
+    /// From the root of the repository.
+    pub path: String,
+    /// Macros and their values, with blanks between.
+    pub defines: String,
+    pub form: Form,
+}
+
+impl Unit {
+    /// Whether it is one of tests or of the simulator, which `GPUVM_TEST_NIGHT` compiles: no user runs them on an NVIDIA GPU.
+    pub fn is_test(&self) -> bool {
+        ["tests/", "simulate/"]
+            .iter()
+            .any(|folder| self.path.starts_with(folder))
+    }
+
+    /// Whether it is one of those that `GPUVM_TEST_QUICK` leaves out.
+    pub fn is_application(&self) -> bool {
+        let folders = ["python/ops/", "workloads/src/apps/", "workloads/src/gps/"];
+        folders.iter().any(|folder| self.path.starts_with(folder))
+    }
+
+    /// Macros and their values.
+    pub fn defines(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.defines.split(' ').filter_map(|one| one.split_once('='))
+    }
+
+    /// Whether a macro is defined.
+    pub fn has(&self, name: &str) -> bool {
+        self.defines().any(|(one, _)| one == name)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({:?})", self.path, self.defines, self.form)
+    }
+}
+
+/// A line: a kernel of a unit.
+pub struct Line {
+    pub unit: Unit,
+    /// The kernel, with arguments where it is a template.
+    pub kernel: String,
+    /// By [`ARCHITECTURES`]; none where it is not compiled for that one.
+    pub budgets: [Option<Taken>; 3],
+}
+
+impl Line {
+    fn read(line: &str) -> Option<Self> {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [path, defines, form, kernel, ref budgets @ ..] = cells[..] else {
+            return None;
+        };
+        let taken = |at: usize| match budgets.get(at)? {
+            &"-" => Some(None),
+            cell => Taken::read(cell).ok().map(Some),
+        };
+        Some(Self {
+            unit: Unit {
+                path: path.to_owned(),
+                defines: defines.to_owned(),
+                form: Form::ALL.into_iter().find(|known| known.name() == form)?,
+            },
+            kernel: kernel.to_owned(),
+            budgets: [taken(0)?, taken(1)?, taken(2)?],
+        })
+    }
+}
+
+fn file() -> PathBuf {
+    root().join("gpu_kernels/tests/nvrtc/budgets.tsv")
+}
+
+const HEAD: &str = "file\tdefines\tform\tkernel\tsm_75\tsm_80\tsm_90\n";
+
+/// All lines, in their order.
+pub fn lines() -> Vec<Line> {
+    let path = file();
+    let all = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let rest = all.strip_prefix(HEAD).expect("the names of the columns");
+    let line = |(at, text)| Line::read(text).unwrap_or_else(|| panic!("{}:{}: {text}", path.display(), at + 2));
+    rest.lines().enumerate().map(line).collect()
+}
+
+/// What kernels took, by unit, kernel and compute capability.
+pub type Found = Mutex<BTreeMap<(Unit, String, u32), Taken>>;
+
+/// Writes the file with what was found in place of what it said, without kernels that are gone, and with those that are new.
+pub fn renew(found: &Found) {
+    let found = found.lock().expect("no thread panics with it");
+    let mut out = HEAD.to_owned();
+    for line in lines().iter().filter(|line| is_declared(line)) {
+        let cells = ARCHITECTURES.iter().zip(line.budgets).map(|(architecture, budget)| {
+            let key = (line.unit.clone(), line.kernel.clone(), *architecture);
+            let taken = budget.map(|budget| found.get(&key).copied().unwrap_or(budget));
+            taken.map_or("-".to_owned(), |taken| taken.to_string())
+        });
+        let (unit, cells) = (&line.unit, cells.collect::<Vec<_>>().join("\t"));
+        out.push_str(&format!(
+            "{}\t{}\t{}\t{}\t{cells}\n",
+            unit.path,
+            unit.defines,
+            unit.form.name(),
+            line.kernel
+        ));
+    }
+    for (path, kernel) in missing() {
+        for form in [Form::Direct, Form::Queued] {
+            // To be measured.
+            out.push_str(&format!("{path}\t\t{}\t{kernel}\t-\t-\t0\n", form.name()));
+        }
+    }
+    std::fs::write(file(), out).unwrap_or_else(|error| panic!("{}: {error}", file().display()));
+}
+
+fn plain_name(kernel: &str) -> &str {
+    kernel.split('<').next().unwrap_or(kernel)
+}
+
+fn is_declared(line: &Line) -> bool {
+    root().join(&line.unit.path).exists() && declared(&text(&line.unit.path)).contains(plain_name(&line.kernel))
+}
+
+/// Kernels of the repository that have no line, with their files.
+pub fn missing() -> Vec<(String, String)> {
+    let mut files = BTreeSet::new();
+    kernel_files(&root(), &mut files);
+    let lines = lines();
+    let known: BTreeSet<(&str, &str)> = lines
+        .iter()
+        .map(|line| (line.unit.path.as_str(), plain_name(&line.kernel)))
+        .collect();
+    let kernels = files.into_iter().flat_map(|path| {
+        let names = declared(&text(&path)).into_iter();
+        names.map(move |name| (path.clone(), name)).collect::<Vec<_>>()
+    });
+    kernels
+        .filter(|(path, name)| !known.contains(&(path.as_str(), name.as_str())))
+        .collect()
+}
+
+/// Lines of kernels that are no more.
+pub fn gone() -> Vec<String> {
+    let lines = lines();
+    let gone = lines.iter().filter(|line| !is_declared(line));
+    gone.map(|line| format!("{} {}", line.unit, line.kernel)).collect()
 }

@@ -16,7 +16,7 @@ use std::process::Command;
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin};
 use gpuvm_gpu::{CompileOptions, Source};
 
-use super::{Form, chain, kernels_of, nvrtc, options, text};
+use super::{Form, Unit, chain, kernels_of, nvrtc, options, text};
 
 /// The disassembler that `./test` brings, by `GPUVM_NVDISASM`.
 pub fn disassembler() -> Option<String> {
@@ -205,14 +205,15 @@ fn a_descriptor_that_is_not_loaded_and_a_recursion_are_found() {
         assert_eq!(whole.matches(from).count(), 1, "`{from}` in {header}");
         whole = whole.replacen(from, to, 1);
     }
-    let file = super::FILES
-        .iter()
-        .find(|file| file.path == "tests/kernels/basic.cu")
-        .expect("a file");
-    let mut planted = options(Form::Queued, file);
+    let unit = Unit {
+        path: "tests/kernels/basic.cu".to_owned(),
+        defines: String::new(),
+        form: Form::Queued,
+    };
+    let mut planted = options(&unit);
     planted.headers.push((header.to_owned(), whole));
     let cubin = compile(
-        Source::new(file.path, kernels_of(&text(file.path), &["sum"])),
+        Source::new(unit.path.as_str(), kernels_of(&text(&unit.path), &["sum"])),
         "sum",
         &planted,
     );

@@ -1,4 +1,4 @@
-//! Every kernel file of the repository compiles to machine code for NVIDIA GPUs, within a budget of registers a kernel.
+//! Every kernel file of the repository compiles to machine code for NVIDIA GPUs, and takes what `budgets.tsv` says.
 //!
 //! `./test` brings NVRTC (no GPU and no driver are needed) and sets `GPUVM_REQUIRE_NVRTC`, with which a missing library
 //! is a failure. Nothing is run: that needs a GPU. Kernels that tests keep in strings are compiled where those run.
@@ -7,31 +7,22 @@ mod budget;
 mod machine_code;
 mod posting;
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use budget::{ALL, BORROWING, FILES, File, GUARDED, Limit, SIMULATED_ALONE, TIMELINE};
+use budget::{ARCHITECTURES, Found, Line, MEASURED, Taken, Unit};
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
 use gpuvm_gpu::{CompileOptions, GpuError, Source};
 use gpuvm_layouts as layout;
 
-/// The two forms of the device library that the runtime compiles, each with its compute capabilities: the oldest that is
-/// supported, the first with asynchronous copies to shared memory, and the one that is measured on. The queues know no
-/// difference between the last two.
-const FORMS: [(Form, &[u32]); 2] = [(Form::Direct, &[75, 80, 90]), (Form::Queued, &[75, 90])];
-/// The one that `GPUVM_TEST_QUICK` leaves, of which it leaves out the kernels of tests.
-const MEASURED: u32 = 90;
-/// Those of the form with replicas and checksums.
-const GUARDED_FOR: [u32; 2] = [75, 90];
-/// Those of the form that borrows of neighbours, each with its way to copy.
-const BORROWING_FOR: [u32; 3] = [75, 80, 90];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+/// The forms of the device library that the runtime compiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// Lanes copy pages themselves.
     Direct,
+    /// They ask a NIC.
     Queued,
     /// Queued, for a virtual memory whose regions may have replicas and checksums.
     Guarded,
@@ -42,6 +33,19 @@ enum Form {
 }
 
 impl Form {
+    const ALL: [Self; 5] = [Self::Direct, Self::Queued, Self::Guarded, Self::Borrowing, Self::All];
+
+    /// Its name in `budgets.tsv`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Queued => "queued",
+            Self::Guarded => "guarded",
+            Self::Borrowing => "borrowing",
+            Self::All => "all",
+        }
+    }
+
     /// `FEATURE_*`.
     fn features(self) -> u32 {
         match self {
@@ -75,7 +79,7 @@ fn nvrtc() -> bool {
     there
 }
 
-fn options(form: Form, file: &File) -> CompileOptions {
+fn options(unit: &Unit) -> CompileOptions {
     let mut options = CompileOptions {
         // Headers of `gpuvm bench` and of workloads; others do not include them.
         headers: vec![
@@ -88,34 +92,34 @@ fn options(form: Form, file: &File) -> CompileOptions {
         ..CompileOptions::default()
     };
     let more = [
-        (file.is_resizable(), layout::FEATURE_RESIZABLE),
-        (file.has_timeline(), layout::FEATURE_TIMELINE),
+        (unit.has("RESIZABLE"), layout::FEATURE_RESIZABLE),
+        (unit.has("TIMELINE"), layout::FEATURE_TIMELINE),
     ];
     let more = more.iter().filter(|(has, _)| *has).map(|(_, feature)| feature);
-    let features = more.fold(form.features(), |all, feature| all | feature).to_string();
+    let features = more
+        .fold(unit.form.features(), |all, feature| all | feature)
+        .to_string();
     options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));
-    let own = file.defines.iter();
+    let own = unit.defines();
     options
         .defines
-        .extend(own.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))));
+        .extend(own.map(|(name, value)| (name.to_owned(), Some(value.to_owned()))));
     options
 }
 
-/// What is wrong with `file` in that form for that compute capability, a line each. `used` gets what each kernel takes,
-/// and how long NVRTC took.
-fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) -> Vec<String> {
-    let place = |kernel: &str| format!("{file} {kernel} ({form:?}, sm_{architecture})");
-    let names: Vec<&str> = file.kernels.iter().map(|kernel| kernel.name).collect();
-    let text = match form {
+/// What is wrong with a unit for that compute capability, a line each. `found` gets what each kernel takes.
+fn check(unit: &Unit, lines: &[&Line], architecture: u32, found: &Found) -> Vec<String> {
+    let place = |kernel: &str| format!("{unit} {kernel} sm_{architecture}");
+    let names: Vec<&str> = lines.iter().map(|line| line.kernel.as_str()).collect();
+    let text = match unit.form {
         // The others would take a minute, and have no budget there. Templates are compiled by their names alone.
         Form::Guarded | Form::Borrowing | Form::All if !names.iter().any(|name| name.contains('<')) => {
-            kernels_of(&text(file.path), &names)
+            kernels_of(&text(&unit.path), &names)
         }
-        _ => text(file.path),
+        _ => text(&unit.path),
     };
-    let source = Source::new(file.path, text);
-    let begun = std::time::Instant::now();
-    let cubin = match compile_to_cubin(&source, &names, &options(form, file), Architecture(architecture)) {
+    let source = Source::new(unit.path.as_str(), text);
+    let cubin = match compile_to_cubin(&source, &names, &options(unit), Architecture(architecture)) {
         Ok(cubin) => cubin,
         Err(error) => return vec![format!("{}: {}", place(""), chain(&error))],
     };
@@ -130,37 +134,23 @@ fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) 
         let found = machine_code::faults(&nvdisasm, &cubin.image).into_iter();
         wrong.extend(found.map(|what| format!("{}: {what}", place(""))));
     }
-    let mut said = format!("{file} {form:?} sm_{architecture}: {:.1?}\n", begun.elapsed());
-    for (kernel, budget) in cubin.kernels.iter().zip(file.kernels) {
+    let at = ARCHITECTURES.iter().position(|one| *one == architecture);
+    let at = at.expect("one of the table's");
+    for (kernel, line) in cubin.kernels.iter().zip(lines) {
         let Some(usage) = kernel.usage else {
             wrong.push(format!("{}: ptxas does not say what it takes", place(&kernel.name)));
             continue;
         };
-        let limit = match form {
-            Form::Direct | Form::Borrowing => budget.direct,
-            Form::Queued | Form::Guarded | Form::All => budget.queued,
+        let taken = Taken {
+            registers: usage.registers,
+            spilled_bytes: usage.spill_store_bytes + usage.spill_load_bytes,
         };
-        let spills = usage.spill_store_bytes + usage.spill_load_bytes;
-        writeln!(
-            said,
-            "    {} registers {} spilled {spills} stack {} shared {}",
-            kernel.name, usage.registers, usage.stack_bytes, usage.shared_bytes
-        )
-        .expect("to a string");
-        wrong.extend(exceeded(limit, usage.registers, spills).map(|what| format!("{}: {what}", place(&kernel.name))));
+        let key = (unit.clone(), line.kernel.clone(), architecture);
+        found.lock().expect("no thread panics with it").insert(key, taken);
+        let over = line.budgets[at].and_then(|budget| taken.exceeds(budget));
+        wrong.extend(over.map(|what| format!("{}: {what}", place(&line.kernel))));
     }
-    used.lock().expect("no thread panics with it").push(said);
     wrong
-}
-
-fn exceeded(limit: Limit, registers: u32, spilled: u32) -> Option<String> {
-    let over = registers > limit.registers || spilled > limit.spilled_bytes;
-    over.then(|| {
-        format!(
-            "{registers} registers and {spilled} bytes spilled; its budget is {} and {}",
-            limit.registers, limit.spilled_bytes
-        )
-    })
 }
 
 fn chain(error: &GpuError) -> String {
@@ -168,84 +158,60 @@ fn chain(error: &GpuError) -> String {
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// `cargo test -p gpuvm-gpu --test nvrtc -- --nocapture` prints what every kernel takes.
+/// `./test budgets` sets `GPUVM_RENEW_BUDGETS`, with which the table is written anew.
 #[test]
 fn every_kernel_compiles_for_nvidia_gpus_within_its_budget() {
     if !nvrtc() {
         return;
     }
+    let is_set = |name| std::env::var_os(name).is_some();
+    let (quick, night, renew) = (
+        is_set("GPUVM_TEST_QUICK"),
+        is_set("GPUVM_TEST_NIGHT"),
+        is_set("GPUVM_RENEW_BUDGETS"),
+    );
+    if renew {
+        // Kernels that are new get their lines first.
+        budget::renew(&Found::default());
+    }
+    let lines = budget::lines();
+    let mut units: BTreeMap<&Unit, Vec<&Line>> = BTreeMap::new();
+    for line in &lines {
+        units.entry(&line.unit).or_default().push(line);
+    }
     let mut jobs = Vec::new();
-    for file in FILES.iter().chain(TIMELINE) {
-        for (form, architectures) in FORMS {
-            // What has no paged data is the same in both forms, and no NIC leads to a neighbour GPU's memory.
-            let paged = file.kernels.iter().any(|kernel| !kernel.is_plain);
-            if form == Form::Direct || paged && !file.is_for_neighbours() {
-                let once = (Form::Queued, 90);
-                let all = architectures.iter().filter(|architecture| {
-                    (!SIMULATED_ALONE.contains(&file.path) || (form, **architecture) == once)
-                        && (!file.is_for_one_architecture() || **architecture == MEASURED)
-                });
-                jobs.extend(all.map(|architecture| (file, form, *architecture)));
+    for (unit, lines) in &units {
+        // New lines of tests are measured, too.
+        let left_out = unit.is_test() && !night && !renew || unit.is_application() && quick;
+        if left_out {
+            continue;
+        }
+        for (at, architecture) in ARCHITECTURES.into_iter().enumerate() {
+            let asked = architecture == MEASURED || night;
+            if asked && lines.iter().any(|line| line.budgets[at].is_some()) {
+                jobs.push((*unit, lines, architecture));
             }
         }
     }
-    within_budgets(&jobs);
-}
-
-#[test]
-fn kernels_with_replicas_and_checksums_keep_a_budget_too() {
-    in_another_form(GUARDED, Form::Guarded, &GUARDED_FOR);
-}
-
-#[test]
-fn kernels_that_borrow_memory_keep_a_budget_too() {
-    in_another_form(BORROWING, Form::Borrowing, &BORROWING_FOR);
-}
-
-#[test]
-fn kernels_of_programs_that_choose_no_features_keep_a_budget_too() {
-    in_another_form(ALL, Form::All, &[MEASURED]);
-}
-
-/// A form that few programs ask for, by a few files.
-fn in_another_form(files: &[File], form: Form, architectures: &[u32]) {
-    if !nvrtc() {
-        return;
-    }
-    let each = |file| {
-        architectures
-            .iter()
-            .map(move |architecture| (file, form, *architecture))
-    };
-    let jobs: Vec<_> = files.iter().flat_map(each).collect();
-    within_budgets(&jobs);
-}
-
-fn within_budgets(jobs: &[(&File, Form, u32)]) {
-    let quick = std::env::var_os("GPUVM_TEST_QUICK").is_some();
-    let jobs: Vec<_> = jobs
-        .iter()
-        .filter(|job| !quick || job.2 == MEASURED && !job.0.is_test_or_application())
-        .collect();
-    let (next, used, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let (next, found, wrong) = (AtomicUsize::new(0), Found::default(), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 // Relaxed: only the numbers have to differ; the scope's end orders the rest.
-                while let Some((file, form, architecture)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = check(file, *form, *architecture, &used);
-                    wrong.lock().expect("no thread panics with it").extend(found);
+                while let Some((unit, lines, architecture)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let what = check(unit, lines, *architecture, &found);
+                    wrong.lock().expect("no thread panics with it").extend(what);
                 }
             });
         }
     });
-    let mut used = used.into_inner().expect("no thread panicked");
-    used.sort();
-    println!("{}", used.concat());
+    if renew {
+        return budget::renew(&found);
+    }
     let wrong = wrong.into_inner().expect("no thread panicked");
     assert!(
         wrong.is_empty(),
-        "what has to change, or its budget, with a reason, in gpu_kernels/tests/nvrtc/budget/files.rs:\n  {}",
+        "what has to change, or the table, by `./test budgets`:\n  {}",
         wrong.join("\n  ")
     );
 }
@@ -253,13 +219,19 @@ fn within_budgets(jobs: &[(&File, Form, u32)]) {
 /// A planted excess: the test above can fail.
 #[test]
 fn too_many_registers_spills_and_warnings_are_found() {
-    let limit = Limit {
-        registers: 32,
-        spilled_bytes: 8,
+    let taken = |registers, spilled_bytes| Taken {
+        registers,
+        spilled_bytes,
     };
-    assert_eq!(exceeded(limit, 32, 8), None);
-    assert!(exceeded(limit, 33, 0).is_some_and(|what| what.contains("33 registers")));
-    assert!(exceeded(limit, 32, 9).is_some_and(|what| what.contains("9 bytes")));
+    assert_eq!(taken(40, 74).exceeds(taken(32, 8)), None);
+    assert!(
+        taken(41, 0)
+            .exceeds(taken(32, 8))
+            .is_some_and(|what| what == "41 in place of 32/8")
+    );
+    assert!(taken(32, 75).exceeds(taken(32, 8)).is_some());
+    // What spills nothing has no tolerance.
+    assert!(taken(32, 1).exceeds(taken(32, 0)).is_some());
     if !nvrtc() {
         return;
     }
@@ -323,20 +295,11 @@ fn kernels_of(text: &str, names: &[&str]) -> String {
 
 #[test]
 fn no_kernel_is_without_a_budget() {
-    let mut found = BTreeSet::new();
-    kernel_files(&root(), &mut found);
-    let listed: BTreeSet<String> = FILES.iter().map(|file| file.path.to_owned()).collect();
-    assert_eq!(found, listed, "files with kernels, and files in budget.rs");
-    for path in found {
-        let files = FILES.iter().chain(TIMELINE).filter(|file| file.path == path);
-        let kernels = files.flat_map(|file| file.kernels);
-        let budgeted = kernels.map(|kernel| kernel.name.split('<').next().expect("a name").to_owned());
-        assert_eq!(
-            declared(&text(&path)),
-            budgeted.collect(),
-            "kernels of {path}, and kernels in budget.rs"
-        );
-    }
+    let (missing, gone) = (budget::missing(), budget::gone());
+    assert!(
+        missing.is_empty() && gone.is_empty(),
+        "`./test budgets` adds {missing:?} and removes {gone:?}"
+    );
     let three = "__global__ void a(int);\ntemplate <int N>\n__global__ void\n__launch_bounds__(256, 8) b() {}\n\
                 __global__ void BOUNDS c(int);";
     let names = ["a", "b", "c"].map(str::to_owned);

@@ -149,9 +149,9 @@ impl Shared {
         counted.granted_bytes += bytes;
     }
 
-    fn uncount_grants(&self, grants: u64, bytes: u64) {
+    fn uncount_grant(&self, bytes: u64) {
         let mut counted = self.counted();
-        counted.grants -= grants;
+        counted.grants -= 1;
         counted.granted_bytes -= bytes;
     }
 

@@ -482,17 +482,6 @@ impl Node {
             .drain()
             .filter_map(|(_, granted)| granted.lease)
             .collect();
-        {
-            let mut counted = self.shared.counted();
-            counted.clients -= 1;
-            counted.queue_pairs -= session.queues.len() as u64;
-            counted.grants_revoked_total += grants;
-            match session.is_leaving {
-                true => counted.goodbyes_total += 1,
-                false => counted.losses_total += 1,
-            }
-        }
-        self.shared.uncount_grants(grants, bytes);
         let event = NodeEvent::Left {
             name: session.name().to_owned(),
             address: session.peer,
@@ -500,8 +489,20 @@ impl Node {
             grants,
             bytes,
         };
+        let (queues, is_leaving) = (session.queues.len() as u64, session.is_leaving);
         // Queue pairs first: afterwards no request of the client is on its way into the memory.
         drop(session);
+        {
+            // Only now: a client that is counted no more has nothing of the device but grants that are being taken back.
+            let mut counted = self.shared.counted();
+            counted.clients -= 1;
+            counted.queue_pairs -= queues;
+            counted.grants_revoked_total += grants;
+            match is_leaving {
+                true => counted.goodbyes_total += 1,
+                false => counted.losses_total += 1,
+            }
+        }
         match &self.jobs {
             Some(jobs) if !leases.is_empty() => {
                 // Where the worker is gone, the leases come back in the error and are dropped here.

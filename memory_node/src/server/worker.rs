@@ -11,11 +11,14 @@ use crate::pool::Slice;
 use crate::protocol::Reason;
 use crate::verbs::{Domain, Region, RegionAccess};
 
-/// A grant's memory and its keys. Dropping it takes the keys back first, then the memory, unless other leases share it.
+/// A grant's memory and its keys. Dropping it takes the keys back first, then the memory, unless other leases share it. It is counted
+/// until then: where the node counts no grants, the device has nothing of theirs.
 #[derive(Debug)]
 pub struct Lease {
     region: Option<Region>,
     slice: Option<Arc<Slice>>,
+    /// Bytes that are counted.
+    counted: Option<u64>,
     shared: Arc<Shared>,
 }
 
@@ -50,16 +53,23 @@ impl Lease {
         self.region = Some(region);
         Ok(())
     }
-}
 
-impl Drop for Lease {
-    fn drop(&mut self) {
+    fn give_back(&mut self) {
         let Some(slice) = self.slice.take() else { return };
         if let Some(Err(error)) = self.region.take().map(Region::deregister) {
             // Somebody may still have a key to it: it must never be granted again.
             tracing::error!(%error, bytes = slice.bytes(), "memory of a grant is lost");
             self.shared.counted().lost_bytes += slice.bytes();
             std::mem::forget(slice);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.give_back();
+        if let Some(bytes) = self.counted {
+            self.shared.uncount_grant(bytes);
         }
     }
 }
@@ -212,6 +222,7 @@ fn lease(
     let mut lease = Lease {
         region: None,
         slice: Some(slice),
+        counted: None,
         shared: Arc::clone(shared),
     };
     let registered = lease.register(domain, access);
@@ -222,6 +233,8 @@ fn lease(
         );
         failure(&error)
     })?;
+    shared.count_grant(lease.bytes());
+    lease.counted = Some(lease.bytes());
     Ok(lease)
 }
 

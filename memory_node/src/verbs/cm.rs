@@ -7,22 +7,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_mummy_sys as sys;
-use rdma_mummy_sys::rdma_cm_event_type as kinds;
+use gpuvm_nic::QueueAttributes;
+use gpuvm_nic::rdma_sys as sys;
 
 use super::device::{device_name, no_device};
-use gpuvm_nic::QueueAttributes;
-
 use super::queue::from_verbs;
 use super::{check, need_libraries, set_nonblocking};
 use crate::error::NodeError;
 
 /// What calls work on before there is a connection.
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
-/// `RDMA_OPTION_ID`, and of its options `RDMA_OPTION_ID_TOS` and `RDMA_OPTION_ID_ACK_TIMEOUT`.
-const OPTION_LEVEL_ID: libc::c_int = 0;
-const OPTION_TOS: libc::c_int = 0;
-const OPTION_ACK_TIMEOUT: libc::c_int = 3;
 
 /// Where events arrive. Reading it does not block.
 #[derive(Debug)]
@@ -125,18 +119,18 @@ impl Channel {
         // SAFETY: the call succeeded, so the event is valid until it is acknowledged below.
         let event = unsafe { &*raw };
         let kind = match event.event {
-            kinds::RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddressResolved,
-            kinds::RDMA_CM_EVENT_ROUTE_RESOLVED => EventKind::RouteResolved,
-            kinds::RDMA_CM_EVENT_CONNECT_REQUEST => EventKind::ConnectRequest,
-            kinds::RDMA_CM_EVENT_CONNECT_RESPONSE => EventKind::ConnectResponse,
-            kinds::RDMA_CM_EVENT_ESTABLISHED => EventKind::Established,
-            kinds::RDMA_CM_EVENT_REJECTED => EventKind::Rejected,
-            kinds::RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,
-            kinds::RDMA_CM_EVENT_ADDR_ERROR => EventKind::Failed("its address was not resolved"),
-            kinds::RDMA_CM_EVENT_ROUTE_ERROR => EventKind::Failed("there is no route for RDMA"),
-            kinds::RDMA_CM_EVENT_CONNECT_ERROR => EventKind::Failed("the connection failed"),
-            kinds::RDMA_CM_EVENT_UNREACHABLE => EventKind::Failed("it does not answer"),
-            kinds::RDMA_CM_EVENT_DEVICE_REMOVAL => EventKind::DeviceRemoved,
+            sys::RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddressResolved,
+            sys::RDMA_CM_EVENT_ROUTE_RESOLVED => EventKind::RouteResolved,
+            sys::RDMA_CM_EVENT_CONNECT_REQUEST => EventKind::ConnectRequest,
+            sys::RDMA_CM_EVENT_CONNECT_RESPONSE => EventKind::ConnectResponse,
+            sys::RDMA_CM_EVENT_ESTABLISHED => EventKind::Established,
+            sys::RDMA_CM_EVENT_REJECTED => EventKind::Rejected,
+            sys::RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,
+            sys::RDMA_CM_EVENT_ADDR_ERROR => EventKind::Failed("its address was not resolved"),
+            sys::RDMA_CM_EVENT_ROUTE_ERROR => EventKind::Failed("there is no route for RDMA"),
+            sys::RDMA_CM_EVENT_CONNECT_ERROR => EventKind::Failed("the connection failed"),
+            sys::RDMA_CM_EVENT_UNREACHABLE => EventKind::Failed("it does not answer"),
+            sys::RDMA_CM_EVENT_DEVICE_REMOVAL => EventKind::DeviceRemoved,
             _ => EventKind::Other,
         };
         let mut copied = Event {
@@ -231,7 +225,7 @@ unsafe impl Sync for Id {}
 impl Id {
     pub fn new(channel: &Arc<Channel>) -> Result<Id, NodeError> {
         let mut raw = std::ptr::null_mut();
-        let space = sys::rdma_port_space::RDMA_PS_TCP;
+        let space = sys::RDMA_PS_TCP;
         // SAFETY: the channel lives, and the identifier is a local.
         let result = unsafe { sys::rdma_create_id(channel.0.as_ptr(), &mut raw, std::ptr::null_mut(), space) };
         let object = || CONNECTION_MANAGER.to_owned();
@@ -271,14 +265,14 @@ impl Id {
 
     /// The own address.
     pub fn local_address(&self) -> Option<SocketAddr> {
-        let address = &self.get().route.addr.src_addr_union;
-        // SAFETY: librdmacm fills the union with an address of the family that it names, or zeroes.
+        let address = &self.get().route.addr.src_storage;
+        // SAFETY: librdmacm fills it with an address of the family that it names, or zeroes.
         unsafe { socket_address((&raw const *address).cast()) }
     }
 
     /// The peer's address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        let address = &self.get().route.addr.dst_addr_union;
+        let address = &self.get().route.addr.dst_storage;
         // SAFETY: as above.
         unsafe { socket_address((&raw const *address).cast()) }
     }
@@ -344,7 +338,7 @@ impl Id {
     /// The time after which a packet is sent again, 4.096 us << `ack_timeout`, for both ends of the connection. To be set
     /// before the route is resolved. Kernels before 5.3 do not know it: their default holds then, and the log says so.
     pub fn set_ack_timeout(&self, ack_timeout: u8) {
-        if let Err(error) = self.set_option(OPTION_ACK_TIMEOUT, ack_timeout) {
+        if let Err(error) = self.set_option(sys::RDMA_OPTION_ID_ACK_TIMEOUT, ack_timeout) {
             let peer = self.name();
             tracing::warn!(%error, errno = error.raw_os_error(), peer, ack_timeout, "the acknowledgement timeout was not set");
         }
@@ -352,18 +346,19 @@ impl Id {
 
     /// The traffic class of the connection's packets, from both ends. To be set before the route is resolved.
     pub fn set_traffic_class(&self, class: u8) -> Result<(), NodeError> {
-        self.set_option(OPTION_TOS, class).map_err(|source| NodeError::Call {
-            call: "rdma_set_option",
-            what: "setting the traffic class",
-            object: self.name(),
-            source,
-        })
+        self.set_option(sys::RDMA_OPTION_ID_TOS, class)
+            .map_err(|source| NodeError::Call {
+                call: "rdma_set_option",
+                what: "setting the traffic class",
+                object: self.name(),
+                source,
+            })
     }
 
     fn set_option(&self, option: libc::c_int, mut value: u8) -> io::Result<()> {
         let value = (&raw mut value).cast();
         // SAFETY: the identifier lives; one byte is read from a local.
-        match unsafe { sys::rdma_set_option(self.raw.as_ptr(), OPTION_LEVEL_ID, option, value, 1) } {
+        match unsafe { sys::rdma_set_option(self.raw.as_ptr(), sys::RDMA_OPTION_ID, option, value, 1) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

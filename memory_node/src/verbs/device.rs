@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use gpuvm_nic::devices::{Gid, Machine};
-use rdma_mummy_sys as sys;
+use gpuvm_nic::rdma_sys as sys;
 
 use super::{need_libraries, set_nonblocking};
 use crate::error::NodeError;
@@ -247,17 +247,17 @@ impl Region {
     ) -> Result<Region, NodeError> {
         // Never on demand: rdma_rxe's on-demand regions give wrong data.
         let flags = match access {
-            RegionAccess::Local => sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
-            RegionAccess::RemoteRead => sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+            RegionAccess::Local => sys::IBV_ACCESS_LOCAL_WRITE,
+            RegionAccess::RemoteRead => sys::IBV_ACCESS_REMOTE_READ,
             RegionAccess::RemoteAll => {
-                sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-                    | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ
-                    | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-                    | sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
+                sys::IBV_ACCESS_LOCAL_WRITE
+                    | sys::IBV_ACCESS_REMOTE_READ
+                    | sys::IBV_ACCESS_REMOTE_WRITE
+                    | sys::IBV_ACCESS_REMOTE_ATOMIC
             }
         };
         // SAFETY: the domain lives; the memory is the caller's promise.
-        let raw = unsafe { sys::ibv_reg_mr(domain.raw(), start.cast(), bytes, flags.0 as libc::c_int) };
+        let raw = unsafe { sys::ibv_reg_mr(domain.raw(), start.cast(), bytes, flags as libc::c_int) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Region {
                 raw: Some(raw),

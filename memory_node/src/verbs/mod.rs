@@ -13,39 +13,21 @@ pub use device::{
 pub use host::HostQueue;
 pub use queue::{Completion, CompletionStatus, JoinQueue, Request, VerbsQueue, join, poll as poll_completions};
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use gpuvm_nic::rdma_sys as sys;
+
 use crate::error::NodeError;
 
-/// Whether both libraries are there.
+/// Loads both libraries.
 ///
 /// # Errors
-/// The one that is not.
+/// The one that cannot be loaded.
 pub fn need_libraries() -> Result<(), NodeError> {
-    for (library, name) in [
-        ("libibverbs.so.1", c"libibverbs.so.1"),
-        ("librdmacm.so.1", c"librdmacm.so.1"),
-    ] {
-        if !is_loaded(name) {
-            return Err(NodeError::LibraryMissing { library });
-        }
-    }
-    Ok(())
-}
-
-/// The bindings load the libraries when the program starts, and their functions fail where that did not work.
-fn is_loaded(name: &CStr) -> bool {
-    // SAFETY: the name ends with a zero; RTLD_NOLOAD runs no code of the library.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return false;
-    }
-    // SAFETY: the handle is the one just opened; the bindings hold another, so the library stays.
-    unsafe { libc::dlclose(handle) };
-    true
+    let loaded = sys::load_verbs().and_then(|()| sys::load_connection_manager());
+    loaded.map_err(|missing| NodeError::LibraryMissing { library: missing.name })
 }
 
 /// The error of a function that returns -1 and sets errno.

@@ -6,8 +6,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{AddressAttributes, QueueAttributes};
-use rdma_mummy_sys as sys;
 
 use super::device::{CompletionQueue, Domain};
 use crate::error::NodeError;
@@ -31,8 +31,6 @@ pub trait JoinQueue {
 /// What the connection manager filled in.
 pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAttributes {
     let path = &attr.ah_attr;
-    // SAFETY: every bit pattern of the union is 16 bytes.
-    let dgid = unsafe { path.grh.dgid.raw };
     QueueAttributes {
         mask: mask as u32,
         state: attr.qp_state,
@@ -43,7 +41,7 @@ pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAtt
         dest_qp_num: attr.dest_qp_num,
         access_flags: attr.qp_access_flags,
         address: AddressAttributes {
-            dgid,
+            dgid: path.grh.dgid.raw,
             flow_label: path.grh.flow_label,
             dlid: path.dlid,
             sgid_index: path.grh.sgid_index,
@@ -200,7 +198,7 @@ impl VerbsQueue {
         wanted.cap.max_send_sge = 1;
         wanted.cap.max_recv_sge = 1;
         wanted.cap.max_inline_data = INLINE_BYTES;
-        wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        wanted.qp_type = sys::IBV_QPT_RC;
         // SAFETY: domain and completion queue live, and are of one context.
         let raw = NonNull::new(unsafe { sys::ibv_create_qp(domain.raw(), &mut wanted) });
         let raw = raw.ok_or_else(|| NodeError::Call {
@@ -246,8 +244,8 @@ impl VerbsQueue {
         request.sg_list = list.as_mut_ptr();
         request.num_sge = list.len() as libc::c_int;
         request.opcode = opcode;
-        request.send_flags = flags | sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
-        request.wr.rdma = sys::rdma_t {
+        request.send_flags = flags | sys::IBV_SEND_SIGNALED;
+        request.wr.rdma = sys::ibv_send_wr_rdma {
             remote_addr: remote,
             rkey,
         };
@@ -281,8 +279,8 @@ impl VerbsQueue {
             lkey,
         }];
         let (opcode, remote, rkey) = match request {
-            Request::Read { remote, rkey } => (sys::ibv_wr_opcode::IBV_WR_RDMA_READ, remote, rkey),
-            Request::Write { remote, rkey } => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, remote, rkey),
+            Request::Read { remote, rkey } => (sys::IBV_WR_RDMA_READ, remote, rkey),
+            Request::Write { remote, rkey } => (sys::IBV_WR_RDMA_WRITE, remote, rkey),
         };
         self.post(id, opcode, 0, &mut list, remote, rkey)
     }
@@ -294,14 +292,14 @@ impl VerbsQueue {
             length: message.len() as u32,
             lkey: 0,
         }];
-        let inline = sys::ibv_send_flags::IBV_SEND_INLINE.0;
-        self.post(id, sys::ibv_wr_opcode::IBV_WR_SEND, inline, &mut list, 0, 0)
+        let inline = sys::IBV_SEND_INLINE;
+        self.post(id, sys::IBV_WR_SEND, inline, &mut list, 0, 0)
     }
 
     /// Posts a WRITE of no bytes: it needs no key, and completes when the peer's device has acknowledged it. No program
     /// at the peer takes part, so one that is busy is not taken for dead.
     pub(crate) fn probe(&self, id: u64) -> io::Result<()> {
-        self.post(id, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0, &mut [], 0, 0)
+        self.post(id, sys::IBV_WR_RDMA_WRITE, 0, &mut [], 0, 0)
     }
 
     /// Posts a receive buffer.
@@ -343,7 +341,7 @@ pub fn poll(queue: &CompletionQueue) -> Vec<Completion> {
     let completion = |entry: &sys::ibv_wc| Completion {
         id: entry.wr_id,
         status: CompletionStatus(entry.status),
-        is_receive: entry.opcode & sys::ibv_wc_opcode::IBV_WC_RECV != 0,
+        is_receive: entry.opcode & sys::IBV_WC_RECV != 0,
         bytes: entry.byte_len,
         queue: entry.qp_num,
     };

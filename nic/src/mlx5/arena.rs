@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
+use crate::rdma_sys as sys;
 use parking_lot::Mutex;
-use rdma_mummy_sys as sys;
 
 use crate::{PAGE_BYTES, Pages};
 

@@ -7,26 +7,15 @@ use std::net::Ipv6Addr;
 use std::path::Path;
 use std::ptr::NonNull;
 
-use rdma_mummy_sys as sys;
+use crate::rdma_sys as sys;
 
 use super::Mlx5Options;
 use super::dv::{CONTEXT_DEVX, ContextAttr, Mlx5Dv};
 use super::failure::{failed, failed_with};
 use crate::NicError;
 
-const VERBS: &CStr = c"libibverbs.so.1";
-/// `IBV_LINK_LAYER_ETHERNET`.
-const LINK_ETHERNET: u8 = 2;
-/// `IBV_QPF_GRH_REQUIRED`: a flag of a port.
-const GRH_REQUIRED: u8 = 1;
 /// Most entries of a GID table that are looked at.
 const GIDS_MAX: usize = 4096;
-
-/// `enum ibv_gid_type_sysfs` is another one: these are of `struct ibv_gid_entry`.
-mod gid_type {
-    pub const ROCE_V1: u32 = 1;
-    pub const ROCE_V2: u32 = 2;
-}
 
 /// An open device.
 pub(super) struct Device {
@@ -63,29 +52,16 @@ pub(super) struct Port {
     pub bits_per_second: Option<u64>,
 }
 
-/// Whether the verbs library was loaded when the program started, as the bindings do.
+/// Loads the verbs library.
 ///
 /// # Errors
 /// [`NicError::NoDevice`] with the loader's reason.
 fn need_verbs() -> Result<(), NicError> {
-    // SAFETY: the name ends with a zero; RTLD_NOLOAD runs no code of the library.
-    let handle = unsafe { libc::dlopen(VERBS.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if !handle.is_null() {
-        // SAFETY: the handle is the one just opened; the bindings hold another, so the library stays.
-        unsafe { libc::dlclose(handle) };
-        return Ok(());
-    }
-    let name = VERBS.to_string_lossy();
-    // SAFETY: libibverbs's constructors only set up its own data.
-    let why = unsafe { libloading::Library::new(&*name) }
-        .err()
-        .map_or("it was not there when the program started".to_owned(), |error| {
-            error.to_string()
-        });
-    Err(NicError::NoDevice {
+    sys::load_verbs().map_err(|missing| NicError::NoDevice {
         reason: format!(
-            "no ConnectX can be used: {name} cannot be loaded ({why}); install rdma-core (Debian, Ubuntu: `apt install \
-             libibverbs1 ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`)"
+            "no ConnectX can be used: {} cannot be loaded ({}); install rdma-core (Debian, Ubuntu: `apt install \
+             libibverbs1 ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`)",
+            missing.name, missing.why
         ),
     })
 }
@@ -260,7 +236,7 @@ impl Device {
     /// Whether it has that port, and the port carries data.
     fn is_active(&self, port: u8) -> bool {
         let found = self.query_port(port);
-        found.is_ok_and(|found| found.state == sys::ibv_port_state::IBV_PORT_ACTIVE)
+        found.is_ok_and(|found| found.state == sys::IBV_PORT_ACTIVE)
     }
 
     fn query_port(&self, number: u8) -> io::Result<sys::ibv_port_attr> {
@@ -340,11 +316,11 @@ impl Device {
         let doing = format!("asking for the state of port {number}");
         let found = self.query_port(number);
         let found = found.map_err(|source| failed(&self.name, doing, "ibv_query_port", source))?;
-        let ethernet = found.link_layer == LINK_ETHERNET;
-        if found.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
+        let ethernet = found.link_layer == sys::IBV_LINK_LAYER_ETHERNET;
+        if found.state != sys::IBV_PORT_ACTIVE {
             let source = io::Error::from_raw_os_error(libc::ENETDOWN);
             let why = match (found.state, ethernet) {
-                (sys::ibv_port_state::IBV_PORT_INIT | sys::ibv_port_state::IBV_PORT_ARMED, false) => {
+                (sys::IBV_PORT_INIT | sys::IBV_PORT_ARMED, false) => {
                     "the link is up, but no subnet manager has configured it: start opensm"
                 }
                 (_, true) => {
@@ -357,12 +333,11 @@ impl Device {
         }
         let gids = self.gids(number, found.gid_tbl_len, limits.ports)?;
         let chosen = self.choose_gid(options.gid_index, &gids, number, ethernet)?;
-        // SAFETY: every bit pattern of the union is 16 bytes.
-        let (gid_index, gid) = chosen.map_or((0, [0; 16]), |gid| (gid.gid_index as u8, unsafe { gid.gid.raw }));
+        let (gid_index, gid) = chosen.map_or((0, [0; 16]), |gid| (gid.gid_index as u8, gid.gid.raw));
         Ok(Port {
             number,
             ethernet,
-            global: ethernet || found.flags & GRH_REQUIRED != 0 || found.lid == 0,
+            global: ethernet || found.flags & sys::IBV_QPF_GRH_REQUIRED != 0 || found.lid == 0,
             lid: found.lid,
             gid_index,
             gid,
@@ -421,7 +396,7 @@ impl Device {
         }
         let best = gids
             .iter()
-            .filter(|entry| !ethernet || entry.gid_type == gid_type::ROCE_V2);
+            .filter(|entry| !ethernet || entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2);
         let best = best.min_by_key(|entry| (rank(entry, ethernet), entry.gid_index));
         match best {
             Some(entry) => Ok(Some(*entry)),
@@ -440,8 +415,7 @@ impl Device {
 
 /// The smaller the better: an IPv4 address, another one that is routed, a link-local one.
 fn rank(entry: &sys::ibv_gid_entry, ethernet: bool) -> u8 {
-    // SAFETY: every bit pattern of the union is 16 bytes.
-    let address = Ipv6Addr::from(unsafe { entry.gid.raw });
+    let address = Ipv6Addr::from(entry.gid.raw);
     match address.to_ipv4_mapped() {
         // InfiniBand's own GIDs are all link-local by default: the first one is the port's.
         _ if !ethernet => 0,
@@ -457,12 +431,11 @@ fn describe_gids(gids: &[sys::ibv_gid_entry]) -> String {
     }
     let one = |entry: &sys::ibv_gid_entry| {
         let kind = match entry.gid_type {
-            gid_type::ROCE_V2 => "RoCE v2",
-            gid_type::ROCE_V1 => "RoCE v1",
+            sys::IBV_GID_TYPE_ROCE_V2 => "RoCE v2",
+            sys::IBV_GID_TYPE_ROCE_V1 => "RoCE v1",
             _ => "InfiniBand",
         };
-        // SAFETY: every bit pattern of the union is 16 bytes.
-        let address = Ipv6Addr::from(unsafe { entry.gid.raw });
+        let address = Ipv6Addr::from(entry.gid.raw);
         format!("{} ({kind}, {address})", entry.gid_index)
     };
     gids.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -470,10 +443,10 @@ fn describe_gids(gids: &[sys::ibv_gid_entry]) -> String {
 
 fn state_name(state: u32) -> &'static str {
     match state {
-        sys::ibv_port_state::IBV_PORT_DOWN => "down",
-        sys::ibv_port_state::IBV_PORT_INIT => "initialising",
-        sys::ibv_port_state::IBV_PORT_ARMED => "armed",
-        sys::ibv_port_state::IBV_PORT_ACTIVE_DEFER => "deferred",
+        sys::IBV_PORT_DOWN => "down",
+        sys::IBV_PORT_INIT => "initialising",
+        sys::IBV_PORT_ARMED => "armed",
+        sys::IBV_PORT_ACTIVE_DEFER => "deferred",
         _ => "in no usable state",
     }
 }

@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::rdma_sys as sys;
 use parking_lot::Mutex;
-use rdma_mummy_sys as sys;
 
 mod memory;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_mummy_sys as sys;
+use crate::rdma_sys as sys;
 
 use super::arena::{self, Arena, SharedMemory};
 use super::device::Device;
@@ -73,8 +73,7 @@ impl Domain {
         let mut wanted = sys::ibv_parent_domain_init_attr {
             pd: protection.as_ptr(),
             td: std::ptr::null_mut(),
-            comp_mask: sys::ibv_parent_domain_init_attr_mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS.0
-                | sys::ibv_parent_domain_init_attr_mask::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0,
+            comp_mask: sys::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | sys::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
             alloc: Some(arena::allocate),
             free: Some(arena::free),
             pd_context: (&raw const *self.arena).cast_mut().cast(),

@@ -5,8 +5,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
 
+use crate::rdma_sys as sys;
 use libloading::Library;
-use rdma_mummy_sys as sys;
 
 use crate::NicError;
 
@@ -360,8 +360,9 @@ impl Mlx5Dv {
         // SAFETY: libmlx5's constructors only set up its own data.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|error| NicError::NoDevice {
             reason: format!(
-                "no ConnectX can be used: {LIBRARY} cannot be loaded ({error}); install the mlx5 provider of rdma-core (Debian, \
-                 Ubuntu: `apt install ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`)"
+                "no ConnectX can be used: {LIBRARY} cannot be loaded ({}); install the mlx5 provider of rdma-core (Debian, \
+                 Ubuntu: `apt install ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`)",
+                crate::with_causes(&error)
             ),
         })?;
         // SAFETY: the type is that of the header.
@@ -521,6 +522,9 @@ unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, NicError> 
     // SAFETY: the caller's promise.
     let found = unsafe { library.get::<F>(name) };
     found.map(|symbol| *symbol).map_err(|error| NicError::NoDevice {
-        reason: format!("no ConnectX can be used: {LIBRARY} has no {name} ({error}); install rdma-core 34 or later"),
+        reason: format!(
+            "no ConnectX can be used: {LIBRARY} has no {name} ({}); install rdma-core 34 or later",
+            crate::with_causes(&error)
+        ),
     })
 }

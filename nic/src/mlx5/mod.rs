@@ -31,8 +31,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use crate::rdma_sys as sys;
 use parking_lot::Mutex;
-use rdma_mummy_sys as sys;
 
 pub use arena::{ProcessMemory, QueueSlab, SharedMemory};
 pub use options::{Mlx5Options, QueueMaking, UnknownQueueMaking};

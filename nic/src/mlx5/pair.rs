@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+use crate::rdma_sys as sys;
 use parking_lot::Mutex;
-use rdma_mummy_sys as sys;
 
 use super::domain::Domain;
 use super::dv;
@@ -88,10 +88,9 @@ impl Pair {
             channel: std::ptr::null_mut(),
             comp_vector: 0,
             wc_flags: 0,
-            comp_mask: sys::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0
-                | sys::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0,
+            comp_mask: sys::IBV_CQ_INIT_ATTR_MASK_FLAGS | sys::IBV_CQ_INIT_ATTR_MASK_PD,
             // Nobody tells the NIC how far completions are read: slots are freed by their requests.
-            flags: sys::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0,
+            flags: sys::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
             parent_domain: domain.parent(),
         };
         // SAFETY: context and domain live.
@@ -110,19 +109,15 @@ impl Pair {
         wanted.recv_cq = cq.as_ptr();
         wanted.cap.max_send_wr = depth;
         wanted.cap.max_send_sge = 1;
-        wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        wanted.qp_type = sys::IBV_QPT_RC;
         // Requests say themselves that they are signalled. Were it set, the driver would have small READs put their data
         // into the completion instead of its place.
         wanted.sq_sig_all = 0;
-        wanted.comp_mask = sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
-            | sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        wanted.comp_mask = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         wanted.pd = domain.parent();
         // Without others a request takes one block.
-        wanted.send_ops_flags = u64::from(
-            sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_READ.0
-                | sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE.0
-                | sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_SEND.0,
-        );
+        wanted.send_ops_flags =
+            sys::IBV_QP_EX_WITH_RDMA_READ | sys::IBV_QP_EX_WITH_RDMA_WRITE | sys::IBV_QP_EX_WITH_SEND;
         // SAFETY: context, domain and completion queue live, and are of one context.
         let qp = NonNull::new(unsafe { sys::ibv_create_qp_ex(domain.context(), &mut wanted) });
         let qp = qp.ok_or_else(|| {

@@ -10,6 +10,8 @@ mod mlx5_prm;
 #[cfg(target_os = "linux")]
 mod mlx5dv_layouts;
 #[cfg(target_os = "linux")]
+mod rdma_sys;
+#[cfg(target_os = "linux")]
 mod rxe;
 mod rxe_header;
 mod soft_backed;

@@ -1,5 +1,4 @@
-//! The structures of libmlx5 and libibverbs that the mlx5 back end uses against `<infiniband/mlx5dv.h>` and
-//! `<infiniband/verbs.h>`.
+//! The structures of libmlx5 that the mlx5 back end uses against `<infiniband/mlx5dv.h>`.
 //!
 //! `mlx5dv_layouts_reference.c` prints sizes, offsets and codes; `mlx5dv_layouts_reference.txt` is its recorded output.
 
@@ -7,7 +6,6 @@ use std::mem::{offset_of, size_of};
 
 use crate::reference::Reference;
 use gpuvm_nic::mlx5::dv;
-use rdma_mummy_sys as sys;
 
 const REFERENCE: Reference = Reference {
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mlx5dv_layouts_reference.c"),
@@ -130,120 +128,4 @@ fn structures_of_libmlx5_are_the_headers() {
     let offsets = OF_LIBMLX5.iter().map(|&(name, at)| (name, at as u64));
     let all: Vec<_> = offsets.chain(codes).collect();
     check(&all, &["mlx5dv_", "mlx5_", "MLX5"]);
-}
-
-const CAP: usize = offset_of!(sys::ibv_qp_init_attr_ex, cap);
-const GRH: usize = offset_of!(sys::ibv_ah_attr, grh);
-
-/// Sizes and offsets of the bindings' structures.
-const OF_BINDINGS: &[(&str, usize)] = &[
-    (
-        "ibv_parent_domain_init_attr",
-        size_of::<sys::ibv_parent_domain_init_attr>(),
-    ),
-    (
-        "ibv_parent_domain_init_attr.comp_mask",
-        offset_of!(sys::ibv_parent_domain_init_attr, comp_mask),
-    ),
-    (
-        "ibv_parent_domain_init_attr.alloc",
-        offset_of!(sys::ibv_parent_domain_init_attr, alloc),
-    ),
-    (
-        "ibv_parent_domain_init_attr.free",
-        offset_of!(sys::ibv_parent_domain_init_attr, free),
-    ),
-    (
-        "ibv_parent_domain_init_attr.pd_context",
-        offset_of!(sys::ibv_parent_domain_init_attr, pd_context),
-    ),
-    ("ibv_cq_init_attr_ex", size_of::<sys::ibv_cq_init_attr_ex>()),
-    (
-        "ibv_cq_init_attr_ex.comp_mask",
-        offset_of!(sys::ibv_cq_init_attr_ex, comp_mask),
-    ),
-    ("ibv_cq_init_attr_ex.flags", offset_of!(sys::ibv_cq_init_attr_ex, flags)),
-    (
-        "ibv_cq_init_attr_ex.parent_domain",
-        offset_of!(sys::ibv_cq_init_attr_ex, parent_domain),
-    ),
-    (
-        "ibv_qp_init_attr_ex.cap.max_send_wr",
-        CAP + offset_of!(sys::ibv_qp_cap, max_send_wr),
-    ),
-    (
-        "ibv_qp_init_attr_ex.qp_type",
-        offset_of!(sys::ibv_qp_init_attr_ex, qp_type),
-    ),
-    (
-        "ibv_qp_init_attr_ex.sq_sig_all",
-        offset_of!(sys::ibv_qp_init_attr_ex, sq_sig_all),
-    ),
-    (
-        "ibv_qp_init_attr_ex.comp_mask",
-        offset_of!(sys::ibv_qp_init_attr_ex, comp_mask),
-    ),
-    ("ibv_qp_init_attr_ex.pd", offset_of!(sys::ibv_qp_init_attr_ex, pd)),
-    (
-        "ibv_qp_init_attr_ex.send_ops_flags",
-        offset_of!(sys::ibv_qp_init_attr_ex, send_ops_flags),
-    ),
-    ("ibv_qp_attr", size_of::<sys::ibv_qp_attr>()),
-    ("ibv_qp_attr.path_mtu", offset_of!(sys::ibv_qp_attr, path_mtu)),
-    ("ibv_qp_attr.dest_qp_num", offset_of!(sys::ibv_qp_attr, dest_qp_num)),
-    ("ibv_qp_attr.ah_attr", offset_of!(sys::ibv_qp_attr, ah_attr)),
-    ("ibv_qp_attr.pkey_index", offset_of!(sys::ibv_qp_attr, pkey_index)),
-    ("ibv_qp_attr.max_rd_atomic", offset_of!(sys::ibv_qp_attr, max_rd_atomic)),
-    ("ibv_qp_attr.timeout", offset_of!(sys::ibv_qp_attr, timeout)),
-    ("ibv_ah_attr", size_of::<sys::ibv_ah_attr>()),
-    (
-        "ibv_ah_attr.grh.sgid_index",
-        GRH + offset_of!(sys::ibv_global_route, sgid_index),
-    ),
-    (
-        "ibv_ah_attr.grh.traffic_class",
-        GRH + offset_of!(sys::ibv_global_route, traffic_class),
-    ),
-    ("ibv_ah_attr.dlid", offset_of!(sys::ibv_ah_attr, dlid)),
-    ("ibv_ah_attr.is_global", offset_of!(sys::ibv_ah_attr, is_global)),
-    ("ibv_ah_attr.port_num", offset_of!(sys::ibv_ah_attr, port_num)),
-    ("ibv_gid_entry", size_of::<sys::ibv_gid_entry>()),
-    ("ibv_gid_entry.gid_index", offset_of!(sys::ibv_gid_entry, gid_index)),
-    ("ibv_gid_entry.port_num", offset_of!(sys::ibv_gid_entry, port_num)),
-    ("ibv_gid_entry.gid_type", offset_of!(sys::ibv_gid_entry, gid_type)),
-    ("ibv_port_attr.active_mtu", offset_of!(sys::ibv_port_attr, active_mtu)),
-    ("ibv_port_attr.max_msg_sz", offset_of!(sys::ibv_port_attr, max_msg_sz)),
-    ("ibv_port_attr.lid", offset_of!(sys::ibv_port_attr, lid)),
-    (
-        "ibv_port_attr.active_width",
-        offset_of!(sys::ibv_port_attr, active_width),
-    ),
-    (
-        "ibv_port_attr.active_speed",
-        offset_of!(sys::ibv_port_attr, active_speed),
-    ),
-    ("ibv_port_attr.link_layer", offset_of!(sys::ibv_port_attr, link_layer)),
-    ("ibv_port_attr.flags", offset_of!(sys::ibv_port_attr, flags)),
-    ("ibv_mr.lkey", offset_of!(sys::ibv_mr, lkey)),
-    ("ibv_mr.rkey", offset_of!(sys::ibv_mr, rkey)),
-    ("ibv_qp.qp_num", offset_of!(sys::ibv_qp, qp_num)),
-];
-
-#[test]
-fn structures_of_the_bindings_are_the_headers() {
-    let all: Vec<_> = OF_BINDINGS.iter().map(|&(name, at)| (name, at as u64)).collect();
-    check(&all, &["ibv_"]);
-    // As nic/src/mlx5/device.rs has them.
-    for (name, value) in [
-        ("IBV_LINK_LAYER_ETHERNET", 2),
-        ("IBV_QPF_GRH_REQUIRED", 1),
-        ("IBV_GID_TYPE_ROCE_V1", 1),
-        ("IBV_GID_TYPE_ROCE_V2", 2),
-        (
-            "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN",
-            u64::from(sys::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0),
-        ),
-    ] {
-        assert_eq!(REFERENCE.number(name), value, "{name}");
-    }
 }

@@ -112,6 +112,26 @@ fn a_ring_without_its_call_is_found_late_and_told() {
     assert_eq!(bed.nic.stats().late_wakes, 1);
 }
 
+/// As by a thread that is stopped between the store of a doorbell and its call, while the engine looks by itself.
+#[test]
+fn a_call_that_comes_after_its_ring_was_found_is_not_missed() {
+    let bed = Bed::new(SoftNic::builder());
+    let mut poster = bed.poster(8);
+    thread::sleep(Duration::from_millis(50));
+    poster.post(Operation::Nop, &[], Flags::SIGNALLED).expect("room");
+    poster.store_record(1);
+    poster.store_doorbell(Doorbell {
+        index: 1,
+        queue_pair: poster.number(),
+    });
+    assert!(poster.wait(BOUND).expect("found within a second or so").is_success());
+    poster.ring();
+    // Longer than the engine would have waited for the call.
+    thread::sleep(Duration::from_millis(1_500));
+    bed.assert_clean();
+    assert_eq!(bed.nic.stats().late_wakes, 0);
+}
+
 #[test]
 fn a_caller_may_lend_its_time() {
     let bed = Bed::new(SoftNic::builder());

@@ -86,8 +86,8 @@ static inline int clock() { return static_cast<int>(clock64()); }
 #endif
 
 namespace gpuvm_sim {
-// Which variant of its code a source runs that holds several: `SimOptions::variant`. A call that is not instrumented, so
-// that no lane is switched and no access is seen here.
+// Which variant of its code a source runs that holds several: `SimOptions::variant`. A call that is not instrumented,
+// so that no lane is switched and no access is seen here.
 GPUVM_SIM_PLAIN __attribute__((const, noinline)) static unsigned variant() { return lane()->block->variant; }
 }  // namespace gpuvm_sim
 

@@ -1,6 +1,8 @@
 //! Compilation, its cache, its errors; memory and argument checks.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,11 +43,44 @@ fn run(gpu: &impl Gpu, options: &CompileOptions) -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
+/// The entries of a cache, of each one of its two names.
 fn entries(dir: &Path) -> Vec<std::path::PathBuf> {
     let all = fs::read_dir(dir)
         .expect("a directory")
         .map(|e| e.expect("an entry").path());
-    all.filter(|p| p.is_file() && p.extension().is_none()).collect()
+    let files = all.filter(|p| p.is_file() && p.extension().is_none());
+    let by_file: BTreeMap<u64, _> = files
+        .map(|path| (fs::metadata(&path).expect("an entry").ino(), path))
+        .collect();
+    by_file.into_values().collect()
+}
+
+#[test]
+fn a_comment_in_the_library_compiles_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let gpu = builder().cache_dir(dir.path()).build().expect("a GPU");
+    let source = Source::new(
+        "k.cu",
+        "#include <gpuvm/gpuvm.cuh>\n__global__ void k(unsigned* out) { out[0] = 1; }",
+    );
+    let header = "gpuvm/detail/wait.cuh";
+    let all = gpuvm_gpu::headers().iter();
+    let text = all.filter(|(name, _)| *name == header).map(|(_, text)| text).next();
+    let text = text.expect("the header");
+    let with = |more: &str, source: &Source| {
+        let options = CompileOptions {
+            headers: vec![(header.to_owned(), format!("{text}{more}"))],
+            ..CompileOptions::default()
+        };
+        gpu.compile(source, &["k"], &options).unwrap_or_else(|e| panic!("{e}"));
+        entries(dir.path()).len()
+    };
+    assert_eq!(with("", &source), 1);
+    assert_eq!(with("// A comment.\n\n/* And\nanother. */\n", &source), 1);
+    assert_eq!(with("inline int more() { return 1; }\n", &source), 2);
+    // What a user's file says of its lines is what the file has.
+    let below = Source::new("k.cu", format!("// A comment.\n{}", source.text));
+    assert_eq!(with("", &below), 3);
 }
 
 #[test]
@@ -80,8 +115,8 @@ fn the_cache_is_hit_and_repairs_itself() {
     assert_eq!((run(&gpu, &options("5")), run(&gpu, &options("6"))), (5, 6));
     assert_eq!(
         fs::read_dir(dir.path()).expect("a directory").count(),
-        2,
-        "nothing else is left behind"
+        4,
+        "nothing but two names of each is left behind"
     );
 }
 

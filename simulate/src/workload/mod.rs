@@ -35,8 +35,6 @@ pub enum Workload {
     Stream,
     /// A matrix is written across its pages.
     Transpose,
-    /// A small matrix is written to a page that takes turns with another in one frame, by lanes that copy pages themselves.
-    TransposeDirect,
     /// Breadth-first search.
     Bfs,
     /// Warps and lanes hold pages while they touch others.
@@ -106,13 +104,12 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 24] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
         Self::Stream,
         Self::Transpose,
-        Self::TransposeDirect,
         Self::Bfs,
         Self::Spans,
         Self::Prefetch,
@@ -142,7 +139,6 @@ impl Workload {
             Self::Linear => "linear",
             Self::Stream => "stream",
             Self::Transpose => "transpose",
-            Self::TransposeDirect => "transpose-direct",
             Self::Bfs => "bfs",
             Self::Spans => "spans",
             Self::Prefetch => "prefetch",
@@ -180,9 +176,7 @@ impl Workload {
             | Self::Returns
             | Self::Resize
             | Self::ResizeDirect => (WORDS, &[]),
-            Self::Stream | Self::Transpose | Self::TransposeDirect | Self::Bfs | Self::InPlace | Self::Prefetch => {
-                (SWEEPS, &[])
-            }
+            Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
             Self::Mirror => (MIRROR, &[]),
@@ -219,8 +213,7 @@ impl Workload {
     pub fn is_direct(self) -> bool {
         matches!(
             self,
-            Self::TransposeDirect
-                | Self::Direct
+            Self::Direct
                 | Self::LargePages
                 | Self::InPlace
                 | Self::LinearInPlace
@@ -265,8 +258,7 @@ impl Workload {
             Self::Counters => contended::counters(room),
             Self::Linear => contended::linear(room, Placement::Fetch, Advice::Normal),
             Self::Stream => sweeps::stream(room),
-            Self::Transpose => sweeps::transpose(room, false),
-            Self::TransposeDirect => sweeps::transpose(room, true),
+            Self::Transpose => sweeps::transpose(room),
             Self::Bfs => sweeps::bfs(room, Placement::Fetch),
             Self::Spans => spans::spans(room),
             Self::Prefetch => sweeps::prefetch(room),

@@ -27,15 +27,11 @@ pub(super) fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
     close(&bench, a, &model)
 }
 
-pub(super) fn transpose(room: &mut Room<'_>, direct: bool) -> Result<(), Wrong> {
+pub(super) fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
-    // Where lanes copy pages themselves: an element a lane, and two pages that take turns in one frame.
-    let (side, lanes, frames) = match direct {
-        true => (8, 32, 1),
-        false => (23 + (seed % 5) as u32, 16, 1 + seed % 2),
-    };
+    let side = 23 + (seed % 5) as u32;
     let length = u64::from(side) * u64::from(side);
-    let bench = room.open(needs(seed, frames))?;
+    let bench = room.open(needs(seed, 1 + seed % 2))?;
     let values: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
     let matrix = bench
         .vm
@@ -45,7 +41,7 @@ pub(super) fn transpose(room: &mut Room<'_>, direct: bool) -> Result<(), Wrong> 
         .from_slice(&values)?;
     let out = bench.vm.region::<u64>().name("transposed").zeroed(length)?;
     let _calm = Calm(&bench.vm);
-    must(&bench, "transpose", LaunchConfig::new(2, lanes), (&matrix, &out, side))?;
+    must(&bench, "transpose", LaunchConfig::new(2, 16), (&matrix, &out, side))?;
     let side = u64::from(side);
     let model: Vec<u64> = (0..length)
         .map(|i| values[(i % side * side + i / side) as usize].wrapping_add(1))

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use gpuvm_nic::mlx5::dv;
 use gpuvm_nic::mlx5::prm::{Answer, Command, CreateCompletionQueue, CreateQueuePair, Link, Place, ToReadyToReceive};
+use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Nic, QueueAttributes, QueueMemory, QueuePairState, QueueRings, SoftNic};
-use rdma_mummy_sys as sys;
 
 pub use memory::{Registers, Umem};
 

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use gpuvm_nic::mlx5::dv;
-use rdma_mummy_sys as sys;
+use gpuvm_nic::rdma_sys as sys;
 
 use crate::config::config;
 use crate::control::{breach, called, enter};

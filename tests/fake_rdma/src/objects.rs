@@ -5,16 +5,13 @@ use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
 use gpuvm_nic::mlx5::dv;
+use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{MemoryKey, Pages, SoftNic};
 use parking_lot::{Mutex, MutexGuard};
-use rdma_mummy_sys as sys;
 
 use crate::Outcome;
 use crate::control::breach;
 use crate::devx;
-
-/// `IBV_ALLOCATOR_USE_DEFAULT`.
-const USE_DEFAULT: usize = usize::MAX;
 
 /// The allocators of a parent domain.
 #[derive(Clone, Copy)]
@@ -50,7 +47,7 @@ impl Chunk {
         if made.is_null() {
             return Err(libc::ENOMEM);
         }
-        if made.addr() == USE_DEFAULT {
+        if made == sys::IBV_ALLOCATOR_USE_DEFAULT {
             return Ok(Chunk::Own(Pages::new(bytes)));
         }
         if !made.addr().is_multiple_of(alignment) {

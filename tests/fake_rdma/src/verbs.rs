@@ -7,8 +7,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::{offset_of, size_of, zeroed};
 use std::sync::{Arc, OnceLock};
 
+use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Nic, SoftNic};
-use rdma_mummy_sys as sys;
 
 pub(crate) use memory::errno_of;
 
@@ -39,7 +39,7 @@ fn devices() -> [usize; 3] {
         NAMES.map(|name| {
             // SAFETY: all zero bytes are a valid ibv_device: null pointers, numbers and empty strings.
             let mut device: sys::ibv_device = unsafe { zeroed() };
-            device.node_type = sys::ibv_node_type::IBV_NODE_CA;
+            device.node_type = sys::IBV_NODE_CA;
             for (place, byte) in device.name.iter_mut().zip(name.to_bytes()) {
                 *place = *byte as c_char;
             }
@@ -148,7 +148,7 @@ pub(crate) fn open_device(device: *mut sys::ibv_device) -> Outcome<*mut sys::ibv
     context.context.async_fd = -1;
     context.context.num_comp_vectors = 1;
     // What tells inline functions that a verbs_context is around it.
-    context.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    context.context.abi_compat = sys::__VERBS_ABI_IS_EXTENDED;
     let whole = Box::into_raw(context);
     // SAFETY: just made.
     let inner = unsafe { &raw mut (*whole).context };
@@ -231,9 +231,9 @@ unsafe extern "C" fn query_port(
         // SAFETY: the context is open, and its device does not change.
         let device = unsafe { (*context).device };
         found.state = if is_down(device) {
-            sys::ibv_port_state::IBV_PORT_DOWN
+            sys::IBV_PORT_DOWN
         } else {
-            sys::ibv_port_state::IBV_PORT_ACTIVE
+            sys::IBV_PORT_ACTIVE
         };
         found.max_mtu = MTU;
         found.active_mtu = MTU;

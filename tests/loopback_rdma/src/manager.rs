@@ -6,10 +6,7 @@ use std::mem::zeroed;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
 
-use rdma_mummy_sys as sys;
-use rdma_mummy_sys::ibv_qp_attr_mask as masks;
-use rdma_mummy_sys::ibv_qp_state as states;
-use rdma_mummy_sys::rdma_cm_event_type as kinds;
+use gpuvm_nic::rdma_sys as sys;
 
 use crate::world::{Bell, EventChannel, Identifier, Parameters, Pending, Stage, World, world};
 use crate::{Outcome, pointer, set_errno, success, verbs};
@@ -30,7 +27,7 @@ fn context() -> *mut sys::ibv_context {
     std::ptr::with_exposed_provenance_mut(*made)
 }
 
-fn event(id: usize, kind: kinds::Type) -> Pending {
+fn event(id: usize, kind: u32) -> Pending {
     Pending {
         id,
         listener: 0,
@@ -70,15 +67,19 @@ unsafe fn address_of(address: *const libc::sockaddr) -> Outcome<SocketAddrV4> {
     Ok(SocketAddrV4::new(ip, u16::from_be(address.sin_port)))
 }
 
-fn raw_address(address: SocketAddrV4) -> libc::sockaddr_in {
-    libc::sockaddr_in {
+/// # Safety
+/// `place` may be written.
+unsafe fn store_address(place: *mut libc::sockaddr_storage, address: SocketAddrV4) {
+    let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: address.port().to_be(),
         sin_addr: libc::in_addr {
             s_addr: u32::from(*address.ip()).to_be(),
         },
         sin_zero: [0; 8],
-    }
+    };
+    // SAFETY: the caller's promise; there is room for an address of any family.
+    unsafe { place.cast::<libc::sockaddr_in>().write(address) };
 }
 
 /// `rdma_create_event_channel`.
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn rdma_create_id(
     channel: *mut sys::rdma_event_channel,
     out: *mut *mut sys::rdma_cm_id,
     _: *mut c_void,
-    _: sys::rdma_port_space::Type,
+    _: u32,
 ) -> c_int {
     let made = new_identifier(&mut world(), channel.expose_provenance());
     // SAFETY: the caller's promise.
@@ -187,9 +188,9 @@ impl World {
         let told = match identifier.stage {
             Stage::Asked => Pending {
                 status: CONSUMER,
-                ..event(id, kinds::RDMA_CM_EVENT_REJECTED)
+                ..event(id, sys::RDMA_CM_EVENT_REJECTED)
             },
-            Stage::Joined => event(id, kinds::RDMA_CM_EVENT_DISCONNECTED),
+            Stage::Joined => event(id, sys::RDMA_CM_EVENT_DISCONNECTED),
             _ => return,
         };
         identifier.stage = Stage::Over;
@@ -207,7 +208,7 @@ impl World {
         let Some(listener) = listener else {
             self.tell(Pending {
                 status: NOBODY,
-                ..event(id.addr(), kinds::RDMA_CM_EVENT_REJECTED)
+                ..event(id.addr(), sys::RDMA_CM_EVENT_REJECTED)
             });
             return Ok(());
         };
@@ -216,8 +217,8 @@ impl World {
         // SAFETY: the child is just made, and the asking identifier its owner's.
         unsafe {
             (*child).verbs = context();
-            (*child).route.addr.src_addr_union.src_sin = raw_address(to);
-            (*child).route.addr.dst_addr_union.dst_sin = (*id).route.addr.src_addr_union.src_sin;
+            store_address(&raw mut (*child).route.addr.src_storage, to);
+            (*child).route.addr.dst_storage = (*id).route.addr.src_storage;
         }
         let asked = self.of(child)?;
         (asked.stage, asked.peer, asked.remote_queue) = (Stage::Asked, Some(id.addr()), parameters.queue);
@@ -227,7 +228,7 @@ impl World {
             listener,
             private_data,
             parameters,
-            ..event(child.addr(), kinds::RDMA_CM_EVENT_CONNECT_REQUEST)
+            ..event(child.addr(), sys::RDMA_CM_EVENT_CONNECT_REQUEST)
         });
         Ok(())
     }
@@ -241,7 +242,7 @@ impl World {
         self.tell(Pending {
             private_data,
             parameters,
-            ..event(peer, kinds::RDMA_CM_EVENT_CONNECT_RESPONSE)
+            ..event(peer, sys::RDMA_CM_EVENT_CONNECT_RESPONSE)
         });
         Ok(())
     }
@@ -266,7 +267,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut sys::rdma_cm_id, address: *mut 
         world.of(id)?.address = address;
         // SAFETY: the caller's promise.
         unsafe {
-            (*id).route.addr.src_addr_union.src_sin = raw_address(address);
+            store_address(&raw mut (*id).route.addr.src_storage, address);
             if !address.ip().is_unspecified() {
                 (*id).verbs = context();
             }
@@ -304,10 +305,10 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         // SAFETY: the caller's promise.
         unsafe {
             (*id).verbs = context();
-            (*id).route.addr.src_addr_union.src_sin = raw_address(SocketAddrV4::new(*to.ip(), port));
-            (*id).route.addr.dst_addr_union.dst_sin = raw_address(to);
+            store_address(&raw mut (*id).route.addr.src_storage, SocketAddrV4::new(*to.ip(), port));
+            store_address(&raw mut (*id).route.addr.dst_storage, to);
         }
-        world.tell(event(id.addr(), kinds::RDMA_CM_EVENT_ADDR_RESOLVED));
+        world.tell(event(id.addr(), sys::RDMA_CM_EVENT_ADDR_RESOLVED));
         Ok(())
     }))
 }
@@ -315,7 +316,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
 /// `rdma_resolve_route`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _: c_int) -> c_int {
-    world().tell(event(id.addr(), kinds::RDMA_CM_EVENT_ROUTE_RESOLVED));
+    world().tell(event(id.addr(), sys::RDMA_CM_EVENT_ROUTE_RESOLVED));
     0
 }
 
@@ -371,7 +372,7 @@ pub extern "C" fn rdma_establish(id: *mut sys::rdma_cm_id) -> c_int {
     let mut world = world();
     let peer = world.of(id).map(|own| own.peer);
     success(peer.map(|peer| {
-        let told = peer.map(|peer| event(peer, kinds::RDMA_CM_EVENT_ESTABLISHED));
+        let told = peer.map(|peer| event(peer, sys::RDMA_CM_EVENT_ESTABLISHED));
         told.into_iter().for_each(|told| world.tell(told));
     }))
 }
@@ -397,7 +398,7 @@ pub unsafe extern "C" fn rdma_reject(id: *mut sys::rdma_cm_id, data: *const c_vo
         world.tell(Pending {
             status: CONSUMER,
             private_data,
-            ..event(peer, kinds::RDMA_CM_EVENT_REJECTED)
+            ..event(peer, sys::RDMA_CM_EVENT_REJECTED)
         });
     }))
 }
@@ -429,15 +430,14 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     let (attributes, mask) = unsafe { (&mut *attributes, &mut *mask) };
     let mut world = world();
     success(world.of(id).and_then(|own| {
-        let state = masks::IBV_QP_STATE;
+        let state = sys::IBV_QP_STATE;
         *mask = match attributes.qp_state {
-            states::IBV_QPS_INIT => state | masks::IBV_QP_PKEY_INDEX | masks::IBV_QP_PORT | masks::IBV_QP_ACCESS_FLAGS,
-            states::IBV_QPS_RTR if own.peer.is_none() => return Err(libc::EINVAL),
-            states::IBV_QPS_RTR => state | masks::IBV_QP_DEST_QPN | masks::IBV_QP_MAX_DEST_RD_ATOMIC,
-            states::IBV_QPS_RTS => state | masks::IBV_QP_MAX_QP_RD_ATOMIC,
+            sys::IBV_QPS_INIT => state | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS,
+            sys::IBV_QPS_RTR if own.peer.is_none() => return Err(libc::EINVAL),
+            sys::IBV_QPS_RTR => state | sys::IBV_QP_DEST_QPN | sys::IBV_QP_MAX_DEST_RD_ATOMIC,
+            sys::IBV_QPS_RTS => state | sys::IBV_QP_MAX_QP_RD_ATOMIC,
             _ => return Err(libc::EINVAL),
-        }
-        .0 as c_int;
+        };
         attributes.dest_qp_num = own.remote_queue;
         attributes.port_num = 1;
         attributes.max_rd_atomic = 16;

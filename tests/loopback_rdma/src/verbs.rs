@@ -5,9 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{size_of, zeroed};
 use std::sync::OnceLock;
 
-use rdma_mummy_sys as sys;
-use rdma_mummy_sys::ibv_qp_state as states;
-use rdma_mummy_sys::ibv_wc_status as ends;
+use gpuvm_nic::rdma_sys as sys;
 
 use crate::world::{Bell, CompletionChannel, CompletionQueue, Entry, QueuePair, Receive, Region, World, world};
 use crate::{Outcome, pointer, set_errno, status};
@@ -74,7 +72,7 @@ pub(crate) fn new_context() -> *mut sys::ibv_context {
     inner.cmd_fd = -1;
     inner.async_fd = -1;
     inner.num_comp_vectors = 1;
-    inner.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    inner.abi_compat = sys::__VERBS_ABI_IS_EXTENDED;
     inner.ops.poll_cq = Some(poll_cq);
     inner.ops.req_notify_cq = Some(req_notify_cq);
     inner.ops.post_send = Some(post_send);
@@ -119,12 +117,12 @@ pub unsafe extern "C" fn ibv_query_device(_: *mut sys::ibv_context, out: *mut sy
 
 /// `ibv_wc_status_str`.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_wc_status_str(of: ends::Type) -> *const c_char {
+pub extern "C" fn ibv_wc_status_str(of: u32) -> *const c_char {
     let text = match of {
-        ends::IBV_WC_SUCCESS => c"success",
-        ends::IBV_WC_WR_FLUSH_ERR => c"Work Request Flushed Error",
-        ends::IBV_WC_REM_ACCESS_ERR => c"remote access error",
-        ends::IBV_WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
+        sys::IBV_WC_SUCCESS => c"success",
+        sys::IBV_WC_WR_FLUSH_ERR => c"Work Request Flushed Error",
+        sys::IBV_WC_REM_ACCESS_ERR => c"remote access error",
+        sys::IBV_WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
         _ => c"another error",
     };
     text.as_ptr()
@@ -333,7 +331,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut sys::ibv_pd, wanted: *mut sys::i
         domain: pd.addr(),
         send_queue: wanted.send_cq.expose_provenance(),
         receive_queue: wanted.recv_cq.expose_provenance(),
-        state: states::IBV_QPS_RESET,
+        state: sys::IBV_QPS_RESET,
         peer: 0,
         receives: VecDeque::new(),
         waiting: VecDeque::new(),
@@ -381,16 +379,16 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut sys::ibv_qp, wanted: *mut sys::i
         return libc::EINVAL;
     };
     match (pair.state, wanted.qp_state) {
-        (_, states::IBV_QPS_ERR) => {
+        (_, sys::IBV_QPS_ERR) => {
             world.fail(number);
             return 0;
         }
-        (_, states::IBV_QPS_RESET) => {
+        (_, sys::IBV_QPS_RESET) => {
             pair.receives.clear();
             pair.waiting.clear();
         }
-        (states::IBV_QPS_RESET, states::IBV_QPS_INIT) | (states::IBV_QPS_RTR, states::IBV_QPS_RTS) => {}
-        (states::IBV_QPS_INIT, states::IBV_QPS_RTR) => pair.peer = wanted.dest_qp_num,
+        (sys::IBV_QPS_RESET, sys::IBV_QPS_INIT) | (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {}
+        (sys::IBV_QPS_INIT, sys::IBV_QPS_RTR) => pair.peer = wanted.dest_qp_num,
         _ => return libc::EINVAL,
     }
     pair.state = wanted.qp_state;
@@ -409,7 +407,7 @@ unsafe extern "C" fn post_recv(
     let Some(pair) = world.queue_pairs.get_mut(&number) else {
         return libc::EINVAL;
     };
-    if pair.state == states::IBV_QPS_RESET {
+    if pair.state == sys::IBV_QPS_RESET {
         return libc::EINVAL;
     }
     pair.receives.push_back(Receive {
@@ -418,7 +416,7 @@ unsafe extern "C" fn post_recv(
         bytes: place.length,
         key: place.lkey,
     });
-    if pair.state == states::IBV_QPS_ERR {
+    if pair.state == sys::IBV_QPS_ERR {
         world.fail(number);
         return 0;
     }
@@ -448,22 +446,22 @@ impl World {
     fn post(&mut self, number: u32, request: &sys::ibv_send_wr, place: Option<sys::ibv_sge>) -> Outcome<()> {
         let pair = self.queue_pairs.get(&number).ok_or(libc::EINVAL)?;
         let (state, peer) = (pair.state, pair.peer);
-        if state == states::IBV_QPS_ERR {
-            self.request_failed(number, request.wr_id, ends::IBV_WC_WR_FLUSH_ERR);
+        if state == sys::IBV_QPS_ERR {
+            self.request_failed(number, request.wr_id, sys::IBV_WC_WR_FLUSH_ERR);
             return Ok(());
         }
-        if state != states::IBV_QPS_RTS {
+        if state != sys::IBV_QPS_RTS {
             return Err(libc::EINVAL);
         }
-        let ready = [states::IBV_QPS_RTR, states::IBV_QPS_RTS];
+        let ready = [sys::IBV_QPS_RTR, sys::IBV_QPS_RTS];
         let there = self.queue_pairs.get(&peer);
         let Some(there) = there.filter(|there| ready.contains(&there.state) && there.peer == number) else {
-            self.request_failed(number, request.wr_id, ends::IBV_WC_RETRY_EXC_ERR);
+            self.request_failed(number, request.wr_id, sys::IBV_WC_RETRY_EXC_ERR);
             return Ok(());
         };
         let domain = there.domain;
         let (local, bytes) = place.map_or((0, 0), |place| (place.addr, place.length));
-        if request.opcode == sys::ibv_wr_opcode::IBV_WR_SEND {
+        if request.opcode == sys::IBV_WR_SEND {
             // SAFETY: the caller's place, of so many bytes.
             let message = unsafe { std::slice::from_raw_parts(host(local).cast_const(), bytes as usize) }.to_vec();
             self.deliver(number, peer, request.wr_id, message);
@@ -472,14 +470,14 @@ impl World {
         // SAFETY: both opcodes that are left have a remote place.
         let remote = unsafe { request.wr.rdma };
         let (right, opcode) = match request.opcode {
-            sys::ibv_wr_opcode::IBV_WR_RDMA_READ => (sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ, 2),
-            sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE => (sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE, 1),
+            sys::IBV_WR_RDMA_READ => (sys::IBV_ACCESS_REMOTE_READ, 2),
+            sys::IBV_WR_RDMA_WRITE => (sys::IBV_ACCESS_REMOTE_WRITE, 1),
             _ => return Err(libc::EINVAL),
         };
         if bytes > 0 {
-            if !self.may(remote.rkey, domain, remote.remote_addr, bytes, right.0) {
+            if !self.may(remote.rkey, domain, remote.remote_addr, bytes, right) {
                 self.fail(peer);
-                self.request_failed(number, request.wr_id, ends::IBV_WC_REM_ACCESS_ERR);
+                self.request_failed(number, request.wr_id, sys::IBV_WC_REM_ACCESS_ERR);
                 return Ok(());
             }
             let (from, to) = if opcode == 2 {
@@ -510,7 +508,7 @@ impl World {
         };
         let entry = Entry {
             id,
-            status: ends::IBV_WC_SUCCESS,
+            status: sys::IBV_WC_SUCCESS,
             opcode,
             bytes,
             queue: number,
@@ -528,18 +526,18 @@ impl World {
             pair.waiting.push_back((sender, id, message));
             return;
         };
-        let (bytes, local) = (message.len() as u32, sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE);
-        if bytes > receive.bytes || !self.may(receive.key, domain, receive.address, bytes, local.0) {
+        let (bytes, local) = (message.len() as u32, sys::IBV_ACCESS_LOCAL_WRITE);
+        if bytes > receive.bytes || !self.may(receive.key, domain, receive.address, bytes, local) {
             self.fail(number);
-            self.request_failed(sender, id, ends::IBV_WC_REM_INV_REQ_ERR);
+            self.request_failed(sender, id, sys::IBV_WC_REM_INV_REQ_ERR);
             return;
         }
         // SAFETY: the buffer is in a region, and so many bytes long.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), host(receive.address), message.len()) };
         let entry = Entry {
             id: receive.id,
-            status: ends::IBV_WC_SUCCESS,
-            opcode: sys::ibv_wc_opcode::IBV_WC_RECV,
+            status: sys::IBV_WC_SUCCESS,
+            opcode: sys::IBV_WC_RECV,
             bytes,
             queue: number,
         };

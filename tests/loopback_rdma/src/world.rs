@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::net::SocketAddrV4;
 use std::sync::LazyLock;
 
+use gpuvm_nic::rdma_sys as sys;
 use parking_lot::{Mutex, MutexGuard};
-use rdma_mummy_sys as sys;
 
 use crate::Outcome;
 
@@ -192,21 +192,21 @@ impl World {
         let Some(pair) = self.queue_pairs.get_mut(&number) else {
             return;
         };
-        pair.state = sys::ibv_qp_state::IBV_QPS_ERR;
+        pair.state = sys::IBV_QPS_ERR;
         let (receives, queue) = (std::mem::take(&mut pair.receives), pair.receive_queue);
         let waiting = std::mem::take(&mut pair.waiting);
         for receive in receives {
             let entry = Entry {
                 id: receive.id,
-                status: sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
-                opcode: sys::ibv_wc_opcode::IBV_WC_RECV,
+                status: sys::IBV_WC_WR_FLUSH_ERR,
+                opcode: sys::IBV_WC_RECV,
                 bytes: 0,
                 queue: number,
             };
             self.complete(queue, entry);
         }
         for (sender, id, _) in waiting {
-            self.request_failed(sender, id, sys::ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+            self.request_failed(sender, id, sys::IBV_WC_RETRY_EXC_ERR);
         }
     }
 
@@ -223,7 +223,7 @@ impl World {
             queue: number,
         };
         self.complete(pair.send_queue, entry);
-        if self.queue_pairs[&number].state != sys::ibv_qp_state::IBV_QPS_ERR {
+        if self.queue_pairs[&number].state != sys::IBV_QPS_ERR {
             self.fail(number);
         }
     }

@@ -37,6 +37,8 @@ $b mount -t devpts devpts dev/pts
 $b mount -t hugetlbfs hugepages dev/hugepages
 
 $b hostname "$name"
+# Tests reserve more memory than there is, and use little of it.
+echo 1 > /proc/sys/vm/overcommit_memory
 ulimit -l unlimited
 ulimit -n 65536
 $b ip link set lo up

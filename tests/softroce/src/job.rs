@@ -130,6 +130,11 @@ impl Jobs {
         }
     }
 
+    /// Why no command can be started any more.
+    pub(crate) fn why_gone(&self) -> Option<String> {
+        self.gone.lock().clone()
+    }
+
     /// Kills every command that runs.
     pub(crate) fn kill_all(&self) {
         let ids: Vec<u64> = self.states.lock().keys().copied().collect();

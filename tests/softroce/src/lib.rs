@@ -18,6 +18,7 @@
 //! ```
 
 mod agent;
+mod clean;
 mod error;
 mod executor;
 mod initramfs;

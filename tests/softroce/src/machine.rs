@@ -17,6 +17,12 @@ use crate::native;
 use crate::protocol::{Event, Request};
 use crate::qemu::{Disks, Plug, Qemu, Wire};
 
+/// Why a machine is gone whose power was cut.
+pub(crate) const KILLED: &str = "it was killed";
+
+/// Why one is gone that was stopped.
+const OVER: &str = "its time was over";
+
 /// How long a request may take to be taken by a machine.
 const REQUEST: Duration = Duration::from_secs(30);
 
@@ -77,12 +83,20 @@ impl Options {
 /// the caller's working folder, and see the caller's file system; in virtual machines what they write is gone with
 /// the machine. Dropping it ends it and all its commands.
 pub struct Machine {
+    device: native::Device,
+    options: Options,
+    now: Mutex<Now>,
+}
+
+/// What is another one after each start.
+#[derive(Clone)]
+struct Now {
     jobs: Arc<Jobs>,
     /// `None` is this machine itself.
     qemu: Option<Arc<Qemu>>,
-    device: native::Device,
     started_in: Duration,
-    options: Options,
+    /// It is not started again.
+    is_over: bool,
 }
 
 impl Machine {
@@ -106,7 +120,7 @@ impl Machine {
         Starting::begin(options, None, None)?.finish(options)
     }
 
-    /// Two virtual machines with a cable between their network devices; `name` is added to by "1" and "2".
+    /// Two virtual machines with a cable between their network devices; `name` is added to by "1" and "2". The first has the disks.
     ///
     /// # Errors
     /// As [`Machine::boot`].
@@ -116,7 +130,13 @@ impl Machine {
             name: format!("{}{}", options.name, end + 1),
             ..options.clone()
         };
-        let (first, second) = (of(0), of(1));
+        let (first, second) = (
+            of(0),
+            Options {
+                disks_mib: Vec::new(),
+                ..of(1)
+            },
+        );
         let starting = (
             Starting::begin(
                 &first,
@@ -132,16 +152,28 @@ impl Machine {
         Ok([first, starting.1.finish(&second)?])
     }
 
-    /// Another virtual machine in the place of this one, which is killed: same name, same address, same cable, same disks.
-    /// Whether the kernel of this one reported a fault is asked of this one.
+    /// Cuts the power and starts the machine again: same address, same cable, same disks.
     ///
     /// # Errors
-    /// [`Error::Native`], and as [`Machine::boot`].
-    pub fn boot_again(&self) -> Result<Self, Error> {
+    /// [`Error::Native`], [`Error::KernelFault`] of the kernel before, [`Error::Gone`] where its time is over, and as
+    /// [`Machine::boot`].
+    pub fn boot_again(&self) -> Result<(), Error> {
+        self.check_kernel()?;
         self.kill()?;
-        let plug = self.qemu.as_ref().and_then(|qemu| qemu.plug());
-        let disks = self.qemu.as_ref().map(|qemu| qemu.disks());
-        Starting::begin(&self.options, plug, disks)?.finish(&self.options)
+        let before = self.qemu();
+        let plug = before.as_ref().and_then(|qemu| qemu.plug());
+        let disks = before.as_ref().map(|qemu| qemu.disks());
+        drop(before);
+        let again = Starting::begin(&self.options, plug, disks)?.finish(&self.options)?;
+        let mut now = self.now.lock();
+        if now.is_over {
+            return Err(Error::Gone {
+                machine: self.options.name.clone(),
+                why: OVER.to_owned(),
+            });
+        }
+        *now = again.now.into_inner();
+        Ok(())
     }
 
     /// This machine itself.
@@ -161,18 +193,40 @@ impl Machine {
                 jobs.take(event);
             }
         });
-        Self {
+        Self::new(options, device, jobs, None, Duration::ZERO)
+    }
+
+    fn new(
+        options: &Options,
+        device: native::Device,
+        jobs: Arc<Jobs>,
+        qemu: Option<Arc<Qemu>>,
+        started_in: Duration,
+    ) -> Self {
+        let now = Now {
             jobs,
-            qemu: None,
+            qemu,
+            started_in,
+            is_over: false,
+        };
+        Self {
             device,
-            started_in: Duration::ZERO,
             options: options.clone(),
+            now: Mutex::new(now),
         }
+    }
+
+    fn jobs(&self) -> Arc<Jobs> {
+        self.now.lock().jobs.clone()
+    }
+
+    fn qemu(&self) -> Option<Arc<Qemu>> {
+        self.now.lock().qemu.clone()
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.jobs.machine
+        &self.options.name
     }
 
     /// Its RDMA device, such as "rxe0"; commands find it in `GPUVM_TEST_RDMA`.
@@ -187,12 +241,17 @@ impl Machine {
 
     /// Whether it is a virtual one.
     pub fn is_virtual(&self) -> bool {
-        self.qemu.is_some()
+        self.now.lock().qemu.is_some()
     }
 
-    /// How long it took from the start of QEMU to the agent's first word.
+    /// Why nothing can run on it until it is started again: it was killed, or has gone by itself.
+    pub(crate) fn why_gone(&self) -> Option<String> {
+        self.jobs().why_gone()
+    }
+
+    /// How long its last start took, from QEMU's to the agent's first word.
     pub fn started_in(&self) -> Duration {
-        self.started_in
+        self.now.lock().started_in
     }
 
     /// Runs a shell command (bash) to its end. What it leaves in the background is killed with it.
@@ -201,7 +260,7 @@ impl Machine {
     /// [`Error::CommandTimeout`] (the command is killed then), [`Error::Gone`]. A status other than 0 is none: see
     /// [`Output::success`].
     pub fn run(&self, command: &str, limit: Duration) -> Result<Output, Error> {
-        self.jobs.start(command, false)?.wait(limit)
+        self.jobs().start(command, false)?.wait(limit)
     }
 
     /// Starts a shell command (bash).
@@ -209,7 +268,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Gone`].
     pub fn spawn(&self, command: &str) -> Result<Job, Error> {
-        self.jobs.start(command, false)
+        self.jobs().start(command, false)
     }
 
     /// Starts a shell command (bash) that has a [`Job::input`].
@@ -217,7 +276,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Gone`].
     pub fn spawn_with_input(&self, command: &str) -> Result<Job, Error> {
-        self.jobs.start(command, true)
+        self.jobs().start(command, true)
     }
 
     /// Ends a virtual machine at once, as a power cut would: nothing in it can say goodbye.
@@ -229,16 +288,18 @@ impl Machine {
             what: "a power cut",
             device: self.device.name.clone(),
         };
-        self.qemu.as_ref().ok_or_else(native)?.kill();
-        self.jobs.all_gone("it was killed");
+        self.qemu().ok_or_else(native)?.kill();
+        self.jobs().all_gone(KILLED);
         Ok(())
     }
 
-    /// Ends all that runs on it, virtual or not.
+    /// Ends all that runs on it, virtual or not, for good.
     pub(crate) fn stop(&self) {
+        self.now.lock().is_over = true;
         if self.kill().is_err() {
-            self.jobs.kill_all();
-            self.jobs.all_gone("its time was over");
+            let jobs = self.jobs();
+            jobs.kill_all();
+            jobs.all_gone(OVER);
         }
     }
 
@@ -249,7 +310,7 @@ impl Machine {
 
     /// What the kernel of a virtual machine wrote to its console; nothing in native mode.
     pub fn console(&self) -> String {
-        self.qemu.as_ref().map(|qemu| qemu.console()).unwrap_or_default()
+        self.qemu().map(|qemu| qemu.console()).unwrap_or_default()
     }
 
     /// Fails where the kernel of a virtual machine reported a fault of its own: an oops, a lockup.
@@ -257,7 +318,7 @@ impl Machine {
     /// # Errors
     /// [`Error::KernelFault`].
     pub fn check_kernel(&self) -> Result<(), Error> {
-        self.qemu.as_ref().map_or(Ok(()), |qemu| qemu.check())
+        self.qemu().map_or(Ok(()), |qemu| qemu.check())
     }
 }
 
@@ -355,13 +416,13 @@ impl Starting {
         });
         match first_word.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Event::Broken { reason }) => Err(failed(reason)),
-            Ok(_) => Ok(Machine {
-                jobs,
+            Ok(_) => Ok(Machine::new(
+                options,
                 device,
-                started_in: self.since.elapsed(),
-                options: options.clone(),
-                qemu: Some(qemu.clone()),
-            }),
+                jobs,
+                Some(qemu.clone()),
+                self.since.elapsed(),
+            )),
             Err(RecvTimeoutError::Timeout) => Err(failed("its agent has not said anything".to_owned())),
             Err(RecvTimeoutError::Disconnected) => Err(failed("it has closed its port".to_owned())),
         }

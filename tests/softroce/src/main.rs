@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use softroce::suite::Scenario;
 use softroce::{Error, Options, scenarios};
 
 /// Runs programs that need SoftRoCE in virtual machines, or on this machine where it has a device.
@@ -21,7 +20,7 @@ struct Cli {
 enum Command {
     /// Runs shell commands in one or two virtual machines.
     Shell(ShellArgs),
-    /// Runs scenarios: those that are named, or all but what only measures.
+    /// Runs scenarios, one after the other on the same machines.
     Suite(SuiteArgs),
     /// Lists the scenarios.
     List,
@@ -51,7 +50,7 @@ struct ShellArgs {
     timeout: u64,
     #[command(flatten)]
     machine: MachineArgs,
-    /// An NVMe disk for each machine; may be given several times.
+    /// An NVMe disk for the first machine; may be given several times.
     #[arg(long = "disk", value_name = "MIB")]
     disks: Vec<u32>,
     /// Prints the kernel's console at the end.
@@ -61,9 +60,12 @@ struct ShellArgs {
 
 #[derive(Args)]
 struct SuiteArgs {
-    /// Names from `softroce list`; none means all but `speed`.
+    /// Names from `softroce list`; none means those that it lists without a reason to leave them out.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// Runs every scenario.
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
     /// Uses virtual machines even where this one has an RDMA device.
     #[arg(long)]
     vm: bool,
@@ -114,7 +116,10 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         }
         Command::List => {
             for scenario in scenarios::all() {
-                println!("{:<24} {}", scenario.name, scenario.what);
+                let why = scenario
+                    .not_by_default
+                    .map(|why| format!(" (left out by default: {why})"));
+                println!("{:<24} {}{}", scenario.name, scenario.what, why.unwrap_or_default());
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -122,23 +127,15 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
 }
 
 fn suite(args: &SuiteArgs) -> Result<ExitCode, Error> {
-    let all = scenarios::all();
-    let mut chosen: Vec<&Scenario> = Vec::new();
-    for name in &args.names {
-        let found = all.iter().find(|scenario| scenario.name == name);
-        chosen.push(found.ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
-            Error::Check(format!("there is no scenario {name}; there are: {}", names.join(", ")))
-        })?);
-    }
-    let checks = scenarios::checks();
-    if chosen.is_empty() {
-        chosen = checks.iter().collect();
-    }
+    let chosen = scenarios::chosen(&args.names, args.all)?;
     if chosen.iter().any(|scenario| scenario.name == scenarios::INDEPENDENT) {
         scenarios::build_ahead();
     }
-    let passed = softroce::suite::run_all(&chosen, &args.machine.options(), args.vm);
+    let options = Options {
+        disks_mib: scenarios::DISKS_MIB.to_vec(),
+        ..args.machine.options()
+    };
+    let passed = softroce::suite::run_all(&chosen, &options, args.vm)?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

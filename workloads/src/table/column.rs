@@ -158,6 +158,7 @@ impl Column {
 }
 
 /// The cell of a time, given in units of which a second has `per_second`.
+#[cfg(feature = "parquet")]
 pub(super) fn time_cell(value: i64, per_second: i64) -> Result<u32, &'static str> {
     u32::try_from(value.div_euclid(per_second)).map_err(|_| "is before 1970 or after February 2106")
 }

@@ -4,8 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use parquet::errors::ParquetError;
-
 use super::{Column, MAX_ROWS};
 
 /// A name of a table that names neither a file nor a generator.
@@ -156,7 +154,18 @@ pub enum TableError {
         /// Its first bytes.
         begins: String,
     },
+    /// A Parquet file, and a build that reads none.
+    #[error(
+        "{}: a Parquet file, which this build does not read; build gpuvm with `--features parquet` (`./run` does so where a file's name ends in .parquet), or write the table as CSV",
+        path.display()
+    )]
+    #[cfg(not(feature = "parquet"))]
+    ParquetLeftOut {
+        /// The file.
+        path: PathBuf,
+    },
     /// A Parquet file that is cut off, damaged, or of a kind that is not supported.
+    #[cfg(feature = "parquet")]
     #[error(
         "{}: the Parquet file cannot be read: it is truncated, damaged or packed in a way that is not supported (snappy, zstd, gzip and none are); fetch or write it again",
         path.display()
@@ -165,7 +174,7 @@ pub enum TableError {
         /// The file.
         path: PathBuf,
         /// What Parquet's decoder says.
-        source: ParquetError,
+        source: parquet::errors::ParquetError,
     },
     /// More rows than a table can have.
     #[error("{}: {rows} rows, at most {MAX_ROWS} are supported; split the file", path.display())]

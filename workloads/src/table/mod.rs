@@ -20,6 +20,7 @@ mod column;
 mod csv;
 mod error;
 mod generate;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod queries;
 mod spec;
@@ -28,6 +29,7 @@ pub use column::{Cell, Column, Value, ZONE_MAX};
 pub use csv::write_csv;
 pub use error::{Place, TableError, TableSpecError};
 pub use generate::generate;
+#[cfg(feature = "parquet")]
 pub use parquet::write_parquet;
 pub use queries::{Answer, Filter, GROUPS_MAX, Grouping, Query, SUMS_MAX, Totals, queries};
 pub use spec::TableSpec;

@@ -25,9 +25,6 @@ use super::column::{Kind, time_cell};
 use super::{Column, MAX_ROWS, Place, TableError, Trips, listed};
 use crate::graph::source::shown;
 
-/// How a file begins and ends.
-pub(super) const MAGIC: &[u8] = b"PAR1";
-
 /// Values that are decoded at a time.
 const BATCH_ROWS: usize = 1 << 14;
 

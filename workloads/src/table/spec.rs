@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{MAX_ROWS, TableError, TableSpecError, Trips, csv, generate, parquet};
+use super::{MAX_ROWS, TableError, TableSpecError, Trips, csv, generate};
 use crate::graph::source::shown;
 
 /// A table by name: a file, or `trips:ROWS`.
@@ -36,6 +36,9 @@ impl TableSpec {
     }
 }
 
+/// What a Parquet file begins with.
+const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
+
 fn load_file(path: &Path) -> Result<Trips, TableError> {
     let failed = |source| TableError::Open {
         path: path.to_owned(),
@@ -52,8 +55,11 @@ fn load_file(path: &Path) -> Result<Trips, TableError> {
     if begins.is_empty() {
         return Err(TableError::Empty { path: path.to_owned() });
     }
-    if begins == parquet::MAGIC {
-        return parquet::read(path, file);
+    if begins == PARQUET_MAGIC {
+        #[cfg(feature = "parquet")]
+        return super::parquet::read(path, file);
+        #[cfg(not(feature = "parquet"))]
+        return Err(TableError::ParquetLeftOut { path: path.to_owned() });
     }
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("parquet")) {
         return Err(TableError::NotParquet {

@@ -134,9 +134,7 @@ impl Node {
         let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
         let lease = session.grants.remove(&grant).and_then(|granted| granted.lease);
         let lease = lease.ok_or((Reason::NoSuchGrant, 0))?;
-        let bytes = lease.bytes();
-        session.granted_bytes -= bytes;
-        self.shared.uncount_grants(1, bytes);
+        session.granted_bytes -= lease.bytes();
         Ok(Job::Release {
             session: number,
             request,
@@ -221,16 +219,13 @@ impl Node {
         session.busy = None;
         let outcome = match done {
             Done::Made { made, .. } => made.map(|lease| {
-                self.shared.count_grant(lease.bytes());
                 let grant = session.next_grant;
                 session.next_grant += 1;
                 Some(session.keep(grant, lease, session.sealable))
             }),
             Done::Sealed { sealed, grant, .. } => {
-                if sealed.is_err()
-                    && let Some(lost) = session.grants.remove(&grant)
-                {
-                    self.shared.uncount_grants(1, lost.bytes);
+                if sealed.is_err() {
+                    session.grants.remove(&grant);
                 }
                 sealed.map(|lease| {
                     let place = session.keep(grant, lease, false);

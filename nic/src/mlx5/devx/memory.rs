@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::rdma_sys as sys;
 use parking_lot::Mutex;
-use rdma_mummy_sys as sys;
 
 use super::{PAGE, from_status, last_error, library};
 use crate::NicError;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use gpuvm_nic::mlx5::dv;
-use rdma_mummy_sys as sys;
+use gpuvm_nic::rdma_sys as sys;
 
 use super::{MAC, UDP_SOURCE};
 use crate::control::enter;
@@ -20,12 +20,12 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut sys::ibv_pd, wanted: *mut sys::i
     pointer(|| {
         enter("ibv_create_ah")?;
         let context = crate::verbs::domain_of("ibv_create_ah", pd)?;
-        // SAFETY: the caller's promise; every bit pattern of the union is 16 bytes.
-        let (wanted, to) = unsafe { (&*wanted, (*wanted).grh.dgid.raw) };
+        // SAFETY: the caller's promise.
+        let wanted = unsafe { &*wanted };
         if wanted.port_num != 1 || wanted.is_global == 0 || usize::from(wanted.grh.sgid_index) >= gids().len() {
             return Err(libc::EINVAL);
         }
-        if !gids().iter().any(|(gid, _)| *gid == to) {
+        if !gids().iter().any(|(gid, _)| *gid == wanted.grh.dgid.raw) {
             return Err(libc::ETIMEDOUT);
         }
         // SAFETY: all zero bytes are a valid ibv_ah: null pointers and numbers.

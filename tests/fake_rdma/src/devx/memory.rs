@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 use gpuvm_nic::Pages;
 use gpuvm_nic::mlx5::dv;
-use rdma_mummy_sys as sys;
+use gpuvm_nic::rdma_sys as sys;
 
 use super::next_number;
 use crate::control::{called, enter};

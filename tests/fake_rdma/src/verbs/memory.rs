@@ -5,8 +5,8 @@ use std::fs;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
+use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Access, Nic, NicError};
-use rdma_mummy_sys as sys;
 
 use super::domain_of;
 use crate::control::{breach, enter};

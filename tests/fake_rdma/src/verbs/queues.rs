@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::mem::zeroed;
 
 use gpuvm_nic::mlx5::dv;
+use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Nic, QueueAttributes, QueueMemory, QueuePairState, QueueRings};
-use rdma_mummy_sys as sys;
 
 use super::memory::errno_of;
 use super::{DEPTH_MAX, ENTRIES_MAX, LID, MTU, READS_MAX, gids};
@@ -75,8 +75,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         }
         // SAFETY: all zero bytes are a valid ibv_cq_ex: null pointers and numbers.
         let mut made: Box<sys::ibv_cq_ex> = Box::new(unsafe { zeroed() });
-        made.context = context;
-        made.cqe = entries as c_int - 1;
+        made.cq.context = context;
+        made.cq.cqe = entries as c_int - 1;
         let made = Box::into_raw(made);
         let kind = Kind::CompletionQueue(CompletionQueue { ring, record, entries });
         let mut needs = vec![context.addr()];
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         let depth = wanted.cap.max_send_wr;
         if wanted.comp_mask & !(QP_PD | QP_SEND_OPS) != 0
             || wanted.comp_mask & QP_PD == 0
-            || wanted.qp_type != sys::ibv_qp_type::IBV_QPT_RC
+            || wanted.qp_type != sys::IBV_QPT_RC
             || !(1..=DEPTH_MAX).contains(&depth)
         {
             return Err(libc::EINVAL);
@@ -254,8 +254,7 @@ fn check_path(wanted: &sys::ibv_qp_attr) -> Outcome<()> {
     if usize::from(path.grh.sgid_index) >= gids.len() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: every bit pattern of the union is 16 bytes.
-    let to = unsafe { path.grh.dgid.raw };
+    let to = path.grh.dgid.raw;
     match gids.iter().any(|(gid, _)| *gid == to) {
         true => Ok(()),
         false => Err(libc::ETIMEDOUT),

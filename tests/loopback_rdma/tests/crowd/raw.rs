@@ -6,8 +6,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use gpuvm_memory_node::{CompletionStatus, HostQueue, Request};
-use rdma_mummy_sys as sys;
-use rdma_mummy_sys::rdma_cm_event_type as kinds;
+use gpuvm_nic::rdma_sys as sys;
 
 /// How long an answer of the fake may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -59,7 +58,7 @@ impl Raw {
             let fd = (*channel).fd;
             libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK);
             let mut id = null_mut();
-            let space = sys::rdma_port_space::RDMA_PS_TCP;
+            let space = sys::RDMA_PS_TCP;
             assert_eq!(sys::rdma_create_id(channel, &mut id, null_mut(), space), 0);
             assert_eq!(sys::rdma_resolve_addr(id, null_mut(), (&raw mut to).cast(), 1000), 0);
             let list = sys::ibv_get_device_list(null_mut());
@@ -70,7 +69,7 @@ impl Raw {
             let completions = sys::ibv_create_cq(context, 256, null_mut(), notices, 0);
             let mut wanted: sys::ibv_qp_init_attr = zeroed();
             (wanted.send_cq, wanted.recv_cq) = (completions, completions);
-            wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+            wanted.qp_type = sys::IBV_QPT_RC;
             let queue = sys::ibv_create_qp(domain, &mut wanted);
             Self {
                 channel,
@@ -84,7 +83,7 @@ impl Raw {
     }
 
     /// The next event that is one of `kinds`, and its private data.
-    fn wait(&self, wanted: &[kinds::Type], limit: Duration) -> Option<(kinds::Type, Vec<u8>)> {
+    fn wait(&self, wanted: &[u32], limit: Duration) -> Option<(u32, Vec<u8>)> {
         let end = Instant::now() + limit;
         loop {
             let mut event = null_mut();
@@ -124,9 +123,9 @@ impl Raw {
             wanted.qp_num = (*self.queue.get()).qp_num;
             assert_eq!(sys::rdma_connect(self.id, &mut wanted), 0);
         }
-        let answers = [kinds::RDMA_CM_EVENT_CONNECT_RESPONSE, kinds::RDMA_CM_EVENT_REJECTED];
+        let answers = [sys::RDMA_CM_EVENT_CONNECT_RESPONSE, sys::RDMA_CM_EVENT_REJECTED];
         match self.wait(&answers, LIMIT) {
-            Some((kinds::RDMA_CM_EVENT_CONNECT_RESPONSE, data)) => Answer::Accepted(data),
+            Some((sys::RDMA_CM_EVENT_CONNECT_RESPONSE, data)) => Answer::Accepted(data),
             Some(_) => Answer::Rejected,
             None => Answer::Nothing,
         }
@@ -134,11 +133,7 @@ impl Raw {
 
     /// Takes the queue pair to ready. False where the node has ended the connection.
     pub fn join(&self) -> bool {
-        let states = [
-            sys::ibv_qp_state::IBV_QPS_INIT,
-            sys::ibv_qp_state::IBV_QPS_RTR,
-            sys::ibv_qp_state::IBV_QPS_RTS,
-        ];
+        let states = [sys::IBV_QPS_INIT, sys::IBV_QPS_RTR, sys::IBV_QPS_RTS];
         let joined = states.into_iter().all(|state| {
             // SAFETY: all zero bytes are valid attributes; identifier and queue pair live.
             unsafe {
@@ -164,15 +159,15 @@ impl Raw {
         unsafe {
             let mut request: sys::ibv_send_wr = zeroed();
             (request.sg_list, request.num_sge) = (&mut place, 1);
-            request.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
-            request.send_flags = sys::ibv_send_flags::IBV_SEND_INLINE.0;
+            request.opcode = sys::IBV_WR_SEND;
+            request.send_flags = sys::IBV_SEND_INLINE;
             sys::ibv_post_send(self.queue.get(), &mut request, &mut null_mut());
         }
     }
 
     /// Waits until the node has ended the connection.
     pub fn wait_for_end(&self, limit: Duration) {
-        let end = self.wait(&[kinds::RDMA_CM_EVENT_DISCONNECTED], limit);
+        let end = self.wait(&[sys::RDMA_CM_EVENT_DISCONNECTED], limit);
         assert!(end.is_some(), "the node keeps a client that breaks rules");
     }
 

@@ -41,10 +41,13 @@ const CASES: [Case; 3] = [
     },
 ];
 
+pub(super) fn prepare() -> Result<(), Error> {
+    CASES
+        .iter()
+        .try_for_each(|case| warm(gpuvm()?, &format!("run {}", case.run)))
+}
+
 pub(super) fn at_nodes(server: &Machine, client: &Machine) -> Result<(), Error> {
-    for case in &CASES {
-        warm(gpuvm()?, &format!("run {}", case.run))?;
-    }
     let address = server.address();
     let at = |port: u32| format!("--memory-node {address}:{port}");
     let (first, second) = (serve(server, "")?, serve(server, "--listen 0.0.0.0:7472")?);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::SHORT;
-use super::programs::{run_test, serve, warm_all};
+use super::programs::{run_test, serve, warm_tests};
 use crate::error::Error;
 use crate::machine::Machine;
 
@@ -41,22 +41,17 @@ const AT_A_NODE: [&str; 6] = [
     "promises::random_programs::words_in_pages_of_4_kib",
 ];
 
+/// What [`suite`] needs.
+pub(super) fn prepare_suite() -> Result<(), Error> {
+    warm_tests(&OVER_THE_DEVICE)
+}
+
 pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
     if machine.is_virtual() {
         // A region of more than 2^32 elements is reserved, not used.
         machine.run("sysctl -q vm.overcommit_memory=1", SHORT)?.success()?;
     }
-    warm_all(&OVER_THE_DEVICE)?;
     run_tests(machine, &OVER_THE_DEVICE, "")
-}
-
-/// The tests of a reset: a request that is left unsent ends one of them after half a minute.
-pub(super) fn reset(machine: &Machine) -> Result<(), Error> {
-    let tests = [
-        "nic::rxe::a_ring_during_a_reset_leaves_no_request_unsent",
-        "nic::rxe::a_pair_that_is_reset_while_it_reads_works_again",
-    ];
-    run_tests(machine, &tests, "")
 }
 
 /// Runs test programs one after the other and shows how long each took.
@@ -71,8 +66,16 @@ fn run_tests(machine: &Machine, names: &[&str], environment: &str) -> Result<(),
     Ok(())
 }
 
+/// The tests of the memory node that look at the device.
+const MEMORY_NODE: [&str; 4] = ["gpuvm_memory_node", "node::rdma::", "node::ends::", "command::serve::"];
+
+/// What [`memory_node`] needs.
+pub(super) fn prepare_memory_node() -> Result<(), Error> {
+    warm_tests(&MEMORY_NODE)
+}
+
 pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
-    for name in ["gpuvm_memory_node", "node::rdma::", "node::ends::", "command::serve::"] {
+    for name in MEMORY_NODE {
         let output = run_test(machine, name, "", "--nocapture", PROGRAM)?;
         let skipped = output.lines.iter().any(|line| line.text.contains("skipped:"));
         super::start::check(!skipped, || format!("tests were skipped:\n{}", output.text()))?;
@@ -80,8 +83,12 @@ pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
     Ok(())
 }
 
+/// What [`at_a_node`] needs.
+pub(super) fn prepare_at_a_node() -> Result<(), Error> {
+    warm_tests(&AT_A_NODE)
+}
+
 pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
-    warm_all(&AT_A_NODE)?;
     let node = serve(server, "--memory 1GiB")?;
     let environment = format!("GPUVM_TEST_NODE={}:7471", server.address());
     run_tests(client, &AT_A_NODE, &environment)?;

@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::SHORT;
-use super::programs::{binary, run_test, warm, warm_all};
+use super::programs::{binary, run_test, warm, warm_tests};
 use super::start::check;
 use crate::error::Error;
 use crate::job::Job;
 use crate::machine::Machine;
 
-/// The machine's disks: one with a file system, one for the log of its writes, one for what such a log makes.
-pub(super) const MIB: [u32; 3] = [64, 512, 64];
+/// The disks of the first machine: one with a file system, one for the log of its writes, one for what such a log makes.
+pub const MIB: [u32; 3] = [64, 512, 64];
 
 /// Bytes of the file: twelve times the memory before it, and its end lies within a block.
 const BYTES: u64 = 768 * 4096 + 1000;
@@ -38,16 +38,20 @@ const FORGETS: &str = "flakey DISK FROM 0 1 1 drop_writes";
 /// Reads and writes fail.
 const BAD: &str = "error";
 
+/// Tests that page files. Not those of simulated disks: they run elsewhere.
+const TESTS: [&str; 2] = ["promises::file_memory::", "promises::mapped_files::"];
+
+pub(super) fn prepare() -> Result<(), Error> {
+    warm_tests(&TESTS)?;
+    warm(binary("file-disks")?, "compile")
+}
+
 pub(super) fn files(machine: &Machine) -> Result<(), Error> {
-    // Not those of simulated disks: they run elsewhere.
-    let tests = ["promises::file_memory::", "promises::mapped_files::"];
-    warm_all(&tests)?;
     let disks = Disks {
         machine,
         program: binary("file-disks")?,
     };
-    warm(disks.program, "compile")?;
-    disks.timed("tests", |disks| disks.tests(&tests))?;
+    disks.timed("tests", Disks::tests)?;
     disks.timed("writes fail", Disks::writes_fail)?;
     disks.timed("the end fails", Disks::end_is_written_again)?;
     disks.timed("all writes fail", Disks::everything_fails)?;
@@ -254,7 +258,7 @@ impl Disks<'_> {
     }
 
     /// The tests that page files, on the disk, by io_uring.
-    fn tests(&self, promises: &[&str]) -> Result<(), Error> {
+    fn tests(&self) -> Result<(), Error> {
         self.make("/dev/nvme0n1", "", Begins::Zeros)?;
         // The tests of the crate put their files into its folder.
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../files");
@@ -263,7 +267,7 @@ impl Disks<'_> {
         let before = "GPUVM_REQUIRE_IO_URING=1 TMPDIR=/mnt/disk env -u GPUVM_TEST_RDMA";
         let skip = "--skip random --skip slots:: --skip streams:: --skip order::";
         run_test(self.machine, "gpuvm_files", before, skip, SHORT * 2)?;
-        for tests in promises {
+        for tests in TESTS {
             run_test(self.machine, tests, before, "", SHORT * 2)?;
         }
         self.sh(&format!("umount {}", folder.display()))?;
@@ -523,16 +527,11 @@ impl Disks<'_> {
         program.job.input().write("loop 3\n")?;
         thread::sleep(Duration::from_millis(1000 + seed % 2000));
         let flushed = program.flushed().max(2);
-        let again = self.machine.boot_again()?;
+        self.machine.boot_again()?;
         // Of the versions that it wrote, the last lines may not have come.
-        let disks = Disks {
-            machine: &again,
-            program: self.program,
-        };
-        disks.sh("mkdir -p /mnt/disk; mount /dev/nvme0n1 /mnt/disk")?;
-        let newer = disks.check(seed, flushed, flushed + 20)?;
+        self.sh("mkdir -p /mnt/disk; mount /dev/nvme0n1 /mnt/disk")?;
+        let newer = self.check(seed, flushed, flushed + 20)?;
         print!("         machine killed behind version {flushed}: {newer}");
-        disks.unmount()?;
-        again.check_kernel()
+        self.unmount()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::SHORT;
 use super::node::searched;
-use super::programs::warm_all;
+use super::programs::{verbs_client, warm_search};
 use super::start::check;
 use crate::error::Error;
 use crate::machine::Machine;
@@ -12,10 +12,14 @@ use crate::machine::Machine;
 /// How long a client may take beside others.
 const BESIDE: Duration = Duration::from_secs(120);
 
+pub(super) fn prepare() -> Result<(), Error> {
+    verbs_client()?;
+    warm_search()
+}
+
 pub(super) fn clients(machine: &Machine) -> Result<(), Error> {
     let (device, address) = (machine.device(), machine.address());
-    let verbs = super::programs::verbs_client()?;
-    warm_all(&[])?;
+    let verbs = verbs_client()?;
     // Each client repeats itself until it is told to stop, so that all of them run during the whole search.
     let read = format!("ib_read_bw -d {device} -F -s 4096 -n 1000");
     let bandwidth = format!("{read} >/tmp/bw & sleep 0.5; timeout 60 {read} {address}; wait $!");

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::SHORT;
-use super::network::dropped;
+use super::network::{self, dropped, netem};
 use super::node::searched;
-use super::programs::{number, run_test, serve, warm_all};
+use super::programs::{number, run_test, serve, warm_search, warm_tests};
 use super::start::check;
 use crate::error::Error;
 use crate::machine::Machine;
@@ -16,8 +16,15 @@ const PROGRAM: Duration = Duration::from_secs(120);
 /// How often a run is repeated that chance may spare.
 const TRIES: u32 = 6;
 
+/// Writes pages that are evicted at once, and reads them back.
+const WRITES: &str = "promises::no_lost_write::a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction";
+
+pub(super) fn prepare() -> Result<(), Error> {
+    warm_tests(&[WRITES])?;
+    warm_search()
+}
+
 pub(super) fn every_word_is_right(server: &Machine, client: &Machine) -> Result<(), Error> {
-    warm_all(&["promises::no_lost_write::"])?;
     let machines = [server, client];
     let address = server.address();
     // Few queue pairs: the connection manager waits seconds for each packet of its own that is lost.
@@ -26,51 +33,39 @@ pub(super) fn every_word_is_right(server: &Machine, client: &Machine) -> Result<
         format!("--memory-node {address}:7471 --queue-pairs 2"),
     );
     let writes = |settings: &str| -> Result<(), Error> {
-        let test = "promises::no_lost_write::a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction";
         let settings = format!("GPUVM_TEST_NODE={address}:7471 {settings}");
         let since = Instant::now();
-        run_test(client, test, &settings, "--exact", PROGRAM)?;
+        run_test(client, WRITES, &settings, "--exact", PROGRAM)?;
         println!("         no write was lost in {:.1} s", since.elapsed().as_secs_f32());
         Ok(())
     };
 
-    network(machines, "loss 1%")?;
+    netem(machines, "loss 1%")?;
     searched(client, 12, &at)?;
     writes("")?;
     lost(machines)?;
 
-    network(machines, "loss 5%")?;
+    netem(machines, "loss 5%")?;
     searched(client, 12, &format!("{at} --rdma-retries 7 --rdma-ack-timeout 11"))?;
     writes("GPUVM_TEST_RETRIES=7 GPUVM_TEST_ACK_TIMEOUT=11")?;
     lost(machines)?;
 
     // So few retries that queue pairs do run into errors.
-    network(machines, "loss 5%")?;
+    netem(machines, "loss 5%")?;
     mended(client, &format!("{at} --rdma-retries 1 --rdma-ack-timeout 11"))?;
     writes("GPUVM_TEST_RETRIES=1 GPUVM_TEST_ACK_TIMEOUT=11")?;
     lost(machines)?;
 
-    network(machines, "delay 2ms reorder 25% 50%")?;
+    netem(machines, "delay 2ms reorder 25% 50%")?;
     searched(client, 12, &at)?;
     writes("")?;
 
-    network(machines, "delay 5ms")?;
+    netem(machines, "delay 5ms")?;
     searched(client, 12, &at)?;
 
+    network::whole(machines)?;
     node.terminate()?;
     node.wait(SHORT)?.success()?;
-    Ok(())
-}
-
-/// Sets what both machines do with the packets they send.
-fn network(machines: [&Machine; 2], how: &str) -> Result<(), Error> {
-    println!("         {how}:");
-    for machine in machines {
-        // A new discipline counts from 0.
-        let command =
-            format!("tc qdisc del dev eth0 root 2>/dev/null; tc qdisc add dev eth0 root netem limit 100000 {how}");
-        machine.run(&command, SHORT)?.success()?;
-    }
     Ok(())
 }
 

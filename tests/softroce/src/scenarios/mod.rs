@@ -1,7 +1,7 @@
 //! What must work over SoftRoCE. A file here is a family of scenarios; each has an entry in [`all`].
 //!
 //! A scenario gets machines that are up and says what it expects of commands on them. Programs of this workspace are
-//! built first, on this machine, by [`crate::built`], and run by their path, which is the same inside:
+//! built before, on this machine, by [`crate::built`], and run by their path, which is the same inside:
 //! `machine.run(&format!("{} --nocapture", program.display()), limit)?.success()?`. Standard output of C programs is
 //! held back in a pipe; `stdbuf -oL` before them makes each line come at once.
 
@@ -21,8 +21,10 @@ mod start;
 
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::suite::{Run, Scenario};
 
+pub use disks::MIB as DISKS_MIB;
 pub use programs::build_ahead;
 
 /// The scenario that runs a client by another library.
@@ -31,165 +33,217 @@ pub const INDEPENDENT: &str = "independent_clients";
 /// How long a command may take that does little; emulated processors are slow.
 const SHORT: Duration = Duration::from_secs(60);
 
-/// Every scenario, in the order in which they run.
+/// Every scenario, in the order in which they run: those that leave a machine without power are last, and where they follow each other the
+/// later one does not need it, or starts it.
 pub fn all() -> Vec<Scenario> {
-    let mut all = checks();
-    all.push(Scenario {
-        name: "speed",
-        what: "prints how fast pages come beside what perftest reaches; slow is no failure, so it runs only where it is named",
-        limit: minutes(6),
-        run: Run::One(speed::table),
-    });
-    all
+    [machines(), programs(), troubles(), without_power()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
-/// Those that run where none is named: what is right or wrong.
-pub fn checks() -> Vec<Scenario> {
-    let mut checks = machines();
-    checks.extend(programs());
-    checks.extend(troubles());
-    checks
+/// Those of these names, in this order. Without names those that run by default, or `everything`.
+///
+/// # Errors
+/// [`Error::Check`] for a name that there is not.
+pub fn chosen(names: &[String], everything: bool) -> Result<Vec<Scenario>, Error> {
+    if names.is_empty() {
+        let wanted = |scenario: &Scenario| everything || scenario.not_by_default.is_none();
+        return Ok(all().into_iter().filter(wanted).collect());
+    }
+    let named = |name: &String| {
+        all().into_iter().find(|scenario| scenario.name == name).ok_or_else(|| {
+            let there: Vec<_> = all().iter().map(|scenario| scenario.name).collect();
+            Error::Check(format!("there is no scenario {name}; there are: {}", there.join(", ")))
+        })
+    };
+    names.iter().map(named).collect()
 }
 
-const fn minutes(count: u64) -> Duration {
-    Duration::from_secs(60 * count)
+fn scenario(name: &'static str, minutes: u64, run: Run, what: &'static str) -> Scenario {
+    Scenario {
+        name,
+        what,
+        limit: Duration::from_secs(60 * minutes),
+        not_by_default: None,
+        prepare: || Ok(()),
+        run,
+    }
+}
+
+impl Scenario {
+    fn prepared_by(self, prepare: fn() -> Result<(), Error>) -> Self {
+        Self { prepare, ..self }
+    }
+
+    fn not_by_default(self, why: &'static str) -> Self {
+        Self {
+            not_by_default: Some(why),
+            ..self
+        }
+    }
 }
 
 /// What the machines and their network can do.
 fn machines() -> Vec<Scenario> {
+    const OF_LINUX: &str = "it tries Linux and other programs, which gpuvm does not change";
+    const OF_THE_HARNESS: &str = "it tries the harness, which every other scenario uses";
     vec![
-        Scenario {
-            name: "boot",
-            what: "a machine starts, its RDMA device is active and visible to libibverbs",
-            limit: minutes(2),
-            run: Run::One(start::device_is_active),
-        },
-        Scenario {
-            name: "commands",
-            what: "commands run side by side, are killed with what they started, and see the caller's files",
-            limit: minutes(2),
-            run: Run::One(start::commands),
-        },
-        Scenario {
-            name: "power_cut",
-            what: "a machine that is killed ends what waits for it, with an error that says so",
-            limit: minutes(2),
-            run: Run::OneVirtual(start::power_cut),
-        },
-        Scenario {
-            name: "perftest",
-            what: "ib_read_bw reads through the RDMA device of one machine",
-            limit: minutes(3),
-            run: Run::One(perftest::read_bandwidth),
-        },
-        Scenario {
-            name: "rping_two_machines",
-            what: "two machines exchange RDMA reads and writes over a connection by the connection manager",
-            limit: minutes(3),
-            run: Run::Two(network::rping),
-        },
-        Scenario {
-            name: "power_back",
-            what: "a machine that lost its power is started again and is reached by the other",
-            limit: minutes(3),
-            run: Run::Two(network::power_back),
-        },
-        Scenario {
-            name: "netem",
-            what: "the same with 1 % of all packets lost both ways",
-            limit: minutes(5),
-            run: Run::Two(network::rping_with_loss),
-        },
+        scenario(
+            "boot",
+            2,
+            Run::One(start::device_is_active),
+            "a machine starts, its RDMA device is active and visible to libibverbs",
+        )
+        .not_by_default(OF_LINUX),
+        scenario(
+            "commands",
+            2,
+            Run::One(start::commands),
+            "commands run side by side, are killed with what they started, and see the caller's files",
+        )
+        .not_by_default(OF_THE_HARNESS),
+        scenario(
+            "perftest",
+            3,
+            Run::One(perftest::read_bandwidth),
+            "ib_read_bw reads through the RDMA device of one machine",
+        )
+        .not_by_default(OF_LINUX),
+        scenario(
+            "rping_two_machines",
+            3,
+            Run::Two(network::rping),
+            "two machines exchange RDMA reads and writes over a connection by the connection manager",
+        )
+        .not_by_default(OF_LINUX),
+        scenario(
+            "netem",
+            5,
+            Run::Two(network::rping_with_loss),
+            "the same with 1 % of all packets lost both ways",
+        )
+        .not_by_default(OF_LINUX),
+        scenario(
+            "power_back",
+            3,
+            Run::Two(network::power_back),
+            "a machine that lost its power is started again and is reached by the other",
+        )
+        .not_by_default(OF_THE_HARNESS),
     ]
 }
 
 /// What this workspace's programs do where nothing goes wrong.
 fn programs() -> Vec<Scenario> {
     vec![
-        Scenario {
-            name: "device_suite",
-            what: "the tests of the library hold over the RDMA device",
-            limit: minutes(8),
-            run: Run::One(device::suite),
-        },
-        Scenario {
-            name: "reset",
-            what: "a queue pair that is reset amid requests and rings leaves no later request unsent",
-            limit: minutes(3),
-            run: Run::One(device::reset),
-        },
-        Scenario {
-            name: "memory_node_unit",
-            what: "the tests of the memory node hold over the RDMA device",
-            limit: minutes(4),
-            run: Run::One(device::memory_node),
-        },
-        Scenario {
-            name: "bfs_two_machines",
-            what: "a search pages from memory nodes on another machine, and only with their secret",
-            limit: minutes(5),
-            run: Run::Two(node::bfs),
-        },
-        Scenario {
-            name: "apps_two_machines",
-            what: "applications page from memory nodes on another machine: a graph, a stencil that writes, an embedding table",
-            limit: minutes(3),
-            run: Run::Two(apps::at_nodes),
-        },
-        Scenario {
-            name: "device_suite_at_a_node",
-            what: "tests of the library hold with their regions at a memory node",
-            limit: minutes(8),
-            run: Run::Two(device::at_a_node),
-        },
-        Scenario {
-            name: "ranks_at_a_node",
-            what: "ranks of MPI share regions at a memory node on another machine; one that is killed ends its job, and the next one has room",
-            limit: minutes(6),
-            run: Run::Two(ranks::at_a_node),
-        },
-        Scenario {
-            name: "ranks_on_two_machines",
-            what: "ranks of MPI on two machines page from one memory node; a rank that is killed, or a machine without power, ends their job in time",
-            limit: minutes(8),
-            run: Run::Two(ranks_apart::on_two_machines),
-        },
+        scenario(
+            "device_suite",
+            8,
+            Run::One(device::suite),
+            "the tests of the library hold over the RDMA device",
+        )
+        .prepared_by(device::prepare_suite),
+        scenario(
+            "memory_node_unit",
+            4,
+            Run::One(device::memory_node),
+            "the tests of the memory node hold over the RDMA device",
+        )
+        .prepared_by(device::prepare_memory_node),
+        scenario(
+            "bfs_two_machines",
+            5,
+            Run::Two(node::bfs),
+            "a search pages from memory nodes on another machine, and only with their secret",
+        )
+        .prepared_by(programs::warm_search),
+        scenario(
+            "apps_two_machines",
+            3,
+            Run::Two(apps::at_nodes),
+            "applications page from memory nodes on another machine: a graph, a stencil that writes, an embedding table",
+        )
+        .prepared_by(apps::prepare),
+        scenario(
+            "device_suite_at_a_node",
+            8,
+            Run::Two(device::at_a_node),
+            "tests of the library hold with their regions at a memory node",
+        )
+        .prepared_by(device::prepare_at_a_node),
+        scenario(
+            "ranks_at_a_node",
+            6,
+            Run::Two(ranks::at_a_node),
+            "ranks of MPI share regions at a memory node on another machine; one that is killed ends its job, and the next one has room",
+        )
+        .prepared_by(ranks::prepare),
     ]
 }
 
 /// What they do where something goes wrong or others use the device.
 fn troubles() -> Vec<Scenario> {
     vec![
-        Scenario {
-            name: "loss",
-            what: "every word is right over networks that lose, delay and reorder packets",
-            limit: minutes(6),
-            run: Run::Two(loss::every_word_is_right),
-        },
-        Scenario {
-            name: "node_killed",
-            what: "a kernel whose memory node dies ends in time, and what it wrote can be saved",
-            limit: minutes(5),
-            run: Run::Two(node::killed),
-        },
-        Scenario {
-            name: "replica_node_killed",
-            what: "a kernel whose pages have two memory nodes goes on when one dies, which is taken back, and then the other may die",
-            limit: minutes(3),
-            run: Run::One(node::replica_killed),
-        },
-        Scenario {
-            name: INDEPENDENT,
-            what: "perftest, rping and a client of another library use the device while a search pages over it",
-            limit: minutes(5),
-            run: Run::One(independent::clients),
-        },
-        Scenario {
-            name: "files_on_disks",
-            what: "what a flush stored outlives a loss of power, and disks that fail lose nothing: NVMe, ext4, device mapper",
-            limit: minutes(5),
-            run: Run::Disks(&disks::MIB, disks::files),
-        },
+        scenario(
+            "loss",
+            6,
+            Run::Two(loss::every_word_is_right),
+            "every word is right over networks that lose, delay and reorder packets",
+        )
+        .prepared_by(loss::prepare),
+        scenario(
+            "replica_node_killed",
+            3,
+            Run::One(node::replica_killed),
+            "a kernel whose pages have two memory nodes goes on when one dies, which is taken back, and then the other may die",
+        )
+        .prepared_by(node::prepare_deaths),
+        scenario(
+            INDEPENDENT,
+            5,
+            Run::One(independent::clients),
+            "perftest, rping and a client of another library use the device while a search pages over it",
+        )
+        .prepared_by(independent::prepare),
+    ]
+}
+
+/// Those that cut the power of a machine.
+fn without_power() -> Vec<Scenario> {
+    vec![
+        scenario(
+            "node_killed",
+            5,
+            Run::Two(node::killed),
+            "a kernel whose memory node dies ends in time, and what it wrote can be saved",
+        )
+        .prepared_by(node::prepare_deaths),
+        scenario(
+            "ranks_on_two_machines",
+            8,
+            Run::Two(ranks_apart::on_two_machines),
+            "ranks of MPI on two machines page from one memory node; a rank that is killed, or a machine without power, ends their job in time",
+        )
+        .prepared_by(ranks_apart::prepare),
+        // By now the second machine has no power, and this one does not need it.
+        scenario(
+            "files_on_disks",
+            5,
+            Run::OneVirtual(disks::files),
+            "what a flush stored outlives a loss of power, and disks that fail lose nothing: NVMe, ext4, device mapper",
+        )
+        .prepared_by(disks::prepare),
+        scenario(
+            "power_cut",
+            2,
+            Run::OneVirtual(start::power_cut),
+            "a machine that is killed ends what waits for it, with an error that says so",
+        )
+        .not_by_default("it tries the harness, and node_killed cuts the power, too"),
+        scenario("speed", 6, Run::One(speed::table), "prints how fast pages come beside what perftest reaches")
+            .prepared_by(speed::prepare)
+            .not_by_default("it measures: slow is no failure"),
     ]
 }
 
@@ -211,5 +265,33 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn what_runs_by_default_and_what_is_asked_for() {
+        let names = |scenarios: Vec<Scenario>| scenarios.iter().map(|scenario| scenario.name).collect::<Vec<_>>();
+        let default = names(chosen(&[], false).unwrap());
+        for name in [
+            "boot",
+            "commands",
+            "power_cut",
+            "perftest",
+            "rping_two_machines",
+            "power_back",
+            "netem",
+            "speed",
+        ] {
+            assert!(!default.contains(&name), "{name}");
+        }
+        // A machine has no power behind these, so that nothing else is behind them.
+        assert!(default.ends_with(&["node_killed", "ranks_on_two_machines", "files_on_disks"]));
+        assert_eq!(names(chosen(&[], true).unwrap()), names(all()));
+        let asked = ["speed", "boot"].map(str::to_owned);
+        assert_eq!(names(chosen(&asked, false).unwrap()), asked);
+        let error = chosen(&["boots".to_owned()], false).err().unwrap().to_string();
+        assert!(
+            error.contains("no scenario boots") && error.contains("power_cut"),
+            "{error}"
+        );
     }
 }

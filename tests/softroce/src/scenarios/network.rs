@@ -17,26 +17,41 @@ pub(super) fn power_back(server: &Machine, client: &Machine) -> Result<(), Error
     let address = server.address();
     let refused = client.run(&format!("timeout 5 rping -c -a {address} -C 1"), SHORT)?;
     check(refused.code != 0, || "a machine without power answers".to_owned())?;
-    let again = server.boot_again()?;
-    exchange(&again, client, 2, SHORT)?;
-    again.check_kernel()
+    server.boot_again()?;
+    exchange(server, client, 2, SHORT)
 }
 
 pub(super) fn rping_with_loss(server: &Machine, client: &Machine) -> Result<(), Error> {
     let machines = [server, client];
-    for machine in machines {
-        machine
-            .run("tc qdisc replace dev eth0 root netem loss 1%", SHORT)?
-            .success()?;
-    }
+    netem(machines, "loss 1%")?;
     // Few enough that chance may spare them all: again then.
     for _ in 0..12 {
         exchange(server, client, 40, Duration::from_secs(120))?;
         if dropped(server)? > 0 && dropped(client)? > 0 {
-            return Ok(());
+            return whole(machines);
         }
     }
     Err(Error::Check("no packet was lost: netem does nothing".to_owned()))
+}
+
+/// Sets what both machines do with the packets they send.
+pub(super) fn netem(machines: [&Machine; 2], how: &str) -> Result<(), Error> {
+    println!("         {how}:");
+    // A new discipline counts from 0.
+    on_both(
+        machines,
+        &format!("tc qdisc del dev eth0 root 2>/dev/null; tc qdisc add dev eth0 root netem limit 100000 {how}"),
+    )
+}
+
+/// Both machines send their packets as they are.
+pub(super) fn whole(machines: [&Machine; 2]) -> Result<(), Error> {
+    on_both(machines, "tc qdisc del dev eth0 root")
+}
+
+fn on_both(machines: [&Machine; 2], command: &str) -> Result<(), Error> {
+    let run = |machine: &Machine| machine.run(command, SHORT)?.success().map(drop);
+    machines.into_iter().try_for_each(run)
 }
 
 /// Sends so many pings, which the server fetches by RDMA READ and answers by RDMA WRITE; `-V` compares the data.

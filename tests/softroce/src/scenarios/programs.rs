@@ -120,15 +120,18 @@ pub(super) fn warm(program: &Path, arguments: &str) -> Result<(), Error> {
     }
 }
 
-/// Compiles the kernels of `gpuvm run bfs` and of the tests named. Before a machine uses any: it keeps the
-/// listing of a folder that it has seen, and would not find what this machine adds to the cache later.
-pub(super) fn warm_all(names: &[&str]) -> Result<(), Error> {
-    warm(gpuvm()?, "run bfs kron:8 --memory 25%")?;
+/// Compiles the kernels of `gpuvm run bfs`.
+pub(super) fn warm_search() -> Result<(), Error> {
+    warm(gpuvm()?, "run bfs kron:8 --memory 25%")
+}
+
+/// Compiles the kernels of tests, named as in [`test`].
+pub(super) fn warm_tests(names: &[&str]) -> Result<(), Error> {
     names.iter().try_for_each(|tests| warm(test(tests)?, split(tests).1))
 }
 
 /// Runs tests, named as in [`test`]; `before` is put before the program, such as variables of its
-/// environment, `options` after it. Its kernels come from the cache: see [`warm_all`].
+/// environment, `options` after it. Its kernels come from the cache: see [`warm_tests`].
 pub(super) fn run_test(
     machine: &Machine,
     tests: &str,

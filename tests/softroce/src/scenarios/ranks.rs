@@ -56,7 +56,7 @@ fn mpirun(ranks: u32, arguments: &str) -> Result<String, Error> {
     ))
 }
 
-pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
+pub(super) fn prepare() -> Result<(), Error> {
     // The same kernels over the software NIC.
     for app in [
         &format!("pagerank {GRAPH} --iterations 1"),
@@ -64,6 +64,10 @@ pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error>
     ] {
         warm(program()?, &format!("{app} --transport soft --memory 1MiB --workers 1"))?;
     }
+    Ok(())
+}
+
+pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
     let node = serve(server, NODE)?;
     let at = format!("--memory-node {}:7471 --workers 1 --memory 512KiB", server.address());
     let pagerank = |iterations| format!("pagerank {GRAPH} --iterations {iterations} {at} --check");

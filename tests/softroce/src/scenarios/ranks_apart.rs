@@ -21,9 +21,23 @@ const PORT: u16 = 2222;
 /// The options of all jobs' ranks.
 const RANK: &str = "--workers 1 --memory 512KiB";
 
-pub(super) fn on_two_machines(here: &Machine, there: &Machine) -> Result<(), Error> {
+pub(super) fn prepare() -> Result<(), Error> {
     let pagerank = format!("pagerank {GRAPH} --iterations 1 {RANK} --check");
     warm(program()?, &format!("{pagerank} --transport soft"))?;
+    let file = graph_file()?;
+    if file.is_file() {
+        return Ok(());
+    }
+    tools::output(
+        gpuvm()?,
+        &["convert", "kron:12", &file.to_string_lossy()],
+        Path::new("/"),
+    )
+    .map(drop)
+}
+
+pub(super) fn on_two_machines(here: &Machine, there: &Machine) -> Result<(), Error> {
+    let pagerank = format!("pagerank {GRAPH} --iterations 1 {RANK} --check");
     let graph = graph_file()?;
     let ssh = let_in(here, there)?;
 
@@ -103,12 +117,7 @@ fn let_in(here: &Machine, there: &Machine) -> Result<Job, Error> {
 
 /// A small graph as a file that both machines see.
 fn graph_file() -> Result<PathBuf, Error> {
-    let file = program()?.with_file_name("kron12.gcsr");
-    if !file.is_file() {
-        let file = file.to_string_lossy();
-        tools::output(gpuvm()?, &["convert", "kron:12", &file], Path::new("/"))?;
-    }
-    Ok(file)
+    Ok(program()?.with_file_name("kron12.gcsr"))
 }
 
 /// Runs a job, which rank 0 compares with itself alone, and returns what it said.

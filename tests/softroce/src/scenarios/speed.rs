@@ -26,6 +26,11 @@ struct Figures {
     fault_us: Vec<f64>,
 }
 
+pub(super) fn prepare() -> Result<(), Error> {
+    warm(gpuvm()?, "bench faults --pages 64 --frames 16")?;
+    warm(gpuvm()?, "bench latency --faults 64")
+}
+
 pub(super) fn table(machine: &Machine) -> Result<(), Error> {
     measure(machine, 2, 3)?;
     if machine.is_virtual() {
@@ -43,8 +48,6 @@ pub(super) fn table(machine: &Machine) -> Result<(), Error> {
 
 fn measure(machine: &Machine, cpus: u32, rounds: u32) -> Result<(), Error> {
     let program = gpuvm()?;
-    warm(program, "bench faults --pages 64 --frames 16")?;
-    warm(program, "bench latency --faults 64")?;
     let over = format!("--transport rxe --rdma-device {}", machine.device());
     let ours = |arguments: &str| -> Result<serde_json::Value, Error> {
         let command = format!("{} {arguments} {over}", program.display());

@@ -19,13 +19,16 @@ pub(super) fn device_is_active(machine: &Machine) -> Result<(), Error> {
         format!("libibverbs does not see {device} active: {devices}")
     })?;
     if machine.is_virtual() {
-        let mtu = machine.run("cat /sys/class/net/dummy0/mtu", SHORT)?.success()?.text();
-        check(mtu.trim() == "4500", || format!("dummy0 has an MTU of {mtu}"))?;
+        let mtu = format!("cat /sys/class/net/$(cat /sys/class/infiniband/{device}/parent)/mtu");
+        let mtu = machine.run(&mtu, SHORT)?.success()?.text();
+        check(mtu.trim() == "4500", || {
+            format!("its network device has an MTU of {mtu}")
+        })?;
         let limit = machine.run("ulimit -l", SHORT)?.success()?.text();
         check(limit.trim() == "unlimited", || {
             format!("memory may be locked up to {limit}")
         })?;
-        let pages = "echo 8 > /proc/sys/vm/nr_hugepages && cat /proc/sys/vm/nr_hugepages";
+        let pages = "cd /proc/sys/vm && echo 8 > nr_hugepages && cat nr_hugepages && echo 0 > nr_hugepages";
         let pages = machine.run(pages, SHORT)?.success()?.text();
         check(pages.trim() == "8", || format!("{pages} of 8 huge pages can be had"))?;
     }
