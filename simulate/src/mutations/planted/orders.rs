@@ -38,7 +38,7 @@ planted! {
         MLX5 READ_COMPLETION => "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_gpu(";
     "handed-over-without-release", Orders(4), Random, &["DoorbellAheadOfRequest", "RecordAheadOfRequest", "operation error"],
     "requests come before their hand-over to who rings":
-        // The pause lets another ring for it.
+        // The pause lets another lane ring for these requests.
         QUEUE "st_release_gpu(&s->written, first + count_);" => "st_relaxed_gpu(&s->written, first + count_);\n    sleep_ns(500);";
     "second-look-before-the-unlock", Orders(5), Random, STUCK, RINGER:
         QUEUE SECOND_LOOK => "        if (ld_relaxed_gpu(&s->written) == written) return;";

@@ -14,18 +14,20 @@ planted! {
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n" => "",
         VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n" => "";
     "loan-looked-at-before-the-count", Victims(3), Victims, LATE, "a writer is counted before it looks at the loan":
+        // The pause lets the lender end the loan between the look and the count.
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n"
             => "    bool lent = is_lent(victims, slot);\n    __nanosleep(500);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
         VICTIM "    bool lent = is_lent(victims, slot);\n    if (lent)\n" => "    if (lent)\n";
     "count-and-look-in-no-order", Victims(3), Victims, LATE,
     "the count and the look at the loan are in one order with the lender's end of it and its look at the count":
+        // The pause lets the lender end the loan. It breaks nothing while the fence is there.
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n"
             => "    __nanosleep(3000);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
         VICTIM "    fence_sc_gpu();\n" => "";
     "copied-past-the-loan", Victims(3), Victims, LATE, "nobody copies to memory whose loan has ended":
         VICTIM "bool lent = is_lent(victims, slot);\n    if (lent)\n" => "bool lent = true;\n    if (lent)\n";
-    // The pause lets the lender go on before the bytes are there.
     "writer-gone-before-its-bytes", Victims(4), Victims, LATE, "a writer's bytes come before it is counted out":
+        // The pause lets the lender go on before the bytes are there.
         VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n"
             => "    atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);\n    __nanosleep(1000);\n";
     "writer-never-gone", Victims(4), Victims, &["has writers long after its loan has ended"],
