@@ -80,8 +80,9 @@ planted! {
         VICTIM "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n"
             => "    sleep_ns(1000);\n    st_relaxed_gpu(word, left);\n";
     "displaced-from-another-slot", Victims(15), Victims, TWICE, "the page that a slot is said to have may be elsewhere by now":
-        VICTIM "    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;\n"
-            => "    if (state_of(seen) != kAbsent) return false;\n";
+        // The pause lets the page go elsewhere.
+        VICTIM "    u64 seen = ld_relaxed_gpu(word);\n    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;\n"
+            => "    sleep_ns(1000);\n    u64 seen = ld_relaxed_gpu(word);\n    if (state_of(seen) != kAbsent) return false;\n";
     "copy-of-a-mirror-believed", Victims(12), Mirror, NOT_ITS_BYTES,
     "whoever copied from a chunk's copy looks whether the chunk's entry names it still":
         MIRROR "bool same = ld_relaxed_sys(mirrored.entry) == mirrored.copy;" => "bool same = true;";
