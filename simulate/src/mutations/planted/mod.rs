@@ -2,8 +2,13 @@
 
 use super::Mutation;
 
-/// A list of mutations, each: name, rule's number, workload (`under` faults, `with` a setting), how it shows, the rule: header, text and
-/// what takes its place.
+/// A list of mutations. Each is written so, where `under` (faults) and `with` (a setting) may be left out:
+///
+/// ```text
+/// "its name", List(the rule's number in it), Workload under "faults" with Setting, how it shows, "the rule that it breaks":
+///     HEADER "text that is there once" => "what takes its place",
+///     HEADER "another text" => "what takes its place";
+/// ```
 macro_rules! planted {
     ($($name:literal, $origin:ident($number:literal), $workload:ident $(under $faults:literal)? $(with $setting:ident)?, $seen:expr,
         $rule:tt: $($header:ident $from:tt => $to:tt),*;)*) => {
