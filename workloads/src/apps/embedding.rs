@@ -11,10 +11,11 @@ use gpuvm::{Buffer, Kernel, LaunchConfig};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare, require_memory};
+use super::error::{AppError, Step, compare};
 use super::space::{Space, Use, Way, finish};
 use super::{App, Array, Loaded};
 use crate::graph::generate::stream;
+use crate::input::require_memory;
 
 /// Blocks of 128 threads of a multiprocessor, by the kernel's bounds.
 const BLOCKS: u32 = 4;
@@ -61,7 +62,9 @@ impl EmbeddingShape {
             let what = format!("an embedding table of {self:?}: {fault}");
             return Err(AppError::Input { what });
         }
-        require_memory(4 * (self.rows * self.columns + self.bags * self.bag_ids))
+        Ok(require_memory(
+            4 * (self.rows * self.columns + self.bags * self.bag_ids),
+        )?)
     }
 
     /// Four neighbouring columns of the table, counted row by row.
