@@ -156,15 +156,6 @@ impl Embedding {
     }
 }
 
-/// The kernel `sum_bags` of `embedding.cu`, and the launch that fills the GPU.
-///
-/// # Errors
-/// The compiler's.
-pub fn sum_bags(space: &Space) -> Result<(Kernel, LaunchConfig), AppError> {
-    let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
-    Ok((kernel, space.whole_gpu(BLOCKS, 0)))
-}
-
 impl App for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
@@ -191,11 +182,11 @@ impl App for Embedding {
                 reason: "a bag's rows lie anywhere in the table".to_owned(),
             });
         }
-        let (kernel, config) = sum_bags(space)?;
+        let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
         Ok(Box::new(Work {
             app: self,
             kernel,
-            config,
+            config: space.whole_gpu(BLOCKS, 0),
             table: space.array("table", Use::Read, &self.table)?,
             ids: space.upload(&self.ids)?,
             sums: space.buffer(self.shape.bags * self.shape.columns / 4)?,
