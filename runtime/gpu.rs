@@ -38,7 +38,6 @@ mod lender;
 mod loans;
 mod machines;
 mod meters;
-mod mirrors;
 mod page_table;
 mod pool;
 mod read_costs;
@@ -56,7 +55,6 @@ pub(crate) use guards::{GuardAddresses, Guards};
 pub(crate) use launcher::{Job, Named};
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;
-pub(crate) use mirrors::{Mirror, Mirrors};
 pub(crate) use page_table::PageTable;
 use pool::FramePool;
 pub use read_costs::ReadCosts;
@@ -135,8 +133,6 @@ pub(crate) struct PagedGpu {
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,
-    /// None where no second path leads to homes.
-    mirrors: Option<Mirrors>,
     /// Host memory before files; none where they are mapped.
     tier: Option<Tier>,
     regions: RegionTable,
@@ -245,11 +241,6 @@ impl PagedGpu {
     /// Where clean pages go that leave their frames; none where they are dropped.
     pub fn victims(&self) -> Option<&Victims> {
         self.victims.as_ref()
-    }
-
-    /// Chunks that neighbours' copy engines bring; none where no second path leads to homes.
-    pub fn mirrors(&self) -> Option<&Mirrors> {
-        self.mirrors.as_ref()
     }
 
     /// What kernels use of the device library: `FEATURE_*`.

@@ -233,7 +233,7 @@ impl RegionInner {
             pad: 0,
             homes_reciprocal: layout::reciprocal(stripes.len() as u32),
             victims: self.victims_on(on).map_or(0, Victims::desc_addr),
-            mirror: on.view.mirror_addr(),
+            reserved: 0,
         }
     }
 

@@ -15,7 +15,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use libraries::loadable;
-pub use pci::{BadPciAddress, LinkSpeed, PciAddress, PciDevice, PciDistance, PciMeeting};
+use pci::PciDistance;
+pub use pci::{BadPciAddress, PciAddress};
 pub use port::{Gid, GidKind, LinkLayer, PortState, RdmaPort};
 
 /// Most of a file that is looked at: all that is of interest fits, the list of a kernel's modules too.
@@ -44,11 +45,6 @@ impl Machine {
         Self { root: root.into() }
     }
 
-    /// Whether it is this machine, and not a copy of files.
-    pub fn is_here(&self) -> bool {
-        self.root == Path::new("/")
-    }
-
     /// The place of an absolute path below the root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
@@ -60,26 +56,17 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// The first 4 MiB of a regular file.
-    pub fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+    /// The first 4 MiB of a regular file's text, without white space around it.
+    pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.path(path);
         // A pipe would hold the reader for ever.
         if !path.metadata().ok()?.is_file() {
             return None;
         }
         let mut bytes = Vec::new();
-        File::open(path)
-            .ok()?
-            .take(TEXT_BYTES_MAX)
-            .read_to_end(&mut bytes)
-            .ok()?;
-        Some(bytes)
-    }
-
-    /// A file's text without white space around it.
-    pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        let text = String::from_utf8(self.bytes(path)?).ok()?;
-        Some(text.trim().to_owned())
+        let file = File::open(path).ok()?;
+        file.take(TEXT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8(bytes).ok()?.trim().to_owned())
     }
 
     /// The first line of a file, which is all of it where the kernel writes one word; `None` for an empty one.
@@ -140,7 +127,7 @@ impl Machine {
     }
 
     /// The RDMA devices behind PCIe, the nearest to the PCI device `from` first; those of unknown distance last.
-    pub fn nics_by_distance(&self, from: PciAddress) -> Vec<(RdmaDevice, Option<PciDistance>)> {
+    fn nics_by_distance(&self, from: PciAddress) -> Vec<(RdmaDevice, Option<PciDistance>)> {
         let devices = self.rdma_devices().into_iter();
         let mut near: Vec<_> = devices
             .filter_map(|device| Some((device.pci?, device)))
@@ -183,11 +170,9 @@ impl Machine {
             firmware: words("fw_ver"),
             board: words("board_id"),
             model: words("hca_type"),
-            node_guid: words("node_guid").and_then(|text| u64::from_str_radix(&text.replace(':', ""), 16).ok()),
             ports: self.read_ports(&folder, interface.as_deref()),
             uverbs: self.uverbs_of(&name),
             pci,
-            numa_node: pci.and_then(|address| self.numa_node(address)),
             interface,
             kind,
             name,
@@ -228,16 +213,12 @@ pub struct RdmaDevice {
     pub board: Option<String>,
     /// The chip, such as `MT4129`.
     pub model: Option<String>,
-    /// What names the device in a fabric.
-    pub node_guid: Option<u64>,
     /// Its ports, by number.
     pub ports: Vec<RdmaPort>,
     /// `/dev/infiniband/uverbsN`; `None` where `ib_uverbs` is not loaded.
     pub uverbs: Option<PathBuf>,
     /// Where it is on PCIe; `None` for SoftRoCE.
     pub pci: Option<PciAddress>,
-    /// The NUMA node that it is attached to, where the firmware tells.
-    pub numa_node: Option<u32>,
     /// The network interface that it belongs to, or lies over.
     pub interface: Option<String>,
 }

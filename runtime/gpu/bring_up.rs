@@ -12,7 +12,6 @@ use super::{
     CatchingUp, GpuState, Machines, PagedGpu,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
-    mirrors::Mirrors,
     pool::FramePool,
     region_table::RegionTable,
     slots::GpuSlots,
@@ -106,7 +105,6 @@ impl PagedGpu {
         let meters = Meters::new(&*gpu).doing(doing)?;
         let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
         let victims = Victims::new(&*gpu, transport, settings)?;
-        let mirrors = Mirrors::new(&*gpu, settings)?;
         let tier = bring_up_tier(&gpu, &nics, settings)?;
         let options = support::options(transport, settings, &settings.support_options);
         let timeline = settings.timeline.as_ref().zip(sheet);
@@ -123,7 +121,6 @@ impl PagedGpu {
             soft_nics,
             pool,
             victims,
-            mirrors,
             tier,
             regions,
             meters,
@@ -156,7 +153,6 @@ impl PagedGpu {
     fn keep_all(self: &Arc<Self>) -> Result<()> {
         self.keep_queues()?;
         self.keep_loans()?;
-        self.keep_mirrors()?;
         self.keep_headroom()
     }
 

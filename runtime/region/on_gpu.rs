@@ -68,17 +68,6 @@ impl OnGpu {
         if array_flags == 0 && home != 0 && gpu.victims().is_some() {
             array_flags = layout::ARRAY_VICTIMS;
         }
-        let mut mirror = None;
-        // Elsewhere a copy engine of this host reaches no home.
-        let in_host = homes[0].home.host_memory().is_some();
-        if let (layout::ARRAY_VICTIMS, true, Some(mirrors)) = (array_flags, in_host, gpu.mirrors()) {
-            array_flags |= layout::ARRAY_MIRRORED;
-            let made = mirrors.mirror(device, home, pages.bytes(), gpu.page_shift());
-            mirror =
-                Some(Arc::new(made.doing(|| {
-                    format!("allocating the table of region `{}`'s copies", plan.name)
-                })?));
-        }
         let (read_costs, head) = placement::begin(gpu, array_flags, &pages, home)?;
         let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
@@ -92,7 +81,7 @@ impl OnGpu {
             page_chunks: None,
         };
         let home = Arc::clone(&homes[0].home);
-        let view = RegionView::new(&plan.name, pages, (plan.read_only, array_flags), home, tables).mirrored(mirror);
+        let view = RegionView::new(&plan.name, pages, (plan.read_only, array_flags), home, tables);
         // From here on dropping it gives the key back.
         Ok(Self {
             gpu: Arc::clone(gpu),
@@ -116,8 +105,6 @@ impl OnGpu {
 
     /// Takes the homes away from the GPU's NICs, or its lanes. What can be taken back is, whatever becomes of the other home.
     pub(super) fn withdraw(&self) -> Result<()> {
-        // After an error nothing is on its way from there either.
-        let _ = self.view.close_mirror(&self.gpu);
         let mut gone = Ok(());
         for reached in self.homes.iter().rev() {
             gone = gone.and(reached.reach.withdraw(&**self.gpu.device(), self.view.name()));

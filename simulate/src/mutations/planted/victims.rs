@@ -1,15 +1,19 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
-use super::{FLUSH, LEAVE, MIRROR, VICTIM, WRITE_BACK};
+use super::{FLUSH, LEAVE, VICTIM, WRITE_BACK};
 
 planted! {
     "copy-of-lent-memory-believed", Victims(1), Victims, NOT_ITS_BYTES, "whoever copied from a slot looks whether the memory is lent still":
         VICTIM "bool lent = is_lent(victim.victims, named(victim) - 1);" => "bool lent = true;";
     "look-before-the-copy", Victims(1), Victims, NOT_ITS_BYTES, "a reader's look at the loan comes after its copy":
-        VICTIM "    if (named(victim)) return slot_address("
-            => "    if (named(victim)) const_cast<Victim&>(victim).mirrored = is_lent(victim.victims, named(victim) - 1);\n    \
-                if (named(victim)) return slot_address(",
-        VICTIM "bool lent = is_lent(victim.victims, named(victim) - 1);" => "bool lent = victim.mirrored;";
+        // What was seen goes along in the lowest bit of the address.
+        VICTIM "    if (named(victim)) return slot_address(victim.victims, named(victim) - 1, page_shift);\n"
+            => "    if (named(victim)) {\n        const layout::VictimsDesc* victims = victim.victims;\n        \
+                if (!is_lent(victims, named(victim) - 1)) reinterpret_cast<u64&>(const_cast<Victim&>(victim).victims) |= 1;\n        \
+                return slot_address(victims, named(victim) - 1, page_shift);\n    }\n",
+        VICTIM "    bool lent = is_lent(victim.victims, named(victim) - 1);\n"
+            => "    u64& seen = reinterpret_cast<u64&>(const_cast<Victim&>(victim).victims);\n    bool lent = !(seen & 1);\n    \
+                seen &= ~u64{1};\n";
     "writers-not-counted", Victims(2), Victims, LATE, "who copies to a slot is counted as a writer there":
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n" => "",
         VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n" => "";
@@ -73,24 +77,16 @@ planted! {
     "a page is marked before it is known whether it has a slot":
         VICTIM "    if (!try_mark(word, seen)) return false;\n    u32 had = ld_relaxed_gpu(beside);\n"
             => "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n";
-    "displaced-without-the-exchange", Victims(14), Victims, TWICE, "who takes a page's slot takes its name out of the page's word":
+    "displaced-without-the-exchange", Victims(12), Victims, TWICE, "who takes a page's slot takes its name out of the page's word":
         VICTIM "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n" => "";
-    "displaced-by-a-word-that-has-changed", Victims(14), Victims, TWICE,
+    "displaced-by-a-word-that-has-changed", Victims(12), Victims, TWICE,
     "a page's slot is taken by the exchange of its exact word, since a claim takes it, too":
         VICTIM "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n"
             => "    sleep_ns(1000);\n    st_relaxed_gpu(word, left);\n";
-    "displaced-from-another-slot", Victims(15), Victims, TWICE, "the page that a slot is said to have may be elsewhere by now":
+    "displaced-from-another-slot", Victims(13), Victims, TWICE, "the page that a slot is said to have may be elsewhere by now":
         // The pause lets the page go elsewhere.
         VICTIM "    u64 seen = ld_relaxed_gpu(word);\n    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;\n"
             => "    sleep_ns(1000);\n    u64 seen = ld_relaxed_gpu(word);\n    if (state_of(seen) != kAbsent) return false;\n";
-    "copy-of-a-mirror-believed", Victims(12), Mirror, NOT_ITS_BYTES,
-    "whoever copied from a chunk's copy looks whether the chunk's entry names it still":
-        MIRROR "bool same = ld_relaxed_sys(mirrored.entry) == mirrored.copy;" => "bool same = true;";
-    "look-at-a-mirror-before-the-copy", Victims(12), Mirror, NOT_ITS_BYTES, "a reader's look at the entry comes after its copy":
-        MIRROR "    Fetch::end_reads();\n" => "";
-    "mirror-of-another-bringing", Victims(13), Mirror, NOT_ITS_BYTES,
-    "an entry that names the same memory may name what was brought there later":
-        MIRROR "ld_relaxed_sys(mirrored.entry) == mirrored.copy;" => "(ld_relaxed_sys(mirrored.entry) ^ mirrored.copy) < 4096;";
 }
 
 /// How a slot shows that is taken from a page which does not have it, or has it still.
