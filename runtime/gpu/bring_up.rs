@@ -241,11 +241,8 @@ fn describe(
         layout_version: layout::LAYOUT_VERSION,
         page_shift: settings.page_size.trailing_zeros(),
         frames: pool.memory().addr(),
-        frame_count: pool.capacity(),
-        pad: 0,
+        pool: pool.free.describe(),
         frame_pages: pool.frame_pages.addr(),
-        pool_ring: pool.free.ring(),
-        pool: pool.free.state(),
         regions: regions.addr(),
         region_count: settings.regions_max,
         queue_count: queues.map_or(0, Queues::count),
@@ -258,6 +255,5 @@ fn describe(
         ticks_per_us: gpu.capabilities().ticks_per_us.ceil() as u32,
         fills,
         fill_count,
-        frame_reciprocal: layout::reciprocal(pool.capacity()),
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpuvm_gpu::{Gpu, GpuError};
-use gpuvm_layouts::{self as layout, FillState, PoolState};
+use gpuvm_layouts::{self as layout, FillState, PoolDesc, PoolState};
 
 use crate::{
     device::{DeviceArray, zero},
@@ -165,14 +165,14 @@ impl FreeList {
         })
     }
 
-    /// Address of the ring's slots.
-    pub fn ring(&self) -> u64 {
-        self.ring.addr()
+    /// As lanes find it.
+    pub fn describe(&self) -> PoolDesc {
+        PoolDesc::new(self.state.addr(), self.ring.addr(), self.count)
     }
 
-    /// Address of the [`PoolState`].
-    pub fn state(&self) -> u64 {
-        self.state.addr()
+    /// How many are free. Kernels may run.
+    pub fn available(&self, gpu: &dyn Gpu) -> Result<u64, GpuError> {
+        Ok(self.state.read(gpu, 0, 1)?[0].available)
     }
 
     /// Holds `free` and nothing else, in lap 0. The hand stays: ages of counts follow from it. No kernel may run.

@@ -35,8 +35,8 @@ pub(super) static ALL: [Mutation; 10] = [
         "a frame that is withdrawn is not in the pool",
         &[plant(
             RESIZE,
-            "            withdraw(vm, frame);\n        else\n            pool_give(vm, frame);",
-            "            withdraw(vm, frame);\n        pool_give(vm, frame);",
+            "            withdraw(vm, frame);\n        else\n            pool_give(&vm->pool, frame);",
+            "            withdraw(vm, frame);\n        pool_give(&vm->pool, frame);",
         )],
         ResizeDirect,
         SEEN,
@@ -47,8 +47,8 @@ pub(super) static ALL: [Mutation; 10] = [
         "a frame that stays goes back to the pool",
         &[plant(
             RESIZE,
-            "            withdraw(vm, frame);\n        else\n            pool_give(vm, frame);",
-            "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(vm, frame);",
+            "            withdraw(vm, frame);\n        else\n            pool_give(&vm->pool, frame);",
+            "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(&vm->pool, frame);",
         )],
         ResizeDirect,
         SEEN,

@@ -40,8 +40,8 @@ pub(super) static ALL: [Mutation; 12] = [
         "the frame of a displaced page goes to the waiting lane or to the pool, not to both",
         &[plant(
             CLOCK,
-            "            *direct = frame_of(seen);\n        else\n            pool_give(vm, frame_of(seen));",
-            "            *direct = frame_of(seen);\n        pool_give(vm, frame_of(seen));",
+            "            *direct = frame_of(seen);\n        else\n            pool_give(&vm->pool, frame_of(seen));",
+            "            *direct = frame_of(seen);\n        pool_give(&vm->pool, frame_of(seen));",
         )],
         Workload::InPlace,
         &["home differ from byte", "which the pool has", "was published in frame"],

@@ -193,8 +193,8 @@ pub(super) static ALL: [Mutation; 22] = [
             "    u32 direct = kNoFrame;\n    Wait hold(vm);\n    \
              while (pooled && frames && frames < want && hold.again()) {\n        \
              turn_clock(vm, kClockWindow, 1, nullptr, 0);\n        reap_all(vm, kClockWindow);\n        \
-             frames += pool_reserve(vm, want - frames);\n    }\n    \
-             if (pooled && frames < want) pool_unreserve(vm, frames), frames = 0;\n    \
+             frames += pool_reserve(&vm->pool, want - frames);\n    }\n    \
+             if (pooled && frames < want) pool_unreserve(&vm->pool, frames), frames = 0;\n    \
              if (frames == 0) {\n        if (!may_wait) return grant;",
         )],
         Workload::Random,
