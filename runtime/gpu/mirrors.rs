@@ -11,23 +11,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm_gpu::{CopySpan, DeviceMemory, Gpu, GpuError, HostMemory};
+use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{MIRROR_USE_BYTES, MirrorDesc};
-use gpuvm_nic::with_causes;
 use parking_lot::Mutex;
 
-use super::PagedGpu;
 use crate::{
-    background::Background,
     device::DeviceArray,
-    error::{Doing, Error, Result},
+    error::{Doing, Result},
     plan::Settings,
 };
 
+mod chunks;
 mod copies;
 mod pace;
 mod streams;
 
+pub(crate) use chunks::Mirror;
 use copies::{Path, State};
 
 /// How long the thread rests between two looks while a region is read in order.
@@ -36,78 +35,6 @@ const LOOK: Duration = Duration::from_micros(20);
 const QUIET_LOOK: Duration = Duration::from_millis(1);
 /// How long after the last sign of such a reader it looks on.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// How long it rests where nobody wakes it.
-const PERIOD: Duration = Duration::from_millis(100);
-
-/// A region's chunks on one GPU.
-pub(crate) struct Mirror {
-    number: u64,
-    desc: DeviceArray<MirrorDesc>,
-    /// Of this GPU's memory, which neighbours' copy engines reach.
-    entries: DeviceMemory,
-    /// What lanes have read, as a [`MirrorDesc`] has it.
-    uses: HostMemory,
-    chunks: u64,
-    chunk_bytes: u64,
-    /// Parts of a chunk that are told apart.
-    parts: u32,
-    /// Device address of the region's home, and its length.
-    home: u64,
-    bytes: u64,
-}
-
-impl Mirror {
-    /// Address of the [`MirrorDesc`].
-    pub fn addr(&self) -> u64 {
-        self.desc.addr()
-    }
-
-    /// How many parts of each chunk were read: of [`MIRROR_USE_BYTES`], or pages that are larger.
-    fn read(&self) -> Vec<u32> {
-        let words = self.uses_of(self.chunk_bytes).max(8) / 8;
-        let whole = self.uses_of(self.chunk_bytes).is_multiple_of(8);
-        let count = |chunk: u64| match whole {
-            true => (chunk * words..(chunk + 1) * words)
-                .map(|word| self.eight_uses(word).count_ones())
-                .sum(),
-            false => {
-                let first = chunk * self.chunk_bytes / MIRROR_USE_BYTES;
-                let uses = first..first + self.uses_of(self.chunk_bytes);
-                uses.map(|n| (self.eight_uses(n / 8) >> (8 * (n % 8)) & 1) as u32).sum()
-            }
-        };
-        (0..self.chunks).map(count).collect()
-    }
-
-    fn uses_of(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(MIRROR_USE_BYTES)
-    }
-
-    fn eight_uses(&self, word: u64) -> u64 {
-        let words = self.uses.host_ptr().cast::<u64>();
-        // SAFETY: the memory has a byte a use of every chunk, in whole words, and lives as long as this value. Relaxed: lanes store there at
-        // any time, and nothing is ordered by it.
-        unsafe { AtomicU64::from_ptr(words.add(word as usize)) }.load(Ordering::Relaxed)
-    }
-
-    /// Nothing was read.
-    fn forget_reads(&self) {
-        let words = self.uses.host_ptr().cast::<u64>();
-        for word in 0..self.uses.bytes() as usize / 8 {
-            // SAFETY: as above.
-            unsafe { AtomicU64::from_ptr(words.add(word)) }.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// The copy of a word, at a device address, to a chunk's entry.
-    fn name_span(&self, chunk: u64, word: u64) -> CopySpan {
-        CopySpan {
-            to: self.entries.addr() + chunk * 8,
-            from: word,
-            bytes: 8,
-        }
-    }
-}
 
 /// The copies of all regions of one GPU.
 pub(crate) struct Mirrors {
@@ -218,8 +145,11 @@ impl Mirrors {
         Ok(gone)
     }
 
-    /// Brings chunks while launches run that read in order.
-    fn turn(&self, stop: &AtomicBool, busy: impl Fn() -> bool) -> Result<(), GpuError> {
+    /// Brings chunks while launches run that read in order, in the thread that calls it, always the same.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn turn(&self, stop: &AtomicBool, busy: impl Fn() -> bool) -> Result<(), GpuError> {
         self.waker.get_or_init(|| {
             // SAFETY: it sets how late this thread's own sleeps may end, ns.
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
@@ -241,35 +171,6 @@ impl Mirrors {
             }
             std::thread::park_timeout(if quiet { QUIET_LOOK } else { LOOK });
         }
-        Ok(())
-    }
-}
-
-impl PagedGpu {
-    /// Has chunks brought while launches run.
-    ///
-    /// # Errors
-    /// [`Error::Thread`].
-    pub(super) fn keep_mirrors(self: &Arc<Self>) -> Result<()> {
-        // A GPU that follows a seed has no time of its own.
-        if self.mirrors().is_none() || self.capabilities().deterministic {
-            return Ok(());
-        }
-        let gpu = Arc::downgrade(self);
-        let turn = move |stop: &AtomicBool| {
-            let Some(gpu) = gpu.upgrade() else { return false };
-            let Some(mirrors) = gpu.mirrors() else { return false };
-            let turned = mirrors.turn(stop, || !gpu.lock().in_flight.is_empty());
-            if let Err(error) = turned {
-                // Faults go on over the GPU's own link. Where entries could not be cleared, the next launch tries again.
-                tracing::warn!("nothing is brought over second paths any more: {}", with_causes(&error));
-                let _ = mirrors.give_back(&*gpu.device, None);
-                return false;
-            }
-            gpu.device.lost().is_none()
-        };
-        let keeper = Background::start("gpuvm paths", PERIOD, turn);
-        self.keep(keeper.map_err(|source| Error::Thread { source })?);
         Ok(())
     }
 }

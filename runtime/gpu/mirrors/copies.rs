@@ -9,7 +9,7 @@ use std::{
 use gpuvm_gpu::{Copier, CopySpan, DeviceMemory, Gpu, GpuError, HostMemory};
 use gpuvm_nic::with_causes;
 
-use super::{Mirror, pace::Pace, streams::Streams};
+use super::{chunks::Mirror, pace::Pace, streams::Streams};
 
 /// Copies of one neighbour that are on their way at once: enough to keep its link busy.
 const FLYING: usize = 6;
