@@ -8,8 +8,6 @@ use gpuvm_gpu::cuda::{self, PeerInfo};
 use gpuvm_nic::devices::{DeviceKind, Machine, PciAddress, RdmaDevice, loadable};
 use gpuvm_nic::with_causes;
 
-use crate::doctor::files::CUFILE;
-
 /// The verbs libraries.
 pub const VERBS_LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"];
 
@@ -60,7 +58,7 @@ pub struct Probed {
     pub libraries: Vec<(&'static str, Option<PathBuf>)>,
     /// Why this process cannot use io_uring, if it cannot.
     pub io_uring: Result<(), String>,
-    /// [`CUFILE`], where it is.
+    /// [cuFile](cuda::cufile::LIBRARY), where it is.
     pub cufile: Option<PathBuf>,
     /// The kernel's module for it is loaded.
     pub nvidia_fs: bool,
@@ -78,7 +76,7 @@ impl Probed {
             compiler: sim::compiler_version().map_err(|error| with_causes(&error)),
             libraries: VERBS_LIBRARIES.map(|name| (name, loadable(name))).into(),
             io_uring: gpuvm_files::try_io_uring().map_err(|error| error.to_string()),
-            cufile: loadable(CUFILE).or_else(cuda::cufile::library_file),
+            cufile: loadable(cuda::cufile::LIBRARY).or_else(cuda::cufile::library_file),
             nvidia_fs: Path::new(cuda::cufile::MODULE).exists(),
         }
     }
