@@ -37,7 +37,6 @@ mod launcher;
 mod lender;
 mod machines;
 mod meters;
-mod mirrors;
 mod pool;
 mod read_costs;
 mod recovery;
@@ -53,7 +52,6 @@ pub(crate) use guards::{GuardAddresses, Guards};
 pub(crate) use launcher::{Job, Named};
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;
-pub(crate) use mirrors::Mirrors;
 use pool::FramePool;
 pub use read_costs::ReadCosts;
 pub(crate) use read_costs::measure_reads;
@@ -131,8 +129,6 @@ pub(crate) struct PagedGpu {
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,
-    /// None where no second path leads to homes.
-    mirrors: Option<Mirrors>,
     /// Host memory before files; none where they are mapped.
     tier: Option<Tier>,
     regions: RegionTable,
@@ -206,11 +202,6 @@ impl PagedGpu {
     /// Where clean pages go that leave their frames; none where they are dropped.
     pub fn victims(&self) -> Option<&Victims> {
         self.victims.as_ref()
-    }
-
-    /// Chunks that neighbours' copy engines bring; none where no second path leads to homes.
-    pub fn mirrors(&self) -> Option<&Mirrors> {
-        self.mirrors.as_ref()
     }
 
     /// What kernels use of the device library: `FEATURE_*`.

@@ -48,9 +48,6 @@ impl From<u64> for Loan {
     }
 }
 
-/// Fewest chunks that a second path has room for.
-const PATH_CHUNKS_MIN: u64 = 16;
-
 /// What any virtual memory has, whatever its GPU and its transport.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -77,10 +74,6 @@ pub(crate) struct Settings {
     pub borrowed: Vec<(u32, Loan)>,
     /// Bytes that a neighbour takes back together, at least a page: a power of two.
     pub borrowed_chunk: u64,
-    /// Bytes at each of these neighbours for chunks that its copy engine brings; 0 for none.
-    pub second_path: u64,
-    /// Bytes of such a chunk, at least a page: a power of two.
-    pub mirror_chunk: u64,
     pub support_options: CompileOptions,
     /// Of a simulated GPU.
     pub precompiled: Option<Precompiled>,
@@ -168,7 +161,6 @@ impl Settings {
             return refuse("regions", self.regions_max.to_string(), reason);
         }
         self.check_frame_capacity()?;
-        self.check_second_path()?;
         if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
             return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");
         }
@@ -177,32 +169,11 @@ impl Settings {
 }
 
 impl Settings {
-    /// Bytes that a second path brings together.
-    pub fn mirror_bytes(&self) -> u64 {
-        self.mirror_chunk.max(self.page_size)
-    }
-
     /// Who lends memory to a GPU, and how much: of several GPUs of a virtual memory each borrows of the others.
     pub fn lenders(&self, gpu: &dyn Gpu) -> Vec<(u32, Loan)> {
         let own = gpu.ordinal().filter(|_| self.gpu_count > 1);
         let others = self.borrowed.iter().filter(|(ordinal, _)| own != Some(*ordinal));
         others.copied().collect()
-    }
-
-    fn check_second_path(&self) -> Result<()> {
-        let reason = match self.second_path / self.mirror_bytes() {
-            _ if self.second_path == 0 => return Ok(()),
-            _ if self.borrowed.is_empty() => {
-                "its way is the link of a neighbour GPU: name one that lends memory".to_owned()
-            }
-            PATH_CHUNKS_MIN.. => return Ok(()),
-            _ => format!(
-                "it takes {} bytes at least: room for {PATH_CHUNKS_MIN} chunks of {}",
-                PATH_CHUNKS_MIN * self.mirror_bytes(),
-                self.mirror_bytes()
-            ),
-        };
-        refuse("second path", format!("{} bytes", self.second_path), reason)
     }
 }
 

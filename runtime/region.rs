@@ -226,7 +226,7 @@ impl RegionInner {
             pad: 0,
             homes_reciprocal: layout::reciprocal(stripes.len() as u32),
             victims: on.victims_addr(),
-            mirror: on.view.mirror_addr(),
+            reserved: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use gpuvm_layouts::{Counters, LATENCY_BUCKETS, LATENCY_SUB_BITS};
 
 use crate::{
     error::Result,
-    gpu::{Mirrors, PagedGpu, Victims},
+    gpu::{PagedGpu, Victims},
 };
 
 /// The counts, each once: what they are called and what they say.
@@ -110,11 +110,6 @@ counts! {
     victims_displaced,
     /// Pages that came from their home since the neighbour had its memory back.
     victims_lost,
-    /// Pages that were fetched from chunks that a neighbour's copy engine had brought to its memory
-    /// ([`VmBuilder::second_path`](crate::VmBuilder::second_path)); `pages_fetched` and `bytes_fetched` have them, too.
-    mirrored,
-    /// Pages that came from their home since the chunk's memory was used for another one meanwhile, or its copy was given up.
-    mirrored_lost,
     /// Stores of single lanes to [broadcast arrays](crate::Broadcast) that went to other GPUs, estimated from every 256th line;
     /// [`Broadcast::traffic`](crate::Broadcast::traffic) tells them by array and GPU, with bytes.
     broadcast_stores,
@@ -161,13 +156,10 @@ impl Stats {
             victims_lost: sum(|c| c.victims_lost),
             victims_copied: sum(|c| c.victims_copied),
             victims_displaced: sum(|c| c.victims_displaced),
-            mirrored: sum(|c| c.mirrored),
-            mirrored_lost: sum(|c| c.mirrored_lost),
             broadcast_stores: sum(|c| c.broadcast_stores),
             broadcast_lines: sum(|c| c.broadcast_lines),
-            bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes) + gpu.mirrors().map_or(0, Mirrors::bytes),
-            bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes)
-                + gpu.mirrors().map_or(0, Mirrors::given_back_bytes),
+            bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes),
+            bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes),
             page_bytes: 1 << gpu.page_shift(),
             latencies: histogram.buckets,
             tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
@@ -189,18 +181,13 @@ impl Stats {
         0
     }
 
-    /// Pages fetched from memory of neighbour GPUs: borrowed memory, or what their copy engines brought there.
-    fn pages_from_neighbours(&self) -> u64 {
-        self.victims_fetched + self.mirrored
-    }
-
-    /// Bytes fetched from borrowed memory of neighbour GPUs, and from what they brought over a second path. Of the two paths the one with fewer pages is counted in whole pages, and the
-    /// other has the rest of the bytes: so it is exact but for short last pages of regions on the path that is used less.
+    /// Bytes fetched from borrowed memory of neighbour GPUs. Of it and the homes the one with fewer pages is counted in whole pages, and the
+    /// other has the rest of the bytes: so it is exact but for short last pages of regions on the one that is used less.
     pub fn bytes_from_neighbours(&self) -> u64 {
         let whole = |pages: u64| pages.saturating_mul(self.page_bytes).min(self.bytes_fetched);
-        let from_homes = self.pages_fetched.saturating_sub(self.pages_from_neighbours());
-        match self.pages_from_neighbours() <= from_homes {
-            true => whole(self.pages_from_neighbours()),
+        let from_homes = self.pages_fetched.saturating_sub(self.victims_fetched);
+        match self.victims_fetched <= from_homes {
+            true => whole(self.victims_fetched),
             false => self.bytes_fetched - whole(from_homes),
         }
     }

@@ -230,8 +230,7 @@ impl VmGpu {
     /// Gives `bytes` bytes of borrowed memory back, in whole chunks of 16 MiB, at once, also while launches run: how many those were. What
     /// was there is fetched from its home from now on. When this returns no lane writes there any more. The memory is free for its owner
     /// when the launches that run now have ended, and as many chunks in a row were given back as were borrowed together (16). It waits for
-    /// single page copies, not for a launch, and no longer than the wait limit. When that is less than `bytes`, the memory of
-    /// [second paths](crate::VmBuilder::second_path) goes too, all of it, for good.
+    /// single page copies, not for a launch, and no longer than the wait limit.
     ///
     /// # Errors
     /// [`Error::StillWritten`] when such a copy has not ended by then; [`Error::Gpu`].
@@ -251,10 +250,7 @@ impl VmGpu {
         let gpu = self.paged();
         let Some(victims) = gpu.victims() else { return Ok(0) };
         let _span = gpu.span(|| format!("giving back {bytes} borrowed bytes"));
-        let mut back = gpu.or_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
-        if let (true, Some(mirrors)) = (back < bytes, gpu.mirrors()) {
-            back += gpu.or_lost(mirrors.give_back(&*gpu.device, to))?;
-        }
+        let back = gpu.or_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
         gpu.settle_loans()?;
         Ok(back)
     }

@@ -24,7 +24,7 @@
 #define GPUVM_VERSION_TEXT "0.1.0"
 
 // The layout version that device code has to have been compiled with: gpuvm_device_code.
-#define GPUVM_LAYOUT_VERSION 18u
+#define GPUVM_LAYOUT_VERSION 19u
 
 /// What became of a call. The numbers stay what they are in every version.
 typedef enum gpuvm_code {
@@ -568,8 +568,6 @@ typedef struct gpuvm_vm_options {
     uint64_t wait_limit_ns;
     /// Longest launch in nanoseconds. 0: 10 minutes.
     uint64_t launch_deadline_ns;
-    /// Bytes of each lending neighbour for a second path. 0: none.
-    uint64_t second_path;
     /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first.
     int32_t frame_priority;
     /// Regions that may live at one time. 0: 256.
@@ -738,12 +736,6 @@ typedef struct gpuvm_stats {
     uint64_t victims_displaced;
     /// Pages that came from their home since the neighbour had its memory back.
     uint64_t victims_lost;
-    /// Pages that were fetched from chunks that a neighbour's copy engine had brought to its memory; `pages_fetched`
-    /// and `bytes_fetched` have them, too.
-    uint64_t mirrored;
-    /// Pages that came from their home since the chunk's memory was used for another one meanwhile, or its copy was
-    /// given up.
-    uint64_t mirrored_lost;
     /// Stores of single lanes to broadcast arrays that went to other GPUs, estimated from every 256th line;
     /// Broadcast::traffic tells them by array and GPU, with bytes.
     uint64_t broadcast_stores;

@@ -32,7 +32,7 @@ pub struct Cli {
 
 /// Options that every command with a GPU takes, and which `gpuvm options` alone shows: those of RDMA, of queues, of the simulated GPU, and of
 /// what few ask for.
-const SHOWN_BY_OPTIONS: [&str; 17] = [
+const SHOWN_BY_OPTIONS: [&str; 16] = [
     "rdma_device",
     "rdma_queues",
     "rdma_port",
@@ -47,7 +47,6 @@ const SHOWN_BY_OPTIONS: [&str; 17] = [
     "queue_pairs",
     "queue_depth",
     "workers",
-    "second_path",
     "beside",
     "timeline_one_in",
 ];

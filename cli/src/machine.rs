@@ -12,7 +12,7 @@ use gpuvm::{
 
 use crate::error::CliError;
 use crate::secret::read_secret;
-use crate::sizes::{Borrow, parse_bytes, parse_loan, parse_mtu, parse_node, parse_queue_depth};
+use crate::sizes::{Borrow, parse_loan, parse_mtu, parse_node, parse_queue_depth};
 
 /// The fewest frames that a share of small data is rounded up to.
 pub const FRAMES_MIN: u64 = 16;
@@ -79,11 +79,6 @@ pub struct MachineArgs {
     /// what is free there. Given several times, of several. For transport direct, and arrays whose pages are always fetched.
     #[arg(long, value_name = "GPU:SIZE", value_parser = parse_loan)]
     pub borrow: Vec<Borrow>,
-
-    /// With --borrow: so much more memory of each neighbour, whose copy engine brings half of what is read in order there, over the
-    /// neighbour's own link to the host. At least 32 MiB. Without it: none.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "borrow")]
-    pub second_path: Option<u64>,
 
     /// Further GPUs of the virtual memory, which run no kernels: sim,sim or cuda:1,cuda:2. They show what it costs to have them.
     #[arg(long, value_name = "GPU,..", value_delimiter = ',', num_args = 1)]
@@ -183,7 +178,6 @@ impl MachineArgs {
         for loan in &self.borrow {
             builder = builder.borrow_from(loan.gpu, loan.loan);
         }
-        builder = builder.second_path(self.second_path.unwrap_or(0));
         if let Some(path) = &self.timeline {
             let mut timeline = Timeline::to(path);
             if let Some(events) = self.timeline_one_in {

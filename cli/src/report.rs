@@ -197,8 +197,6 @@ pub struct NeighbourReport {
     pub bytes_from_homes: u64,
     /// Share of the fetched pages that came from there, from 0 to 1.
     pub hit_rate: f64,
-    /// Pages that were fetched from what neighbours' copy engines had brought.
-    pub pages_of_second_path: u64,
     /// Pages that were copied there.
     pub pages_copied: u64,
     /// Pages that lost their place there to pages that were fetched more often.
@@ -219,7 +217,6 @@ impl NeighbourReport {
             bytes_fetched: stats.bytes_from_neighbours(),
             bytes_from_homes: stats.bytes_from_homes(),
             hit_rate: stats.victims_hit_rate(),
-            pages_of_second_path: stats.mirrored,
             pages_copied: stats.victims_copied,
             pages_displaced: stats.victims_displaced,
             pages_lost: stats.victims_lost,
@@ -234,12 +231,11 @@ impl fmt::Display for NeighbourReport {
         let size = |bytes: u64| ByteSize::b(bytes).display().iec();
         write!(
             out,
-            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages over the second path, {} pages copied there, {} displaced there, {} missed as the loan had ended; {} lent now, {} \
+            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages copied there, {} displaced there, {} missed as the loan had ended; {} lent now, {} \
              given back",
             size(self.bytes_fetched),
             size(self.bytes_from_homes),
             self.hit_rate * 100.0,
-            Grouped(self.pages_of_second_path),
             Grouped(self.pages_copied),
             Grouped(self.pages_displaced),
             Grouped(self.pages_lost),

@@ -71,8 +71,6 @@ pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 pub const ARRAY_STORES_IN_PLACE: u32 = 0x0400_0000;
 /// Bit of [`ArrayDesc::region`]: the word of an absent page names a slot at a neighbour GPU, if any ([`VictimsDesc`]).
 pub const ARRAY_VICTIMS: u32 = 0x0200_0000;
-/// Bit of [`ArrayDesc::region`], with [`ARRAY_VICTIMS`]: chunks of the region may be mirrored ([`MirrorDesc`]).
-pub const ARRAY_MIRRORED: u32 = 0x0100_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
@@ -292,30 +290,8 @@ pub struct RegionDesc {
     pub homes_reciprocal: u64,
     /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
     pub victims: u64,
-    /// With [`ARRAY_MIRRORED`]: address of the [`MirrorDesc`].
-    pub mirror: u64,
-}
-
-/// Bytes of a region whose first page tells that they are read.
-pub const MIRROR_USE_BYTES: u64 = 64 << 10;
-
-/// Which chunks of a region, of so many pages each, have a copy in a neighbour GPU's memory. The neighbour's copy engine brings them there
-/// from the region's home, over the neighbour's own link, while launches read the region and none may write it.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct MirrorDesc {
-    /// Address of 64 bits a chunk: the address of the chunk's copy, with the number of its bringing in the bits that such addresses do not
-    /// use; 0 for none. The host alone writes them: when a copy is there, and before its memory is used otherwise.
-    pub entries: u64,
-    /// Address of a byte for each [`MIRROR_USE_BYTES`] of the region, in host memory: 1 once the page that begins there was fetched. So the
-    /// host sees what launches have read.
-    pub uses: u64,
-    /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
-    pub chunk_mask: u64,
-    /// Base-two logarithm of the pages of a chunk.
-    pub page_shift: u32,
-    /// Unused, to align.
-    pub pad: u32,
+    /// Unused, to a power of two.
+    pub reserved: u64,
 }
 
 /// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
@@ -506,10 +482,6 @@ pub struct Counters {
     pub victims_fetched: u64,
     /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
     pub victims_lost: u64,
-    /// Pages that were fetched from a mirrored chunk; `pages_fetched` and `bytes_fetched` have them, too.
-    pub mirrored: u64,
-    /// Pages whose chunk was mirrored no more when they had been fetched from there, so that they came from their home.
-    pub mirrored_lost: u64,
     /// Stores of single lanes to broadcast arrays that went to other GPUs, estimated from a sample of the lines.
     pub broadcast_stores: u64,
     /// Lines in which those left: what was merged is one.
@@ -517,7 +489,7 @@ pub struct Counters {
     /// Pages that lost their slot at a neighbour GPU to a page that was fetched more often.
     pub victims_displaced: u64,
     /// Unused, to a power of two: shards lie a shift apart.
-    pub pad: [u64; 31],
+    pub pad: [[u64; 11]; 3],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -539,8 +511,7 @@ shared_layout! {
         offset_mask: 56, frame_scale: 60, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
-        homes_reciprocal: 104, victims: 112, mirror: 120, }
-    MirrorDesc: 32 { entries: 0, uses: 8, chunk_mask: 16, page_shift: 24, pad: 28, }
+        homes_reciprocal: 104, victims: 112, reserved: 120, }
     VictimsDesc: 128 {
         free: 0, chunks: 32, lent: 40, writers: 48, chunk_shift: 56, spare_min: 60, slots_kept: 64, keeps: 72,
         age_shift: 76, slot_pages: 80, slot_uses: 88, reserved: 96,
@@ -560,7 +531,7 @@ shared_layout! {
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
         read_ahead: 184, pages_overwritten: 192, victims_copied: 200, victims_fetched: 208, victims_lost: 216,
-        mirrored: 224, mirrored_lost: 232, broadcast_stores: 240, broadcast_lines: 248, victims_displaced: 256, pad: 264,
+        broadcast_stores: 224, broadcast_lines: 232, victims_displaced: 240, pad: 248,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

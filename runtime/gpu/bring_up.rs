@@ -12,7 +12,6 @@ use super::{
     CatchingUp, GpuState, Machines, PagedGpu, keepers,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
-    mirrors::Mirrors,
     pool::FramePool,
     region_table::RegionTable,
     slots::GpuSlots,
@@ -105,7 +104,6 @@ pub(crate) fn bring_up(
     let meters = Meters::new(&*gpu).doing(doing)?;
     let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
     let victims = Victims::new(&*gpu, transport, settings)?;
-    let mirrors = Mirrors::new(&*gpu, settings)?;
     let tier = bring_up_tier(&gpu, &nics, settings)?;
     let options = support::options(transport, settings, &settings.support_options);
     let timeline = settings.timeline.as_ref().zip(sheet);
@@ -122,7 +120,6 @@ pub(crate) fn bring_up(
         soft_nics,
         pool,
         victims,
-        mirrors,
         tier,
         regions,
         meters,

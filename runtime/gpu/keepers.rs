@@ -1,11 +1,9 @@
-//! What goes on beside kernels: threads that keep queue pairs, loans, copies at neighbours, and memory that others find free.
+//! What goes on beside kernels: threads that keep queue pairs, loans, and memory that others find free.
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::{Duration, Instant},
 };
-
-use gpuvm_nic::with_causes;
 
 use super::{PagedGpu, victims::Victims};
 use crate::{
@@ -17,8 +15,6 @@ use crate::{
 
 /// How often owners of borrowed memory are looked at.
 const LOANS_PERIOD: Duration = Duration::from_millis(10);
-/// How long the thread that brings chunks rests where nobody wakes it.
-const MIRRORS_PERIOD: Duration = Duration::from_millis(100);
 /// How often the GPU's memory is looked at.
 const HEADROOM_PERIOD: Duration = Duration::from_millis(20);
 /// For how long what another tenant was given is its own to take.
@@ -35,9 +31,6 @@ pub(super) fn start(gpu: &Arc<PagedGpu>) -> Result<()> {
     if gpu.victims().is_some_and(Victims::follows_owners) {
         keep(gpu, "gpuvm loans", LOANS_PERIOD, look_at_owners())?;
     }
-    if gpu.mirrors().is_some() {
-        keep(gpu, "gpuvm paths", MIRRORS_PERIOD, bring_chunks)?;
-    }
     match gpu.settings.frames_leave_free {
         Some(headroom) => keep(gpu, "gpuvm headroom", HEADROOM_PERIOD, leave_free(headroom)),
         None => Ok(()),
@@ -50,15 +43,15 @@ fn keep(
     gpu: &Arc<PagedGpu>,
     name: &str,
     period: Duration,
-    mut turn: impl FnMut(&PagedGpu, &AtomicBool) -> bool + Send + 'static,
+    mut turn: impl FnMut(&PagedGpu) -> bool + Send + 'static,
 ) -> Result<()> {
     if gpu.capabilities().deterministic {
         return Ok(());
     }
     let weak = Arc::downgrade(gpu);
-    let keeper = Background::start(name, period, move |stop| {
+    let keeper = Background::start(name, period, move |_| {
         let gpu = weak.upgrade();
-        gpu.is_some_and(|gpu| turn(&gpu, stop) && gpu.device.lost().is_none())
+        gpu.is_some_and(|gpu| turn(&gpu) && gpu.device.lost().is_none())
     });
     gpu.keep(keeper.map_err(|source| Error::Thread { source })?);
     Ok(())
@@ -89,9 +82,9 @@ fn keep_queues(gpu: &PagedGpu) -> Result<()> {
 }
 
 /// Looks at owners of borrowed memory while launches run, where a loan follows from what they use.
-fn look_at_owners() -> impl FnMut(&PagedGpu, &AtomicBool) -> bool {
+fn look_at_owners() -> impl FnMut(&PagedGpu) -> bool {
     let mut told = false;
-    move |gpu, _| {
+    move |gpu| {
         let Some(victims) = gpu.victims() else { return false };
         let looked = victims.relieve(&*gpu.device, gpu.settings.wait_limit);
         let settled = looked.and_then(|taken| if taken > 0 { gpu.settle_loans() } else { Ok(()) });
@@ -100,22 +93,10 @@ fn look_at_owners() -> impl FnMut(&PagedGpu, &AtomicBool) -> bool {
     }
 }
 
-/// Brings chunks to neighbours while launches run.
-fn bring_chunks(gpu: &PagedGpu, stop: &AtomicBool) -> bool {
-    let Some(mirrors) = gpu.mirrors() else { return false };
-    let turned = mirrors.turn(stop, || !gpu.lock().in_flight.is_empty());
-    if let Err(error) = &turned {
-        // Faults go on over the GPU's own link. Where entries could not be cleared, the next launch tries again.
-        tracing::warn!("nothing is brought over second paths any more: {}", with_causes(error));
-        let _ = mirrors.give_back(&*gpu.device, None);
-    }
-    turned.is_ok()
-}
-
 /// Has the frames follow what is free of the GPU's memory, so that others find `headroom` bytes.
-fn leave_free(headroom: u64) -> impl FnMut(&PagedGpu, &AtomicBool) -> bool {
+fn leave_free(headroom: u64) -> impl FnMut(&PagedGpu) -> bool {
     let (mut evictions, mut told) = (0, false);
-    move |gpu, _| {
+    move |gpu| {
         let followed = follow(gpu, headroom, &mut evictions);
         tell_once(&mut told, followed, "frames do not follow what is free");
         true

@@ -480,8 +480,6 @@ mod tests {
             gpu_count: 1,
             borrowed: vec![(1, Loan::Bytes(2 * CHUNK_BYTES))],
             borrowed_chunk: CHUNK_BYTES,
-            second_path: 0,
-            mirror_chunk: 2 << 20,
             support_options: CompileOptions::default(),
             precompiled: None,
             tenancy: crate::Tenancy::none(),

@@ -9,10 +9,7 @@ use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, PageWord, TableHead};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    guards::Guards,
-    mirrors::{Mirror, Mirrors},
-};
+use super::guards::Guards;
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -98,8 +95,6 @@ pub(crate) struct RegionView {
     array_flags: AtomicU32,
     /// The first of the region's homes, which messages name.
     home: Arc<dyn Home>,
-    /// With `ARRAY_MIRRORED`.
-    mirror: Option<Arc<Mirror>>,
     words_addr: u64,
     /// Until the region has ended.
     tables: Mutex<Option<RegionTables>>,
@@ -125,18 +120,11 @@ impl RegionView {
             read_only,
             array_flags: AtomicU32::new(array_flags),
             home,
-            mirror: None,
             words_addr: tables.words.addr(),
             tables: Mutex::new(Some(tables)),
             unflushed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
-    }
-
-    /// With what its chunks' copies at neighbours take.
-    pub fn mirrored(mut self, mirror: Option<Arc<Mirror>>) -> Self {
-        self.mirror = mirror;
-        self
     }
 
     /// Its place in the region table. No kernel knows the region before it has one.
@@ -164,29 +152,6 @@ impl RegionView {
     /// Whether words of its absent pages name slots at a neighbour.
     pub fn has_victims(&self) -> bool {
         self.array_flags() & layout::ARRAY_VICTIMS != 0
-    }
-
-    /// Address of its `MirrorDesc`; 0 where it has none.
-    pub fn mirror_addr(&self) -> u64 {
-        self.mirror.as_ref().map_or(0, |mirror| mirror.addr())
-    }
-
-    /// A launch will read it. Chunks may have copies from now on, if its home holds everything.
-    pub fn open_mirror(&self, mirrors: Option<&Mirrors>) {
-        if let (Some(mirrors), Some(mirror), false) = (mirrors, &self.mirror, self.may_have_writes()) {
-            mirrors.open(mirror);
-        }
-    }
-
-    /// No chunk has a copy from now on. Before its home may change, or goes.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn close_mirror(&self, gpu: &dyn Gpu, mirrors: Option<&Mirrors>) -> Result<()> {
-        match (mirrors, &self.mirror) {
-            (Some(mirrors), Some(mirror)) => mirrors.close(gpu, mirror),
-            _ => Ok(()),
-        }
     }
 
     /// Whether kernels only read it.

@@ -27,8 +27,6 @@ pub(super) struct Traits {
     pub home: u64,
     /// The GPU borrows memory of neighbours, where clean pages may go.
     pub borrows: bool,
-    /// Neighbours' copy engines reach the home.
-    pub mirrors: bool,
     pub replicated: bool,
     pub checked: bool,
 }
@@ -43,7 +41,7 @@ impl Traits {
         } = self.kind;
         // Absent pages' words name slots there, and count nothing: such a region is not used in place, whatever it is advised.
         if self.borrows && self.home != 0 && self.placed(placement) == 0 {
-            return layout::ARRAY_VICTIMS | flag(self.mirrors, layout::ARRAY_MIRRORED);
+            return layout::ARRAY_VICTIMS;
         }
         let stores = advised.stores_in_place() && !read_only && !never_evicted && self.is_reached();
         self.placed(advised.placement.unwrap_or(placement)) | flag(stores, layout::ARRAY_STORES_IN_PLACE)

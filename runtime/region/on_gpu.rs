@@ -83,16 +83,10 @@ impl OnGpu {
             pages: pages.count(),
             home,
             borrows: gpu.victims().is_some(),
-            // Elsewhere a copy engine of this host reaches no home.
-            mirrors: gpu.mirrors().is_some() && homes[0].home.host_memory().is_some(),
             replicated: homes.len() > 1,
             checked: addresses.checksums != 0,
         };
         let array_flags = traits.array_flags(Advised::default());
-        let mirrors = gpu.mirrors().filter(|_| array_flags & layout::ARRAY_MIRRORED != 0);
-        let mirror = mirrors.map(|mirrors| mirrors.mirror(device, home, pages.bytes(), gpu.page_shift()));
-        let mirror = mirror.transpose();
-        let mirror = mirror.doing(|| format!("allocating the table of region `{name}`'s copies"))?;
         let (read_costs, head) = placement::begin(gpu, array_flags, &pages, home)?;
         let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{name}`"))?;
@@ -103,8 +97,7 @@ impl OnGpu {
             page_chunks: None,
         };
         let home = Arc::clone(&homes[0].home);
-        let view =
-            RegionView::new(name, pages, (kind.read_only, array_flags), home, tables).mirrored(mirror.map(Arc::new));
+        let view = RegionView::new(name, pages, (kind.read_only, array_flags), home, tables);
         // From here on dropping it gives the key back.
         Ok(Self {
             gpu: Arc::clone(gpu),
@@ -154,8 +147,6 @@ impl OnGpu {
 
     /// Takes the homes away from the GPU's NICs, or its lanes. What can be taken back is, whatever becomes of the other home.
     pub(super) fn withdraw(&self) -> Result<()> {
-        // After an error nothing is on its way from there either.
-        let _ = self.view.close_mirror(&*self.gpu.device, self.gpu.mirrors());
         let mut gone = Ok(());
         for reached in self.homes.iter().rev() {
             gone = gone.and(reached.reach.withdraw(&*self.gpu.device, self.view.name()));

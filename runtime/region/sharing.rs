@@ -37,7 +37,7 @@ impl Memory for RegionInner {
                 Step::Drop { gpu } => self.at(gpu).map_or(Ok(()), |on| self.release_on(launches, &on, true))?,
             }
         }
-        self.fit_mirrors(launches, LaunchKind { gpu, writes })
+        Ok(())
     }
 
     fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) {
@@ -53,22 +53,6 @@ impl Memory for RegionInner {
 }
 
 impl RegionInner {
-    /// Ends copies of chunks at neighbours, on all GPUs, before a launch that may write the region, or after the host may have. Others may be
-    /// made while it is read.
-    fn fit_mirrors(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) -> Result<()> {
-        let writes = writes && !self.kind.read_only;
-        // The host changes the home while no launch names the region.
-        if writes || launches.is_idle() {
-            for on in self.everywhere() {
-                on.view.close_mirror(&*on.gpu.device, on.gpu.mirrors())?;
-            }
-        }
-        if let (Some(on), false) = (self.at(gpu), writes) {
-            on.view.open_mirror(on.gpu.mirrors());
-        }
-        Ok(())
-    }
-
     /// Why kernels of the GPU alone take it that it was made on, if that is so.
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self.own.home().host_memory() {

@@ -88,8 +88,6 @@ impl Default for VmBuilder {
                 gpu_count: 1,
                 borrowed: Vec::new(),
                 borrowed_chunk: Loan::CHUNK,
-                second_path: 0,
-                mirror_chunk: 2 << 20,
                 support_options: CompileOptions::default(),
                 precompiled: None,
                 tenancy: Tenancy::default(),
@@ -176,23 +174,6 @@ impl VmBuilder {
     #[doc(hidden)]
     pub fn borrowed_chunk(mut self, bytes: u64) -> Self {
         self.settings.borrowed_chunk = bytes;
-        self
-    }
-
-    /// Takes `bytes` bytes more of each neighbour that [lends](Self::borrow_from), 32 MiB at least, and uses the neighbour's link to the host
-    /// beside the GPU's own: where a kernel reads a region in ascending order, the neighbour's copy engine brings every other 2 MiB of it to
-    /// that memory before the kernel comes there. It is for regions that may use borrowed memory and whose home is this host's, in launches
-    /// that read them, while no launch may have written them since the last [flush](crate::Region::flush). The link is left to its owner
-    /// while copies over it take longer than they could. A thread of the host looks after it while launches run. Default: 0, none.
-    pub fn second_path(mut self, bytes: u64) -> Self {
-        self.settings.second_path = bytes;
-        self
-    }
-
-    /// Bytes that a second path brings together, a power of two: for tests, which want small ones.
-    #[doc(hidden)]
-    pub fn mirror_chunk(mut self, bytes: u64) -> Self {
-        self.settings.mirror_chunk = bytes;
         self
     }
 

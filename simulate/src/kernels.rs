@@ -27,11 +27,6 @@ pub const VICTIMS: Kernels = Kernels {
     name: "victims.cu",
     text: include_str!("../kernels/victims.cu"),
 };
-/// Pages whose chunks have copies at a neighbour, and who brings those.
-pub const MIRROR: Kernels = Kernels {
-    name: "mirror.cu",
-    text: include_str!("../kernels/mirror.cu"),
-};
 /// Arrays of which each GPU holds a copy.
 pub const BROADCAST: Kernels = Kernels {
     name: "broadcast.cu",

@@ -190,8 +190,6 @@ pub struct Borrowed {
     pub chunk_pages: u64,
     /// Chunks.
     pub chunks: u64,
-    /// Pages of a chunk that a second path brings; 0 for no such path.
-    pub mirror_pages: u64,
 }
 
 impl Room<'_> {
@@ -292,11 +290,6 @@ impl Room<'_> {
             0 => builder,
             chunks => builder.borrowed_chunk(chunk).borrow_from(1, chunks * chunk),
         };
-        let mirrored = borrowed.mirror_pages * needs.page;
-        let builder = match mirrored {
-            0 => builder,
-            chunk => builder.mirror_chunk(chunk).second_path(16 * chunk),
-        };
         Ok(match sources.direct {
             true => builder.transport(Transport::Direct),
             false => builder.transport(soft),
@@ -333,7 +326,6 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
             true => Borrowed {
                 chunk_pages: 1,
                 chunks: 1,
-                mirror_pages: 0,
             },
             false => Borrowed::default(),
         },
@@ -453,8 +445,8 @@ fn judge(
         mended: stats.replicas_mended,
         victims: (
             stats.victims_copied,
-            stats.victims_fetched + stats.mirrored,
-            stats.victims_lost + stats.mirrored_lost,
+            stats.victims_fetched,
+            stats.victims_lost,
             stats.victims_displaced,
         ),
         error,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{
     BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, counts, named_gpus, scaled, simulated_gpu, stepped, words,
 };
-use crate::victims::{CHUNK, COUNT, FRAMES, LITTLE, LONG, MIRROR_CHUNK, MIRROR_CHUNKS, config, read_in_order, unkept};
+use crate::victims::{COUNT, FRAMES, LITTLE, config};
 use gpuvm::{Transport, Vm, VmBuilder};
 
 /// GPUs of one virtual memory, each with few frames, and the neighbours of each.
@@ -119,33 +119,5 @@ fn every_gpu_borrows_of_every_other_at_once() {
         all_do(Some(count - 1));
         all_do(None);
         assert_eq!(vm.gpus()[count - 1].borrowed_bytes(), 0);
-    }
-}
-
-#[test]
-fn each_neighbour_is_one_more_path() {
-    for count in counts(&[3]) {
-        let others = (count as u32 - 1).max(2);
-        let chunks = MIRROR_CHUNKS * MIRROR_CHUNK;
-        let vm = Vm::builder()
-            .gpu(simulated_gpu(FRAMES + u64::from(others) * CHUNK / PAGE).neighbours(others))
-            .page_size(PAGE)
-            .transport(Transport::Direct)
-            .frame_memory(FRAMES * PAGE)
-            .borrowed_chunk(LITTLE)
-            .mirror_chunk(MIRROR_CHUNK)
-            .second_path(chunks);
-        let vm = (1..=others).fold(vm, |vm, gpu| vm.borrow_from(gpu, LITTLE));
-        let bench = Bench::new(vm, BASIC);
-        let expected = words(6, LONG);
-        let region = unkept(&bench, &expected);
-        read_in_order(&bench, &region, &expected);
-        // All but one leave.
-        for gpu in 1..others {
-            let given = bench.vm.give_back_to(gpu, u64::MAX).unwrap();
-            assert!(given > chunks, "{given}");
-        }
-        read_in_order(&bench, &region, &expected);
-        assert!(bench.vm.stats().unwrap().bytes_borrowed > chunks);
     }
 }

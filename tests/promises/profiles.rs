@@ -251,13 +251,13 @@ fn samples_while_kernels_run_change_nothing_and_know_every_fetch() {
         let sum = bench.vm.buffer::<u64>(1).unwrap();
         // The thread of the profile has no turn at every interval where the machine is busy.
         while launches < 9 || begun.elapsed() < Duration::from_millis(50) {
-            let arguments = (&a, pages * PAGE_WORDS, 8u32, &sum);
+            let arguments = (&a, pages * PAGE_WORDS, 1u32, &sum);
             let launch = bench.launch("read_first", LaunchConfig::new(4, 64), arguments);
             profiler.sample().unwrap();
             launch.sync().unwrap();
             launches += 1;
         }
-        assert_eq!(sum.to_vec().unwrap(), [launches * 8 * pages * PAGE_WORDS]);
+        assert_eq!(sum.to_vec().unwrap(), [launches * pages * PAGE_WORDS]);
         let profile = profiler.finish().unwrap();
         assert!(profile.samples > 8, "{}", profile.samples);
         assert_eq!(profile.fetches_unseen(), 0);

@@ -29,7 +29,7 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("runtime", "settings", 3),
     ("runtime", "settings::common", 4),
     ("sim_gpu/src", "", 22),
-    ("simulate/src", "homes", 13),
+    ("simulate/src", "homes", 12),
     ("simulate/src", "mutations", 11),
     ("simulate/src", "watch", 3),
     ("tests/fake_rdma/src", "", 8),

@@ -107,8 +107,6 @@ pub struct gpuvm_vm_options {
     pub wait_limit_ns: u64,
     /// Longest launch in nanoseconds. 0: 10 minutes.
     pub launch_deadline_ns: u64,
-    /// Bytes of each lending neighbour for a second path. 0: none.
-    pub second_path: u64,
     /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first.
     pub frame_priority: i32,
     /// Regions that may live at one time. 0: 256.
@@ -240,7 +238,6 @@ impl gpuvm_vm_options {
         let builder = unless_zero(builder, self.regions_max, VmBuilder::regions_max);
         let builder = builder
             .frame_priority(self.frame_priority)
-            .second_path(self.second_path)
             .guarded_regions(self.guarded_regions != 0)
             .tenancy(self.tenancy()?)
             .transport(self.transport()?);

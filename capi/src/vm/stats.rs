@@ -81,12 +81,6 @@ pub struct gpuvm_stats {
     pub victims_displaced: u64,
     /// Pages that came from their home since the neighbour had its memory back.
     pub victims_lost: u64,
-    /// Pages that were fetched from chunks that a neighbour's copy engine had brought to its memory; `pages_fetched`
-    /// and `bytes_fetched` have them, too.
-    pub mirrored: u64,
-    /// Pages that came from their home since the chunk's memory was used for another one meanwhile, or its copy was
-    /// given up.
-    pub mirrored_lost: u64,
     /// Stores of single lanes to broadcast arrays that went to other GPUs, estimated from every 256th line;
     /// Broadcast::traffic tells them by array and GPU, with bytes.
     pub broadcast_stores: u64,
@@ -148,8 +142,6 @@ counts! {
     victims_fetched
     victims_displaced
     victims_lost
-    mirrored
-    mirrored_lost
     broadcast_stores
     broadcast_lines
     bytes_borrowed

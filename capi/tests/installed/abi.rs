@@ -92,7 +92,7 @@ fn shapes() -> Vec<Shape> {
         vm::options::gpuvm_vm_options as gpuvm_vm_options {
             size, gpus, gpu_count, transport, nics, nic_count, memory_nodes, memory_node_count, memory_node_secret,
             memory_node_timeout_ns, loans, loan_count, frame_memory, frame_capacity, frame_minimum, frames_leave_free, file_memory, page_size,
-            wait_limit_ns, launch_deadline_ns, second_path, frame_priority, regions_max, guarded_regions, queue_pairs,
+            wait_limit_ns, launch_deadline_ns, frame_priority, regions_max, guarded_regions, queue_pairs,
             queue_depth, host_homes, soft_engines, flush_reads, collapsed_completions, tenancy, tenancy_minimum,
             tenancy_limit, tenancy_priority, sim_workers, tenancy_folder, sim_memory, sim_seed, sim_shared_as,
             sim_seeded, sim_lanes, sim_neighbours, sim_waits_for_room, sim_precompiled, sim_precompile_into, rdma,

@@ -368,10 +368,6 @@ impl<'a> Faults<'a> {
             row.with("borrowed", size(self.machine.vm.borrowed_bytes()))
                 .and("of the neighbour %", stats.victims_hit_rate() * 100.0)
                 .and("copied there", stats.victims_copied as f64)
-                .and(
-                    "second path %",
-                    stats.mirrored as f64 * 100.0 / stats.pages_fetched.max(1) as f64,
-                )
         };
         let row = machine::beside(row, &self.args.machine);
         match self.args.home.as_slice() {

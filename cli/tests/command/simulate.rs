@@ -263,9 +263,10 @@ fn an_outcome_is_told_where_its_timeline_cannot_be_written() {
 /// Every seed that fails starts another worker, of a program whose file is gone.
 #[test]
 fn a_campaign_outlives_its_programs_file() {
-    let folder = tempfile::tempdir().unwrap();
+    // A link, not a copy: a process that another test starts meanwhile would hold the copy open to write, and it could not be run.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let program = folder.path().join("gpuvm");
-    std::fs::copy(env!("CARGO_BIN_EXE_gpuvm"), &program).unwrap();
+    std::fs::hard_link(env!("CARGO_BIN_EXE_gpuvm"), &program).unwrap();
     let known = mutations::find("clean-while-pinned").unwrap();
     let mut command = Command::new(&program);
     command.args(["simulate", "--seeds", "0..3", "--workload", known.workload.name()]);

@@ -189,7 +189,9 @@ def by_wholegraph(wholegraph, torch):
             return rows
 
         measure(f"WholeGraph, {'a cache of 1/8' if share else 'no cache'}", take, lambda rows: rows.cpu().numpy())
-        del embedding, table
+        # Its host memory is a System V segment, which stays until this is called.
+        del table
+        wholegraph.destroy_embedding(embedding)
 
 
 def available_bytes():

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 18;
+constexpr const unsigned int LAYOUT_VERSION = 19;
 
 /// Most GPUs, and so views, of a broadcast array.
 constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
@@ -357,9 +357,6 @@ constexpr const unsigned int ARRAY_STORES_IN_PLACE = 67108864;
 /// Bit of [`ArrayDesc::region`]: the word of an absent page names a slot at a neighbour GPU, if any ([`VictimsDesc`]).
 constexpr const unsigned int ARRAY_VICTIMS = 33554432;
 
-/// Bit of [`ArrayDesc::region`], with [`ARRAY_VICTIMS`]: chunks of the region may be mirrored ([`MirrorDesc`]).
-constexpr const unsigned int ARRAY_MIRRORED = 16777216;
-
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
 
@@ -472,9 +469,6 @@ constexpr const unsigned int REGIONS_MAX = (1 << 16);
 /// READ never overtakes a WRITE of the same page. The multiplier is 2^63 over the golden ratio, made odd (Knuth, The Art of
 /// Computer Programming, volume 3, 6.4).
 constexpr const unsigned long long NIC_HASH = 5700357409661599243ULL;
-
-/// Bytes of a region whose first page tells that they are read.
-constexpr const unsigned long long MIRROR_USE_BYTES = (64ULL << 10ULL);
 
 /// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
 /// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
@@ -606,8 +600,8 @@ struct alignas(64) RegionDesc {
     unsigned long long homes_reciprocal;
     /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
     unsigned long long victims;
-    /// With [`ARRAY_MIRRORED`]: address of the [`MirrorDesc`].
-    unsigned long long mirror;
+    /// Unused, to a power of two.
+    unsigned long long reserved;
 };
 
 /// A pool, of frames or of slots in borrowed memory: what lanes need to take one and to give it back.
@@ -654,23 +648,6 @@ struct alignas(128) VictimsDesc {
     unsigned long long slot_uses;
     /// Unused, to the end of the line.
     unsigned int reserved[8];
-};
-
-/// Which chunks of a region, of so many pages each, have a copy in a neighbour GPU's memory. The neighbour's copy engine brings them there
-/// from the region's home, over the neighbour's own link, while launches read the region and none may write it.
-struct MirrorDesc {
-    /// Address of 64 bits a chunk: the address of the chunk's copy, with the number of its bringing in the bits that such addresses do not
-    /// use; 0 for none. The host alone writes them: when a copy is there, and before its memory is used otherwise.
-    unsigned long long entries;
-    /// Address of a byte for each [`MIRROR_USE_BYTES`] of the region, in host memory: 1 once the page that begins there was fetched. So the
-    /// host sees what launches have read.
-    unsigned long long uses;
-    /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
-    unsigned long long chunk_mask;
-    /// Base-two logarithm of the pages of a chunk.
-    unsigned int page_shift;
-    /// Unused, to align.
-    unsigned int pad;
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -852,10 +829,6 @@ struct alignas(128) Counters {
     unsigned long long victims_fetched;
     /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
     unsigned long long victims_lost;
-    /// Pages that were fetched from a mirrored chunk; `pages_fetched` and `bytes_fetched` have them, too.
-    unsigned long long mirrored;
-    /// Pages whose chunk was mirrored no more when they had been fetched from there, so that they came from their home.
-    unsigned long long mirrored_lost;
     /// Stores of single lanes to broadcast arrays that went to other GPUs, estimated from a sample of the lines.
     unsigned long long broadcast_stores;
     /// Lines in which those left: what was merged is one.
@@ -863,7 +836,7 @@ struct alignas(128) Counters {
     /// Pages that lost their slot at a neighbour GPU to a page that was fetched more often.
     unsigned long long victims_displaced;
     /// Unused, to a power of two: shards lie a shift apart.
-    unsigned long long pad[31];
+    unsigned long long pad[3][11];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -1161,7 +1134,6 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
-static_assert(sizeof(MirrorDesc) == 32, "size of MirrorDesc");
 static_assert(sizeof(VictimsDesc) == 128, "size of VictimsDesc");
 static_assert(sizeof(TableHead) == 5248, "size of TableHead");
 static_assert(sizeof(StreamState) == 16, "size of StreamState");
@@ -1248,12 +1220,7 @@ static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionD
 static_assert(__builtin_offsetof(RegionDesc, pad) == 100, "offset of RegionDesc::pad");
 static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset of RegionDesc::homes_reciprocal");
 static_assert(__builtin_offsetof(RegionDesc, victims) == 112, "offset of RegionDesc::victims");
-static_assert(__builtin_offsetof(RegionDesc, mirror) == 120, "offset of RegionDesc::mirror");
-static_assert(__builtin_offsetof(MirrorDesc, entries) == 0, "offset of MirrorDesc::entries");
-static_assert(__builtin_offsetof(MirrorDesc, uses) == 8, "offset of MirrorDesc::uses");
-static_assert(__builtin_offsetof(MirrorDesc, chunk_mask) == 16, "offset of MirrorDesc::chunk_mask");
-static_assert(__builtin_offsetof(MirrorDesc, page_shift) == 24, "offset of MirrorDesc::page_shift");
-static_assert(__builtin_offsetof(MirrorDesc, pad) == 28, "offset of MirrorDesc::pad");
+static_assert(__builtin_offsetof(RegionDesc, reserved) == 120, "offset of RegionDesc::reserved");
 static_assert(__builtin_offsetof(VictimsDesc, free) == 0, "offset of VictimsDesc::free");
 static_assert(__builtin_offsetof(VictimsDesc, chunks) == 32, "offset of VictimsDesc::chunks");
 static_assert(__builtin_offsetof(VictimsDesc, lent) == 40, "offset of VictimsDesc::lent");
@@ -1344,12 +1311,10 @@ static_assert(__builtin_offsetof(Counters, pages_overwritten) == 192, "offset of
 static_assert(__builtin_offsetof(Counters, victims_copied) == 200, "offset of Counters::victims_copied");
 static_assert(__builtin_offsetof(Counters, victims_fetched) == 208, "offset of Counters::victims_fetched");
 static_assert(__builtin_offsetof(Counters, victims_lost) == 216, "offset of Counters::victims_lost");
-static_assert(__builtin_offsetof(Counters, mirrored) == 224, "offset of Counters::mirrored");
-static_assert(__builtin_offsetof(Counters, mirrored_lost) == 232, "offset of Counters::mirrored_lost");
-static_assert(__builtin_offsetof(Counters, broadcast_stores) == 240, "offset of Counters::broadcast_stores");
-static_assert(__builtin_offsetof(Counters, broadcast_lines) == 248, "offset of Counters::broadcast_lines");
-static_assert(__builtin_offsetof(Counters, victims_displaced) == 256, "offset of Counters::victims_displaced");
-static_assert(__builtin_offsetof(Counters, pad) == 264, "offset of Counters::pad");
+static_assert(__builtin_offsetof(Counters, broadcast_stores) == 224, "offset of Counters::broadcast_stores");
+static_assert(__builtin_offsetof(Counters, broadcast_lines) == 232, "offset of Counters::broadcast_lines");
+static_assert(__builtin_offsetof(Counters, victims_displaced) == 240, "offset of Counters::victims_displaced");
+static_assert(__builtin_offsetof(Counters, pad) == 248, "offset of Counters::pad");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(PoolDesc, state) == 0, "offset of PoolDesc::state");
 static_assert(__builtin_offsetof(PoolDesc, ring) == 8, "offset of PoolDesc::ring");

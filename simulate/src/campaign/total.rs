@@ -100,7 +100,7 @@ impl Total {
         let queued = !self.workload.is_direct();
         let checked = self.workload == Workload::Checksums;
         let pages = self.workload.has_pages();
-        let writes = pages && !matches!(self.workload, Workload::Prefetch | Workload::Mirror);
+        let writes = pages && self.workload != Workload::Prefetch;
         let (lends, borrows) = (self.workload == Workload::Victims, self.workload.borrows());
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
         let never = [

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gpuvm_layouts as layout;
-use layout::{MirrorDesc, PoolState, RegionDesc, VictimsDesc};
+use layout::{PoolState, RegionDesc, VictimsDesc};
 
 use super::copies::{home_of, page_name, page_span};
 use super::event::What;
@@ -128,18 +128,6 @@ impl Watcher {
         let state = self.lock();
         let found = state.regions.iter().find(|(id, _)| *id == region);
         found.map(|(_, region)| region.words)
-    }
-
-    /// Address of the entries of a region's chunks, and of its home.
-    pub fn mirrored(&self, region: u32) -> Option<(u64, u64)> {
-        let mut state = self.lock();
-        state.rebuild();
-        let (_, row) = state
-            .regions
-            .iter()
-            .find(|(id, desc)| *id == region && desc.mirror != 0)?;
-        let desc: MirrorDesc = read(row.mirror);
-        Some((desc.entries, row.home))
     }
 
     /// A lender will tell at `turns`, a word a chunk, how far it is with each: 1 when the loan ends, 2 before it stores `mark` into

@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
-use crate::kernels::{BROADCAST, MIRROR, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
+use crate::kernels::{BROADCAST, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
 use crate::run::{Borrowed, Needs, PAGE, Room};
 
 mod broadcast;
 mod contended;
 mod guarded;
-mod mirror;
 mod programs;
 mod resize;
 mod spans;
@@ -65,8 +64,6 @@ pub enum Workload {
     Checksums,
     /// Pages leave for a neighbour's memory and come from there, and the neighbour takes it back meanwhile.
     Victims,
-    /// Copies of chunks at a neighbour come and go, while lanes fetch pages from there.
-    Mirror,
     /// Lanes of several GPUs store to an array of which each holds a copy, change the owners' copies, and tell each other.
     Broadcast,
     /// Frames come and go while lanes use pages, and others have the memory of those that went at once.
@@ -104,7 +101,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 23] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -125,7 +122,6 @@ impl Workload {
         Self::Returns,
         Self::Checksums,
         Self::Victims,
-        Self::Mirror,
         Self::Broadcast,
         Self::Resize,
         Self::ResizeDirect,
@@ -154,7 +150,6 @@ impl Workload {
             Self::Returns => "returns",
             Self::Checksums => "checksums",
             Self::Victims => "victims",
-            Self::Mirror => "mirror",
             Self::Broadcast => "broadcast",
             Self::Resize => "resize",
             Self::ResizeDirect => "resize-direct",
@@ -179,7 +174,6 @@ impl Workload {
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
-            Self::Mirror => (MIRROR, &[]),
             Self::Broadcast => (BROADCAST, &[]),
         };
         Sources {
@@ -205,7 +199,6 @@ impl Workload {
                 | Self::StoresInPlace
                 | Self::NeverEvicted
                 | Self::Victims
-                | Self::Mirror
         )
     }
 
@@ -220,7 +213,6 @@ impl Workload {
                 | Self::Rising
                 | Self::StoresInPlace
                 | Self::Victims
-                | Self::Mirror
                 | Self::Broadcast
                 | Self::ResizeDirect
         )
@@ -233,7 +225,7 @@ impl Workload {
 
     /// Whether its pages leave their frames for a neighbour's memory.
     pub(crate) fn borrows(self) -> bool {
-        matches!(self, Self::Victims | Self::Mirror)
+        self == Self::Victims
     }
 
     /// Whether its frames come and go.
@@ -280,7 +272,6 @@ impl Workload {
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),
             Self::Victims => victims::victims(room),
-            Self::Mirror => mirror::mirror(room),
             Self::Broadcast => broadcast::broadcast(room),
             Self::Resize | Self::ResizeDirect => resize::resize(room),
         }

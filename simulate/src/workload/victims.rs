@@ -50,7 +50,6 @@ pub(super) fn victims(room: &mut Room<'_>) -> Result<(), Wrong> {
     let borrowed = Borrowed {
         chunk_pages: 1 << (seed / 2 % 3),
         chunks: 1 + seed / 6 % 6,
-        mirror_pages: 0,
     };
     let bench = room.open(Needs {
         borrowed,

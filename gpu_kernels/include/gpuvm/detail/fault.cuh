@@ -410,8 +410,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (miss->pooled() && frame == kNoFrame && swaps(vm, miss->id()))
             turn_sample(vm, miss->id(), kSampleWindow, &frame);
         Victim victim = victim_of(miss->array, seen);
-        Mirrored mirrored{nullptr, 0, 0};
-        u64 from = nearest(vm, miss->id(), victim, source.home, miss->array.page_shift, &mirrored);
+        u64 from = nearest(victim, source.home, miss->array.page_shift);
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
@@ -439,7 +438,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             miss->token = fill_page(vm, word, miss->id(), from, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());
-        if (!was_there(vm, victim, mirrored)) {
+        if (!was_there(vm, victim)) {
             fetch.begin(source.home, source.bytes);
             fetch.finish(miss->frame_address());
         }

@@ -71,22 +71,22 @@ GPUVM_DEVICE u32 pool_take(const layout::PoolDesc* pool, u64 ticket) {
 // Gives frames that have no page and that nobody else knows, in the order of a clock over `limit` frames: `first` where
 // bit 0 of `which` is set, and so on. They take neighbouring slots of the ring, so who takes frames for neighbouring
 // pages gets neighbours, which one copy can fill. It waits only for takers between their tickets and their stores.
-GPUVM_DEVICE void pool_give_run(const layout::PoolDesc* pool, u32 first, u64 which, u32 limit) {
-    layout::PoolState* state = pool_of(pool);
+GPUVM_DEVICE void pool_give_run(const layout::PoolDesc* desc, u32 first, u64 which, u32 limit) {
+    layout::PoolState* pool = pool_of(desc);
     u64 given = static_cast<u64>(__popcll(which));
-    u64 ticket = atom_add_relaxed_gpu(&state->tail, given);
+    u64 ticket = atom_add_relaxed_gpu(&pool->tail, given);
     for (; which; which &= which - 1, ++ticket) {
         u32 frame = first + static_cast<u32>(__ffsll(static_cast<long long>(which))) - 1;
         while (frame >= limit) frame -= limit;
         u32 place;
-        u64 lap = over_frames(pool, ticket, &place);
-        u64* slot = reinterpret_cast<u64*>(pool->ring) + place;
+        u64 lap = over_frames(desc, ticket, &place);
+        u64* slot = reinterpret_cast<u64*>(desc->ring) + place;
         while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
         // Release: what we did to the frame comes before its next id's use of it.
         st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
     }
     // Relaxed: who sees it early waits at a slot, a moment.
-    atom_add_relaxed_gpu(&state->available, given);
+    atom_add_relaxed_gpu(&pool->available, given);
 }
 GPUVM_DEVICE void pool_give(const layout::PoolDesc* pool, u32 frame) { pool_give_run(pool, frame, 1, ~0u); }
 

@@ -102,10 +102,9 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     i64 available = 0;
     GPUVM_TIMELINE_ONLY(u32 claimed_after = 0;)
     u64* histogram = nullptr;
-    Mirrored mirrored{nullptr, 0, 0};
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
-        if constexpr (kVictims) home = nearest(vm, id, victim, home, page_shift, &mirrored);
+        if constexpr (kVictims) home = nearest(victim, home, page_shift);
         fetch.begin(home, bytes);
         phase = fetch.phase();
         bool claimed = try_claim(word, seen);  // while the page is on its way, as all of this
@@ -133,7 +132,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
     GPUVM_TIMELINE_ONLY(u32 arrived_after = timeline_since(started);)
-    bool lent = !kVictims || !leads || was_there(vm, victim, mirrored);
+    bool lent = !kVictims || !leads || was_there(vm, victim);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;

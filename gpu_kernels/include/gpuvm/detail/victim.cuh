@@ -18,7 +18,7 @@
 // displaced.
 #pragma once
 
-#include "mirror.cuh"
+#include "direct.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -42,8 +42,7 @@ GPUVM_DEVICE u64 slot_address(const layout::VictimsDesc* victims, u32 slot, u32 
 // A page's victim, where it has one.
 struct Victim {
     const layout::VictimsDesc* victims;
-    u32 field;      // of its word: its slot plus one, or how often it was fetched of late
-    bool mirrored;  // it has no slot, and its chunk may have a copy
+    u32 field;  // of its word: its slot plus one, or how often it was fetched of late
 };
 
 // A count of fetches, as it stands in a frame field: as it was in that age.
@@ -96,8 +95,7 @@ GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
 }
 GPUVM_DEVICE Victim victim_of(const layout::ArrayDesc& array, u64 seen) {
     u32 field = has_victims(array) && state_of(seen) == kAbsent ? frame_of(seen) : 0;
-    if (!field) return Victim{nullptr, 0, has_mirror(array)};
-    return Victim{victims_of(regions_of(vm_of(array)) + region_of(array)), field, !slot_in(field) && has_mirror(array)};
+    return Victim{field ? victims_of(regions_of(vm_of(array)) + region_of(array)) : nullptr, field};
 }
 
 GPUVM_DEVICE u32* slot_kept(const layout::VictimsDesc* victims, u32 frame) {
@@ -267,17 +265,14 @@ GPUVM_DEVICE bool was_lent(const layout::VmDesc* vm, const Victim& victim) {
     return lent;
 }
 
-// Where a page comes from: its victim's slot, its chunk's copy, or its home.
-GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, u32 page_shift,
-                         Mirrored* mirrored) {
+// Where a page comes from: its victim's slot, or its home.
+GPUVM_DEVICE u64 nearest(const Victim& victim, u64 home, u32 page_shift) {
     if (named(victim)) return slot_address(victim.victims, named(victim) - 1, page_shift);
-    if (victim.mirrored) *mirrored = mirrored_at(vm, id);
-    return mirrored->copy ? mirrored->from : home;
+    return home;
 }
 // Whether what came from there was the page.
-GPUVM_DEVICE bool was_there(const layout::VmDesc* vm, const Victim& victim, const Mirrored& mirrored) {
-    if (named(victim)) return was_lent(vm, victim);
-    return !mirrored.copy || was_mirrored(vm, mirrored);
+GPUVM_DEVICE bool was_there(const layout::VmDesc* vm, const Victim& victim) {
+    return !named(victim) || was_lent(vm, victim);
 }
 
 }  // namespace detail

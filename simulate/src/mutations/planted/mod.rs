@@ -48,7 +48,6 @@ const DUEL: &str = "gpuvm/detail/duel.cuh";
 const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
 const OVERWRITE: &str = "gpuvm/detail/overwrite.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
-const MIRROR: &str = "gpuvm/detail/mirror.cuh";
 const BROADCAST: &str = "gpuvm/broadcast.cuh";
 const COPIES: &str = "gpuvm/detail/broadcast.cuh";
 const MERGE_QUEUE: &str = "gpuvm/merge_queue.cuh";

@@ -1,10 +1,10 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
 use super::Origin::Victims;
-use super::{FLUSH, LEAVE, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
-use crate::workload::Workload::{self, Victims as RUN};
+use super::{FLUSH, LEAVE, Mutation, VICTIM, WRITE_BACK, broken, plant};
+use crate::workload::Workload::Victims as RUN;
 
-pub(super) static ALL: [Mutation; 25] = [
+pub(super) static ALL: [Mutation; 22] = [
     broken(
         "copy-of-lent-memory-believed",
         Victims(1),
@@ -22,15 +22,16 @@ pub(super) static ALL: [Mutation; 25] = [
         Victims(1),
         "a reader's look at the loan comes after its copy",
         &[
+            // What was seen goes along in the lowest bit of the address.
             plant(
                 VICTIM,
-                "    if (named(victim)) return slot_address(",
-                "    if (named(victim)) const_cast<Victim&>(victim).mirrored = is_lent(victim.victims, named(victim) - 1);\n    if (named(victim)) return slot_address(",
+                "    if (named(victim)) return slot_address(victim.victims, named(victim) - 1, page_shift);\n",
+                "    if (named(victim)) {\n        const layout::VictimsDesc* victims = victim.victims;\n        if (!is_lent(victims, named(victim) - 1)) reinterpret_cast<u64&>(const_cast<Victim&>(victim).victims) |= 1;\n        return slot_address(victims, named(victim) - 1, page_shift);\n    }\n",
             ),
             plant(
                 VICTIM,
-                "bool lent = is_lent(victim.victims, named(victim) - 1);",
-                "bool lent = victim.mirrored;",
+                "    bool lent = is_lent(victim.victims, named(victim) - 1);\n",
+                "    u64& seen = reinterpret_cast<u64&>(const_cast<Victim&>(victim).victims);\n    bool lent = !(seen & 1);\n    seen &= ~u64{1};\n",
             ),
         ],
         RUN,
@@ -301,38 +302,6 @@ pub(super) static ALL: [Mutation; 25] = [
         )],
         RUN,
         TWICE,
-    ),
-    broken(
-        "copy-of-a-mirror-believed",
-        Victims(12),
-        "whoever copied from a chunk's copy looks whether the chunk's entry names it still",
-        &[plant(
-            MIRROR,
-            "bool same = ld_relaxed_sys(mirrored.entry) == mirrored.copy;",
-            "bool same = true;",
-        )],
-        Workload::Mirror,
-        NOT_ITS_BYTES,
-    ),
-    broken(
-        "look-at-a-mirror-before-the-copy",
-        Victims(12),
-        "a reader's look at the entry comes after its copy",
-        &[plant(MIRROR, "    Fetch::end_reads();\n", "")],
-        Workload::Mirror,
-        NOT_ITS_BYTES,
-    ),
-    broken(
-        "mirror-of-another-bringing",
-        Victims(13),
-        "an entry that names the same memory may name what was brought there later",
-        &[plant(
-            MIRROR,
-            "ld_relaxed_sys(mirrored.entry) == mirrored.copy;",
-            "(ld_relaxed_sys(mirrored.entry) ^ mirrored.copy) < 4096;",
-        )],
-        Workload::Mirror,
-        NOT_ITS_BYTES,
     ),
 ];
 
