@@ -132,7 +132,7 @@ impl<'a> Arg<'a> {
             Kind::Region(region) => Given {
                 kind: GivenKind::Array {
                     element: &region.element,
-                    read_only: region.read_only,
+                    read_only: region.kind.read_only,
                     region: &region.name,
                     one_gpu: region.keeps_to_one_gpu(),
                 },

@@ -3,7 +3,6 @@
 
 mod builder;
 mod handle;
-mod passing;
 mod subscriptions;
 mod tracking;
 mod views;
@@ -90,7 +89,7 @@ impl Arrays {
 
 impl OnView {
     fn device(&self) -> &dyn Gpu {
-        &**self.gpu.device()
+        &*self.gpu.device
     }
 }
 

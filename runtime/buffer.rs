@@ -50,10 +50,10 @@ pub type RawBuffer = Buffer<Untyped>;
 
 /// Zeroed memory: of the driver's own, or else of handles.
 fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
-    let handles = gpu.handles();
+    let handles = &gpu.handles;
     // What the GPU cannot hold at all nobody of this process makes room for.
     let can_be = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
-    let take = || match DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.into()) {
+    let take = || match DeviceArray::zeroed(&*gpu.device, bytes).doing(|| doing.into()) {
         Err(error) if error.is_out_of_memory() && can_be && handles.has_some() => {
             mapped::zeroed(handles, bytes, doing).map(DeviceArray::over)
         }
@@ -105,7 +105,7 @@ impl<E> Buffer<E> {
     fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
         let offset = self.offset_of(first, values.len())?;
         let _guard = self.quiesce();
-        let written = self.inner.memory.write(&**self.gpu.device(), offset, values);
+        let written = self.inner.memory.write(&*self.gpu.device, offset, values);
         self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
@@ -113,7 +113,7 @@ impl<E> Buffer<E> {
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let offset = self.offset_of(first, out.len())?;
         let _guard = self.quiesce();
-        let read = self.inner.memory.read_into(&**self.gpu.device(), offset, out);
+        let read = self.inner.memory.read_into(&*self.gpu.device, offset, out);
         self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
     }
 

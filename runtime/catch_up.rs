@@ -55,7 +55,7 @@ pub(crate) struct Catching<'a> {
 /// Whether memory nodes that were lost are taken back: where regions may have replicas, whose kernels know that others
 /// have lost their pages.
 fn takes_nodes_back(gpu: &PagedGpu) -> bool {
-    !gpu.nodes().is_empty() && gpu.settings().guarded
+    !gpu.nodes.is_empty() && gpu.settings.guarded
 }
 
 /// The lost nodes, and with `due` those alone that it is time to call.
@@ -107,7 +107,7 @@ impl Catching<'_> {
     fn catch_up(&self, mend: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
         let Some(queues) = self.gpu.queues() else { return Ok(()) };
         // One at a time: the background's, or a caller's.
-        let _turn = self.gpu.catching_up().turn.lock();
+        let _turn = self.gpu.catching_up.turn.lock();
         let mut first = Ok(());
         for home in queues.returned() {
             let taken = match home {
@@ -120,11 +120,11 @@ impl Catching<'_> {
             let mut mended = Ok(());
             for region in self.regions() {
                 if let (true, Some(region)) = (wanted(), live(&region)) {
-                    keep_first(&mut mended, region.catch_up());
+                    keep_first(&mut mended, mend_copies_of(&region));
                 }
             }
             // Relaxed: a hint to the thread that tries again.
-            self.gpu.catching_up().behind.store(mended.is_err(), Ordering::Relaxed);
+            self.gpu.catching_up.behind.store(mended.is_err(), Ordering::Relaxed);
             keep_first(&mut first, mended);
         }
         first
@@ -137,14 +137,14 @@ impl Catching<'_> {
     /// Closes the queue pairs of a home that has returned, and waits until no request is in flight on them.
     fn bring_to_rest(&self, queues: &Queues, home: Returned) -> Result<()> {
         let (first, count) = queues.pairs_of(home);
-        queues.give_up_home(&**self.gpu.device(), home)?;
+        queues.give_up_home(&*self.gpu.device, home)?;
         let since = Instant::now();
         loop {
             self.gpu.reap(first, count)?;
-            if queues.are_at_rest(&**self.gpu.device(), home)? {
+            if queues.are_at_rest(&*self.gpu.device, home)? {
                 return Ok(());
             }
-            if since.elapsed() > self.gpu.settings().wait_limit.max(REST_LIMIT) {
+            if since.elapsed() > self.gpu.settings.wait_limit.max(REST_LIMIT) {
                 return Err(Error::Unavailable {
                     what: "a home that has returned".into(),
                     reason: "requests are in flight on its queue pairs still".into(),
@@ -160,21 +160,24 @@ impl Catching<'_> {
         let epoch = queues.epoch_of(place);
         self.bring_to_rest(queues, Returned::Local(place))?;
         let regions = self.regions();
-        let regions = regions.iter().filter_map(live).filter(|region| region.is_replicated());
+        let regions = regions
+            .iter()
+            .filter_map(live)
+            .filter(|region| region.own.is_replicated());
         for region in regions {
             // Not beside the region's end, which takes its tables.
             let _launches = region.lock();
-            if !region.has_ended() && region.pages.count() != 0 && !region.is_at_nodes() {
+            if !region.has_ended() && region.pages.count() != 0 && !region.own.is_at_nodes() {
                 let (at, pages) = (place as u32, 0..region.pages.count());
                 self.gpu.age(&region.own.view, at, pages)?;
             }
         }
-        queues.reopen_local(&**self.gpu.device(), place, epoch)
+        queues.reopen_local(&*self.gpu.device, place, epoch)
     }
 
     /// Opens the way to a memory node that has returned, which gets a new session, with everything stale that it holds.
     fn take_back_node(&self, queues: &Queues, place: usize, wanted: &dyn Fn() -> bool) -> Result<()> {
-        let node = &self.gpu.nodes()[place];
+        let node = &self.gpu.nodes[place];
         let Some(session) = node.returned() else { return Ok(()) };
         let taken = self.go_on_with(queues, place, &session, wanted);
         node.forget_return();
@@ -197,7 +200,7 @@ impl Catching<'_> {
         session: &Arc<NodeClient>,
         wanted: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let node = &self.gpu.nodes()[place];
+        let node = &self.gpu.nodes[place];
         let go_on = || match wanted() {
             true => Ok(()),
             false => Err(NodeError::Cancelled {
@@ -212,16 +215,16 @@ impl Catching<'_> {
             for weak in self.regions() {
                 go_on()?;
                 let asked = memory.iter().any(|(known, _)| known.ptr_eq(&weak));
-                let region = live(&weak).filter(|region| region.is_replicated() && region.is_at_nodes());
+                let region = live(&weak).filter(|region| region.own.is_replicated() && region.own.is_at_nodes());
                 if let (Some(region), false) = (region, asked) {
-                    memory.push((weak, region.ask_for_memory(place, session)?));
+                    memory.push((weak, region.own.ask_for_memory(place, session)?));
                 }
             }
             let regions = self.regions.lock();
             let asked = |weak: &Weak<RegionInner>| memory.iter().any(|(known, _)| known.ptr_eq(weak));
             let new = regions.iter().find(|weak| {
                 let region = live(weak).filter(|region| std::ptr::eq(&raw const *region.own.gpu, self.gpu));
-                region.is_some_and(|region| region.is_replicated() && region.is_at_nodes()) && !asked(weak)
+                region.is_some_and(|region| region.own.is_replicated() && region.own.is_at_nodes()) && !asked(weak)
             });
             if new.is_none() {
                 // With the regions locked: one that is made from here on has its memory of this session.
@@ -230,7 +233,7 @@ impl Catching<'_> {
             }
         }
         for weak in self.regions() {
-            let Some(region) = live(&weak).filter(|region| region.is_at_nodes()) else {
+            let Some(region) = live(&weak).filter(|region| region.own.is_at_nodes()) else {
                 continue;
             };
             // Not beside the region's end, which takes its tables and gives its memory back.
@@ -240,11 +243,11 @@ impl Catching<'_> {
             }
             let of_it = memory.iter_mut().find(|(known, _)| known.ptr_eq(&weak));
             let moved = of_it.map(|(_, moved)| std::mem::take(moved)).unwrap_or_default();
-            region.move_to_session(place, moved)?;
+            region.own.move_to_session(place, moved)?;
         }
         go_on()?;
-        let resets = queues.join_anew(&**self.gpu.device(), place, &go_on)?;
-        queues.reopen_node(&**self.gpu.device(), place, session, resets)
+        let resets = queues.join_anew(&*self.gpu.device, place, &go_on)?;
+        queues.reopen_node(&*self.gpu.device, place, session, resets)
     }
 }
 
@@ -274,51 +277,49 @@ fn live(region: &Weak<RegionInner>) -> Option<Arc<RegionInner>> {
     region.upgrade().filter(|region| !region.has_ended())
 }
 
-impl RegionInner {
-    /// Mends the stale copies at homes that can be reached.
-    fn catch_up(&self) -> Result<()> {
-        if !self.is_behind()? {
-            return Ok(());
-        }
-        let (mut page, mut first) = (0, Ok(()));
-        if self.read_only {
-            // Each slice looks at all stale bits.
-            let slice = SLICE_PAGES.max(self.pages.count() / 64);
-            while page < self.pages.count() {
-                let end = (page + slice).min(self.pages.count());
-                let _launches = self.quiesce();
-                // SAFETY: no launch that names the region runs or begins, and kernels never write it.
-                unsafe { self.copy_to_stale(page..end) }?;
-                page = end;
-            }
-            return Ok(());
-        }
-        while page < self.pages.count() {
-            let end = (page + SLICE_PAGES).min(self.pages.count());
-            // Launches that name the region begin between the slices, and it does not end meanwhile. The stores of a
-            // never-evicted region take no pin, so that it is flushed only when no launch uses it.
-            let _launches = match self.never_evicted {
-                true => self.quiesce(),
-                false => self.lock(),
-            };
-            if self.has_ended() {
-                return Ok(());
-            }
-            self.own.view.expect_writes();
-            let mended = self
-                .own
-                .gpu
-                .mend_copies(&self.own.view, |vm| self.array(&self.own, vm), page..end);
-            // A page that cannot be read keeps no other from being mended.
-            let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
-            keep_first(&mut first, mended);
-            if !goes_on {
-                break;
-            }
+/// Mends the stale copies at homes that can be reached.
+fn mend_copies_of(region: &RegionInner) -> Result<()> {
+    if !region.own.is_behind()? {
+        return Ok(());
+    }
+    let (mut page, mut first) = (0, Ok(()));
+    if region.kind.read_only {
+        // Each slice looks at all stale bits.
+        let slice = SLICE_PAGES.max(region.pages.count() / 64);
+        while page < region.pages.count() {
+            let end = (page + slice).min(region.pages.count());
+            let _launches = region.quiesce();
+            // SAFETY: no launch that names the region runs or begins, and kernels never write it.
+            unsafe { region.own.copy_to_stale(page..end) }?;
             page = end;
         }
-        first
+        return Ok(());
     }
+    while page < region.pages.count() {
+        let end = (page + SLICE_PAGES).min(region.pages.count());
+        // Launches that name the region begin between the slices, and it does not end meanwhile. The stores of a
+        // never-evicted region take no pin, so that it is flushed only when no launch uses it.
+        let _launches = match region.kind.never_evicted {
+            true => region.quiesce(),
+            false => region.lock(),
+        };
+        if region.has_ended() {
+            return Ok(());
+        }
+        region.own.view.expect_writes();
+        let mended = region
+            .own
+            .gpu
+            .mend_copies(&region.own.view, |vm| region.array(&region.own, vm), page..end);
+        // A page that cannot be read keeps no other from being mended.
+        let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
+        keep_first(&mut first, mended);
+        if !goes_on {
+            break;
+        }
+        page = end;
+    }
+    first
 }
 
 /// What the thread knows of its tries.
@@ -351,7 +352,7 @@ impl Turns {
         }
         let Some(gpu) = gpu.upgrade() else { return false };
         // What it was for is gone.
-        if gpu.device().lost().is_some() {
+        if gpu.device.lost().is_some() {
             return false;
         }
         self.take(&gpu, regions, told);
@@ -368,14 +369,14 @@ impl Turns {
         self.seen.clone_from(&returned);
         let now = Instant::now();
         let mut missed = self.missed;
-        if gpu.settings().guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
+        if gpu.settings.guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
             // What cannot be read is told by whoever launches something.
-            missed = gpu.meters().replicas_missed(&**gpu.device()).unwrap_or(missed);
+            missed = gpu.meters.replicas_missed(&*gpu.device).unwrap_or(missed);
         }
         self.spoke_again |= gpu.queues().is_some_and(|queues| queues.spoke_again());
         // Relaxed: see `catch_up`.
-        let behind = gpu.catching_up().behind.load(Ordering::Relaxed) || missed != self.missed || self.spoke_again;
+        let behind = gpu.catching_up.behind.load(Ordering::Relaxed) || missed != self.missed || self.spoke_again;
         if (returned.is_empty() && !behind) || !self.backoff.is_due(now) {
             return;
         }

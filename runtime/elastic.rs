@@ -1,7 +1,6 @@
 //! Plain device memory that grows and shrinks at one address. The GPU's own page table maps it, a handle at a time, so kernels use a bare
 //! pointer; who may map when is in docs/PROTOCOL.md, "Elastic buffers".
 
-mod ahead;
 mod book;
 mod builder;
 mod growing;
@@ -26,12 +25,12 @@ pub use handle::{ElasticBuffer, Grown, RawElasticBuffer};
 pub use stats::ElasticStats;
 
 use self::{
-    ahead::Ahead,
     book::{Book, BufferId},
     pace::Pace,
     stats::Counts,
 };
 use crate::{
+    background::Background,
     element::ElementType,
     error::{Doing, Error, Result},
     handles::{GivesHandles, Handle, Handles},
@@ -104,6 +103,22 @@ struct State {
     going: Option<Instant>,
 }
 
+/// The thread, and what it is to look at.
+#[derive(Default)]
+struct Ahead {
+    asked: Mutex<Vec<Weak<ElasticInner>>>,
+    thread: Mutex<Thread>,
+}
+
+#[derive(Default)]
+enum Thread {
+    #[default]
+    NotYet,
+    Runs(Background),
+    /// All goes on without it, each growth at its own cost.
+    Cannot,
+}
+
 impl Elastics {
     /// No buffer yet.
     pub fn new(device: Arc<dyn Gpu>, handles: Arc<Handles>) -> Self {
@@ -157,6 +172,25 @@ impl Elastics {
                 },
             }
         }
+    }
+
+    /// All of it. Buffers that change meanwhile are counted as they are then.
+    pub fn stats(&self) -> ElasticStats {
+        let mut stats = self.counts.read();
+        stats.handles = self.handles.stats();
+        for buffer in self.live() {
+            let state = buffer.state.lock();
+            let bytes = buffer.bytes_of(state.length);
+            stats.buffers += 1;
+            match state.paused {
+                true => (stats.paused, stats.paused_bytes) = (stats.paused + 1, stats.paused_bytes + bytes),
+                false => stats.used_bytes += bytes,
+            }
+        }
+        let (all, claimed) = self.book.lock().totals();
+        stats.ahead_bytes = claimed.saturating_sub(stats.used_bytes);
+        stats.rest_bytes = all - claimed;
+        stats
     }
 }
 

@@ -39,9 +39,9 @@ impl Given<'_> {
             None => Ok(()),
             Some(reason) => Err(Error::OtherGpu {
                 kernel: kernel.to_owned(),
-                gpu: gpu.place(),
+                gpu: gpu.place,
                 argument: self.kind.what(),
-                of: own.place(),
+                of: own.place,
                 reason,
             }),
         }

@@ -4,14 +4,14 @@
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicI32, AtomicU64},
+        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use gpuvm_files::Tier;
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
-use gpuvm_layouts::{TimelineDesc, VmDesc};
+use gpuvm_layouts::{RegionDesc, StripeDesc, TimelineDesc, VmDesc};
 use gpuvm_nic::{Nic, SoftNic};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -32,38 +32,34 @@ use crate::{
 
 mod bring_up;
 mod guards;
-mod headroom;
+mod keepers;
 mod launcher;
 mod lender;
-mod loans;
 mod machines;
 mod meters;
-mod page_table;
 mod pool;
 mod read_costs;
-mod ready;
 mod recovery;
 mod region_table;
 mod resizing;
-mod service;
 mod slots;
 mod support;
 mod victims;
 mod view;
 
+pub(crate) use bring_up::bring_up;
 pub(crate) use guards::{GuardAddresses, Guards};
 pub(crate) use launcher::{Job, Named};
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;
-pub(crate) use page_table::PageTable;
 use pool::FramePool;
 pub use read_costs::ReadCosts;
+pub(crate) use read_costs::measure_reads;
 use region_table::RegionTable;
 pub use resizing::Resized;
-use resizing::Returning;
 use support::Support;
 pub(crate) use victims::Victims;
-pub(crate) use view::{RegionTables, RegionView};
+pub(crate) use view::{PageTable, RegionTables, RegionView};
 
 /// What changes while the GPU is used.
 pub(crate) struct GpuState {
@@ -118,31 +114,33 @@ pub(crate) struct CatchingUp {
 /// One GPU of a virtual memory.
 pub(crate) struct PagedGpu {
     /// Its place among the GPUs of its virtual memory.
-    place: usize,
+    pub place: usize,
     /// The thread that keeps queue pairs, and the one that catches up with homes.
     threads: Mutex<Vec<Background>>,
-    catching_up: CatchingUp,
+    pub catching_up: CatchingUp,
     /// Memory nodes, in the order of the groups of queue pairs.
-    nodes: Vec<Arc<Node>>,
+    pub nodes: Vec<Arc<Node>>,
     // Dropped in this order: queue pairs before the memory that they reach.
     /// None where lanes copy the pages themselves.
     queues: Option<Arc<Queues>>,
     /// None where lanes copy the pages themselves.
-    nics: Vec<Arc<dyn Nic>>,
-    soft_nics: Vec<Arc<SoftNic>>,
+    pub nics: Vec<Arc<dyn Nic>>,
+    pub soft_nics: Vec<Arc<SoftNic>>,
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,
     /// Host memory before files; none where they are mapped.
     tier: Option<Tier>,
     regions: RegionTable,
-    meters: Meters,
+    /// What the device library counted.
+    pub meters: Meters,
     launch_states: Arc<StatePool>,
     desc: DeviceArray<VmDesc>,
     /// Where lanes find the timeline's ring.
     _timeline_desc: Option<DeviceArray<TimelineDesc>>,
     support: Support,
-    stream: Arc<dyn Stream>,
+    /// Of launches that name none.
+    pub stream: Arc<dyn Stream>,
     state: Mutex<GpuState>,
     lost: OnceLock<Lost>,
     /// None where nobody asked for one.
@@ -150,36 +148,20 @@ pub(crate) struct PagedGpu {
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,
-    transport: TransportKind,
-    settings: Arc<Settings>,
-    /// Held by who changes the number of frames: the kernel that an earlier one left behind.
-    changing: Mutex<Option<Returning>>,
+    pub transport: TransportKind,
+    pub settings: Arc<Settings>,
     /// Whether others give up memory before the frames do. Relaxed: it orders nothing.
     frame_priority: AtomicI32,
     /// When another tenant was last given memory of the frames.
     gave: Mutex<Option<Instant>>,
-    handles: Arc<Handles>,
-    device: Arc<dyn Gpu>,
+    /// Its memory by handles, for whatever is mapped by its own page table.
+    pub handles: Arc<Handles>,
+    pub device: Arc<dyn Gpu>,
 }
 
 impl PagedGpu {
-    /// The GPU itself.
-    pub fn device(&self) -> &Arc<dyn Gpu> {
-        &self.device
-    }
-
-    /// Its memory by handles, for whatever is mapped by its own page table.
-    pub fn handles(&self) -> &Arc<Handles> {
-        &self.handles
-    }
-
     pub fn capabilities(&self) -> Capabilities {
         self.device.capabilities()
-    }
-
-    /// Its place among the GPUs of its virtual memory.
-    pub fn place(&self) -> usize {
-        self.place
     }
 
     /// Whether both are GPUs of one virtual memory.
@@ -187,17 +169,9 @@ impl PagedGpu {
         Arc::ptr_eq(&self.settings, &other.settings)
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
     /// Bytes of a page, as a power of two.
     pub fn page_shift(&self) -> u32 {
         self.settings.page_size.trailing_zeros()
-    }
-
-    pub fn transport(&self) -> TransportKind {
-        self.transport
     }
 
     /// Host memory before files; none where they are mapped.
@@ -208,19 +182,6 @@ impl PagedGpu {
     /// None where lanes copy the pages themselves.
     pub fn queues(&self) -> Option<&Arc<Queues>> {
         self.queues.as_ref()
-    }
-
-    pub fn nics(&self) -> &[Arc<dyn Nic>] {
-        &self.nics
-    }
-
-    pub fn soft_nics(&self) -> &[Arc<SoftNic>] {
-        &self.soft_nics
-    }
-
-    /// Memory nodes, in the order of the groups of queue pairs.
-    pub fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
     }
 
     /// The frames of all regions that have none of their own.
@@ -246,15 +207,6 @@ impl PagedGpu {
     /// What kernels use of the device library: `FEATURE_*`.
     pub fn features(&self) -> u32 {
         support::features(self.transport, &self.settings)
-    }
-
-    /// The stream of launches that name none.
-    pub fn stream(&self) -> &Arc<dyn Stream> {
-        &self.stream
-    }
-
-    pub fn catching_up(&self) -> &CatchingUp {
-        &self.catching_up
     }
 
     /// Address of its [`VmDesc`].
@@ -345,9 +297,12 @@ impl PagedGpu {
         self.timeline.as_ref()
     }
 
-    /// What the device library counted.
-    pub fn meters(&self) -> &Meters {
-        &self.meters
+    /// As [`or_lost`](Self::or_lost), for a caller who holds the state.
+    pub(super) fn or_lost_locked<T>(&self, result: Result<T>, state: &GpuState) -> Result<T> {
+        match result {
+            Err(error @ Error::Gpu { .. }) => Err(self.lost_with(state).unwrap_or(error)),
+            other => other,
+        }
     }
 
     /// Calls `look` while no launch runs and none can begin.
@@ -401,6 +356,243 @@ impl PagedGpu {
             .free
             .set_low_water(&*self.device, low)
             .doing(|| "setting the pool's low-water mark".into())
+    }
+
+    /// Gives a region that is new a place, where kernels find it once `describe` has said what it is.
+    pub fn enter(&self, view: &Arc<RegionView>, describe: impl FnOnce() -> Result<RegionDesc>) -> Result<()> {
+        let mut state = self.lock();
+        let Some(id) = state.free_place() else {
+            let limit = state.views.len();
+            return Err(Error::Region {
+                region: view.name().to_owned(),
+                reason: format!("all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"),
+            });
+        };
+        view.set_id(id as u32);
+        let desc = describe()?;
+        if let Some(timeline) = &self.timeline {
+            timeline.name_region(id as u32, view.name());
+        }
+        self.regions
+            .write(&*self.device, id as u32, desc)
+            .doing(|| format!("describing region `{}`", view.name()))?;
+        state.views[id] = Some(Arc::downgrade(view));
+        self.write_low_water(&state)
+    }
+
+    /// Tells the device the `REGION_*` of a region anew. Launches that run may follow at once.
+    pub fn write_region_flags(&self, view: &RegionView, flags: u32) -> Result<()> {
+        let written = self.regions.write_flags(&*self.device, view.id(), flags);
+        written.doing(|| format!("advising region `{}`", view.name()))
+    }
+
+    /// Address of the first stripe of a region.
+    pub fn stripes_addr(&self, view: &RegionView) -> u64 {
+        self.regions.stripes_addr(view.id())
+    }
+
+    /// Tells the device where pages of a region live, from its stripe `first` on.
+    pub fn write_stripes(&self, view: &RegionView, first: u64, stripes: &[StripeDesc]) -> Result<()> {
+        let written = self.regions.write_stripes(&*self.device, view.id(), first, stripes);
+        written.doing(|| format!("describing region `{}`", view.name()))
+    }
+
+    /// Ends a region here: hands its page table to whoever gives it back once no lane can look at it any more.
+    pub fn retire(&self, view: &RegionView, frames_left: bool) {
+        let mut state = self.lock();
+        // Frames of the region that are left, if any, are found by the host's pass.
+        state.needs_recovery |= frames_left;
+        let tables = view.end();
+        if let Err(error) = self.write_low_water(&state) {
+            tracing::warn!(%error, "pages are evicted ahead though frames would do for all");
+        }
+        if let Some(tables) = tables {
+            state.retired.push(Retired {
+                id: view.id(),
+                _tables: tables,
+            });
+        }
+    }
+
+    /// Lets go of launches that have ended, and remembers whether one of them calls for recovery.
+    pub fn prune(&self) {
+        let done = self.prune_locked(&mut self.lock());
+        // Outside the lock: the last keeper of a region may go with its launch.
+        drop(done);
+        self.settle_frames();
+    }
+
+    fn lock_peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock()
+    }
+
+    /// Lets go of launches that have ended, unless another thread is busy with the state.
+    pub fn try_prune(&self) {
+        let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
+        drop(done);
+        self.settle_frames();
+    }
+
+    fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
+        // Acquire: pairs with the callback of a launch. Most calls find none that has ended, or few, and those among the first.
+        let mut left = self.ended.load(Ordering::Acquire).wrapping_sub(state.pruned);
+        let mut done = Vec::new();
+        if left > 0 {
+            done.extend(state.in_flight.extract_if(.., |launch| {
+                let is_done = left > 0 && launch.is_done();
+                left -= u64::from(is_done);
+                is_done
+            }));
+        }
+        state.pruned = state.pruned.wrapping_add(done.len() as u64);
+        for launch in &done {
+            if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(&*self.device) {
+                state.needs_recovery = true;
+            }
+        }
+        if !done.is_empty() {
+            self.look_for_failed_pages(state);
+            // Lanes that copy pages themselves have no queue pairs.
+            state.needs_recovery |= self.queues.as_ref().is_some_and(|queues| queues.any_given_up());
+        }
+        if state.in_flight.is_empty() && !state.needs_recovery {
+            // No lane looks at the words of closed regions any more.
+            state.retired.clear();
+        }
+        done
+    }
+
+    /// Whether launches have left pages in the error state, which the next one must not meet. A prefetch that failed is no fault
+    /// of its launch, but its page is in that state all the same.
+    fn look_for_failed_pages(&self, state: &mut GpuState) {
+        // Lanes that copy pages themselves cannot fail at it.
+        if self.queues.is_none() {
+            return;
+        }
+        // What cannot be read says nothing good.
+        let failed = self.meters.pages_failed(&*self.device).unwrap_or(u64::MAX);
+        state.errors.found |= failed != state.errors.counted;
+        state.errors.counted = failed;
+    }
+
+    /// Puts kernels on a stream that finish requests of earlier launches, and make pages absent again whose fetches have failed: before a
+    /// launch, which finds none of what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
+    /// page once more.
+    fn forget_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
+        // Of a launch on another stream: it may be far behind.
+        let on_the_way = state.errors.forgetting.iter().any(|earlier| !earlier.is_done());
+        if !state.errors.found && !on_the_way {
+            return Ok(());
+        }
+        let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
+        let mut forgetting = Vec::new();
+        // Requests that nobody waits for any more may have failed, too: else the next launch's lanes find that out.
+        let queue_pairs = self.queues.as_ref().map_or(0, |queues| queues.count());
+        let reaping = (
+            "finishing requests of earlier launches".into(),
+            1,
+            self.reaping_of(queue_pairs),
+        );
+        let of_regions = regions.iter().map(|region| {
+            let label = format!("forgetting failed fetches of region `{}`", region.name());
+            (label, region.pages().count(), self.forgetting_of(region))
+        });
+        for (label, pages, job) in std::iter::once(reaping).chain(of_regions) {
+            let slot = self.state_for(&label, true)?;
+            let in_flight = Arc::new(InFlight::new(slot, &label.into()));
+            let config = self.service_config(pages);
+            self.put(state, stream, &config.shape, job, &in_flight)?;
+            forgetting.push(in_flight);
+        }
+        state.errors.found = false;
+        state.errors.forgetting = forgetting;
+        Ok(())
+    }
+
+    /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
+    fn make_ready(&self, state: &mut GpuState) -> Result<()> {
+        if let Some(lost) = self.lost_with(state) {
+            return Err(lost);
+        }
+        let done = self.prune_locked(state);
+        // A launch that was stopped says so before it counts as ended.
+        state.needs_recovery |= self.lock_peers().broken.is_some();
+        // Unless that has looked: launches that run may have failed at a prefetch.
+        if done.is_empty() && !state.in_flight.is_empty() {
+            self.look_for_failed_pages(state);
+        }
+        if state.needs_recovery {
+            for launch in &state.in_flight {
+                launch.settle();
+            }
+            drop(self.prune_locked(state));
+            self.lock_peers().broken = None;
+            self.recover(state)?;
+            state.errors.found = false;
+            state.retired.clear();
+        }
+        drop(done);
+        if let Some(reason) = &state.poisoned {
+            return Err(Error::Poisoned { reason: reason.clone() });
+        }
+        self.settle_loans_locked(state, 0).map(drop)
+    }
+
+    /// Takes the queue pairs through reset, and makes the page table, the table of frames and the pool agree again. Nothing is lost.
+    fn recover(&self, state: &mut GpuState) -> Result<()> {
+        tracing::info!("mending the virtual memory after a launch that did not end well");
+        // First, so that no request in flight writes a frame or reads one afterwards.
+        let reset = self
+            .queues
+            .as_ref()
+            .map_or(Ok(()), |queues| queues.reset(&*self.device));
+        let victims = self.victims.as_ref();
+        let outcome = reset.and_then(|()| recovery::rebuild(&*self.device, state.live(), &self.pool, victims));
+        if let Err(error) = &outcome {
+            state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
+        }
+        state.needs_recovery = false;
+        outcome
+    }
+
+    /// Frees borrowed memory that was given back, and borrows more where it has become little, if no launch runs: how many bytes those
+    /// are.
+    fn settle_loans_locked(&self, state: &GpuState, more: u64) -> Result<u64> {
+        let idle = state.in_flight.is_empty() && !state.needs_recovery && state.poisoned.is_none();
+        match self.victims().filter(|_| idle) {
+            Some(victims) => victims.settle(&*self.device, &state.live().collect::<Vec<_>>(), more),
+            None => Ok(0),
+        }
+    }
+
+    /// Frees and borrows likewise, where no launch runs now.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn settle_loans(&self) -> Result<()> {
+        let mut state = self.lock();
+        let done = self.prune_locked(&mut state);
+        let settled = self.settle_loans_locked(&state, 0);
+        drop(state);
+        drop(done);
+        self.or_lost(settled).map(drop)
+    }
+
+    /// Borrows `more` bytes again, after all launches: how many there were.
+    ///
+    /// # Errors
+    /// [`Error::GpuLost`], [`Error::Poisoned`], the driver's.
+    pub fn borrow_again(&self, more: u64) -> Result<u64> {
+        let mut state = self.lock();
+        self.make_ready(&mut state)?;
+        for launch in &state.in_flight {
+            launch.settle();
+        }
+        let done = self.prune_locked(&mut state);
+        let borrowed = self.settle_loans_locked(&state, more);
+        drop(state);
+        drop(done);
+        self.or_lost(borrowed)
     }
 }
 

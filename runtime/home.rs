@@ -16,15 +16,19 @@ use crate::{
     queues::{Queues, Reached},
 };
 
+mod at_nodes;
 mod host;
+mod host_pages;
 mod in_file;
 mod neighbour;
 mod striped;
 
-pub(crate) use host::{FileMap, HostPages, InHost};
+pub(crate) use at_nodes::AtNodes;
+pub(crate) use host::InHost;
+pub(crate) use host_pages::{FileMap, HostPages};
 pub(crate) use in_file::InFile;
 pub(crate) use neighbour::AtNeighbour;
-pub(crate) use striped::{AtNodes, NodeMemory};
+pub(crate) use striped::{NodeMemory, Striped};
 
 /// What leads from one GPU to homes.
 pub(crate) struct Ways<'a> {
@@ -93,7 +97,7 @@ pub(crate) trait Home: Send + Sync {
     fn file_span(&self) -> Option<FileSpan>;
 
     /// The memory of nodes, which goes with their sessions, if that is what it is.
-    fn at_nodes(&self) -> Option<&AtNodes>;
+    fn at_nodes(&self) -> Option<&Striped>;
 
     /// Has the system store what it holds where that outlives the process.
     ///

@@ -89,7 +89,7 @@ impl Kernel {
     /// # Errors
     /// As [`launch`](Self::launch).
     pub fn launch_raw(&self, config: LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
-        self.enqueue(self.gpu.stream(), &config, args)
+        self.enqueue(&self.gpu.stream, &config, args)
     }
 
     /// A stream that others made and use, for launches of this kernel: as [`crate::VmGpu::borrow_stream`].

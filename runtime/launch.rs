@@ -1,9 +1,279 @@
 //! Launches: what they are to be, and what is known of them while they run.
 
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use gpuvm_gpu::{Gpu, LaunchOutcome};
+use gpuvm_layouts::{self as layout, FaultRecord};
+use parking_lot::Mutex;
+
+use crate::{
+    coherence::Coherence,
+    error::{Doing, Result},
+    launch_state::StateSlot,
+};
+
 mod config;
-mod flight;
-mod naming;
 
 pub use config::LaunchConfig;
-pub(crate) use flight::{InFlight, Peers, stop_peers};
-pub(crate) use naming::{LaunchKind, Memory, Naming, label};
+
+/// The launches on one GPU, for the one that must stop the others.
+#[derive(Default)]
+pub(crate) struct Peers {
+    pub launches: Vec<Weak<Flight>>,
+    /// So many of them are looked through for those that are gone.
+    crowd: usize,
+    /// Why the virtual memory must be mended before anything else runs on that GPU.
+    pub broken: Option<String>,
+}
+
+impl Peers {
+    /// One more. Those that are gone are let go of now and then: a look at each for every launch would cost as much as all of them are many.
+    pub fn add(&mut self, flight: &Arc<Flight>) {
+        if self.launches.len() >= self.crowd {
+            self.launches.retain(|peer| peer.strong_count() > 0);
+            self.crowd = 2 * self.launches.len() + 16;
+        }
+        self.launches.push(Arc::downgrade(flight));
+    }
+}
+
+/// What other launches may do to one: stop it. It keeps no memory alive, so that any thread may let go of it last.
+pub(crate) struct Flight {
+    pub launch: OnceLock<Arc<dyn gpuvm_gpu::Launch>>,
+    pub stopped: Mutex<Option<String>>,
+    /// It has ended, perhaps before its waiters know: what became of it is its own doing.
+    ended: AtomicBool,
+}
+
+impl Flight {
+    /// Whether its GPU has said that it ended.
+    pub fn has_ended(&self) -> bool {
+        // Acquire: pairs with `stop_peers`.
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub fn stop(&self, reason: &str) {
+        let Some(launch) = self.launch.get() else { return };
+        // Who has read that the virtual memory is broken reads here whose doing it was.
+        if !self.has_ended() && !launch.is_done() {
+            let mut stopped = self.stopped.lock();
+            stopped.get_or_insert_with(|| reason.to_owned());
+            drop(stopped);
+            launch.abandon();
+        }
+    }
+}
+
+/// Called when a launch has ended: one that was stopped where it stood may have left a lock or a claim that others
+/// would wait for, so they end with it. The host mends everything before the next launch.
+pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str, outcome: &LaunchOutcome) {
+    if let Some(own) = own.upgrade() {
+        own.ended.store(true, Ordering::Release);
+    }
+    if outcome.is_ok() {
+        return;
+    }
+    let reason = format!("{kernel}, in flight over the same Vm, was stopped where it stood");
+    let launches = {
+        let mut peers = peers.lock();
+        peers.broken.get_or_insert_with(|| reason.clone());
+        std::mem::take(&mut peers.launches)
+    };
+    let others = launches.iter().filter(|flight| !flight.ptr_eq(own));
+    for flight in others.filter_map(Weak::upgrade) {
+        flight.stop(&reason);
+    }
+}
+
+/// A launch that was enqueued, for whoever waits for it. It keeps alive what the kernel reaches.
+pub(crate) struct InFlight {
+    pub flight: Arc<Flight>,
+    /// A region that it reaches and that is not among its memories, with its index.
+    pub region: Option<(u32, String)>,
+    /// Frames that its declared spans can hold at once.
+    pub span_frames: u64,
+    pub state: StateSlot,
+    pub memories: Vec<Arc<dyn Memory>>,
+    pub label: Arc<str>,
+    /// Whether it calls for recovery has been looked at.
+    pub examined: AtomicBool,
+}
+
+impl InFlight {
+    /// A launch that names no memory and holds no spans.
+    pub fn new(state: StateSlot, label: &Arc<str>) -> Self {
+        Self {
+            flight: Arc::new(Flight {
+                launch: OnceLock::new(),
+                stopped: Mutex::default(),
+                ended: AtomicBool::new(false),
+            }),
+            region: None,
+            span_frames: 0,
+            state,
+            memories: Vec::new(),
+            label: Arc::clone(label),
+            examined: AtomicBool::new(false),
+        }
+    }
+
+    /// What the region is called that has this index on the GPU at `place`, if it reaches it.
+    pub fn region_name(&self, place: usize, region: u32) -> Option<String> {
+        let own = self.region.iter().find(|(id, _)| *id == region);
+        let named = || {
+            self.memories
+                .iter()
+                .find_map(|memory| memory.region_name(place, region))
+        };
+        own.map(|(_, name)| name.clone()).or_else(named)
+    }
+
+    /// Whether it has ended. Until it is on its stream it has not.
+    pub fn is_done(&self) -> bool {
+        self.flight.launch.get().is_some_and(|launch| launch.is_done())
+    }
+
+    /// Waits for its end. Bounded by the launch's deadline.
+    pub fn settle(&self) {
+        if let Some(launch) = self.flight.launch.get() {
+            launch.wait(None);
+        }
+    }
+
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        self.flight.launch.get().and_then(|launch| launch.wait(timeout))
+    }
+
+    /// Makes the launch's slow paths end.
+    pub fn abort(&self, gpu: &dyn Gpu) {
+        if self.is_done() {
+            return;
+        }
+        if let Err(error) = self.state.abort(gpu) {
+            tracing::error!(%error, "{} could not be told to stop", self.label);
+        }
+    }
+
+    /// The first fault of the launch, once it has ended, and the number of later ones.
+    pub fn fault(&self, gpu: &dyn Gpu) -> Result<Option<(FaultRecord, u32)>> {
+        let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
+        let fault = self.state.fault(gpu, stopped);
+        fault.doing(|| format!("reading how {} ended", self.label))
+    }
+
+    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or pins were all
+    /// that there can be, perhaps of lanes that never gave them back. Lanes that meet another fault leave nothing behind that
+    /// others could not go on with.
+    pub fn needs_recovery(&self, gpu: &dyn Gpu) -> bool {
+        let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
+        // A state that cannot be read says nothing good.
+        let pinned = self.fault(gpu).map_or(true, |fault| {
+            fault.is_some_and(|(record, _)| {
+                matches!(record.code, layout::FAULT_FRAMES_PINNED | layout::FAULT_TOO_MANY_PINS)
+            })
+        });
+        stopped || pinned
+    }
+}
+
+/// Memory that a launch names.
+pub(crate) trait Memory: Send + Sync {
+    /// The launches that host accesses to this memory wait for.
+    fn launches(&self) -> &Mutex<Naming>;
+
+    /// Its name, if it is the region that has this index on the GPU at `place`.
+    fn region_name(&self, place: usize, region: u32) -> Option<String> {
+        let _ = (place, region);
+        None
+    }
+
+    /// Makes the memory fit for a launch that is about to begin. It may wait for launches on other GPUs, each no longer than that
+    /// launch's deadline, and runs kernels of the runtime. Called with the launches locked, before the launch's arguments are made.
+    ///
+    /// # Errors
+    /// What another GPU holds could not be brought home: the launch must not begin.
+    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
+
+    /// The launch begins. Called with the launches locked, before its first write can be.
+    fn expect(&self, launches: &mut Naming, to_begin: LaunchKind);
+}
+
+/// A launch, as the memory knows it that it names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaunchKind {
+    /// The place of its GPU in the virtual memory.
+    pub gpu: usize,
+    /// Whether it may write the memory.
+    pub writes: bool,
+}
+
+/// The launches that name one piece of memory, and what they make of its copies on several GPUs.
+#[derive(Default)]
+pub(crate) struct Naming {
+    in_flight: Vec<(LaunchKind, Weak<InFlight>)>,
+    /// So many of them are looked through for those that have ended.
+    crowd: usize,
+    pub coherence: Coherence,
+}
+
+impl Naming {
+    /// One more. Those that have ended are forgotten now and then.
+    pub fn push(&mut self, kind: LaunchKind, launch: &Arc<InFlight>) {
+        if self.in_flight.len() >= self.crowd {
+            self.forget_ended();
+            self.crowd = 2 * self.in_flight.len() + 16;
+        }
+        self.in_flight.push((kind, Arc::downgrade(launch)));
+    }
+
+    /// Waits for all of them. Bounded by their deadlines.
+    pub fn settle(&mut self) {
+        self.settle_those(|_| true);
+    }
+
+    /// Waits for those of a kind.
+    pub fn settle_those(&mut self, which: impl Fn(LaunchKind) -> bool) {
+        let (awaited, others) = self.in_flight.drain(..).partition(|(kind, _)| which(*kind));
+        self.in_flight = others;
+        let awaited: Vec<(LaunchKind, Weak<InFlight>)> = awaited;
+        for launch in awaited.iter().filter_map(|(_, launch)| launch.upgrade()) {
+            launch.settle();
+        }
+    }
+
+    /// Whether one of them runs on a GPU, or may yet.
+    pub fn any_on(&self, gpu: usize) -> bool {
+        self.any(|kind| kind.gpu == gpu)
+    }
+
+    /// Whether none of them runs, or may yet.
+    pub fn is_idle(&self) -> bool {
+        !self.any(|_| true)
+    }
+
+    /// Whether one of those of a kind has not ended.
+    fn any(&self, which: impl Fn(LaunchKind) -> bool) -> bool {
+        // The last first: as long as one runs it is most often that one.
+        let mut those = self.in_flight.iter().rev().filter(|(kind, _)| which(*kind));
+        those.any(|(_, launch)| is_in_flight(launch))
+    }
+
+    fn forget_ended(&mut self) {
+        self.in_flight.retain(|(_, launch)| is_in_flight(launch));
+    }
+}
+
+fn is_in_flight(launch: &Weak<InFlight>) -> bool {
+    launch.upgrade().is_some_and(|launch| !launch.is_done())
+}
+
+/// What messages call launches of a kernel.
+pub(crate) fn label(kernel: &str) -> Arc<str> {
+    format!("kernel `{kernel}`").into()
+}

@@ -65,7 +65,7 @@ impl Launch {
 
     /// Asks the kernel to stop: `failed()` of its arrays becomes true and accesses that miss return at once.
     pub fn abort(&self) {
-        self.in_flight.abort(&**self.gpu.device());
+        self.in_flight.abort(&*self.gpu.device);
     }
 
     /// Stops the kernel where it stands, and with it the other launches in flight on this GPU over the virtual memory, which could
@@ -98,7 +98,7 @@ impl StreamHandle {
     /// As [`crate::VmGpu::borrow_stream`] asks.
     pub(crate) unsafe fn borrowed(gpu: &Arc<PagedGpu>, stream: u64) -> Result<Self> {
         // SAFETY: passed on from the caller.
-        let borrowed = unsafe { gpu.device().borrow_stream(stream) };
+        let borrowed = unsafe { gpu.device.borrow_stream(stream) };
         let borrowed = gpu.or_lost(borrowed.doing(|| "borrowing a stream".into()))?;
         Ok(Self::new(gpu, borrowed))
     }

@@ -77,7 +77,7 @@ pub(crate) fn launch(
     enqueue: impl FnOnce(Option<u64>, &[Vec<u8>]) -> std::result::Result<(), String>,
 ) -> Result<Launch> {
     let stream = match stream {
-        None => gpu.stream(),
+        None => &gpu.stream,
         Some(stream) => stream.on_or(gpu, what.name)?,
     };
     // A timeline has nothing of a kernel that notes nothing.

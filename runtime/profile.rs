@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm_layouts as layout;
 use parking_lot::Mutex;
 
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
     device::DeviceArray,
     error::{Error, Result},
     gpu::{PagedGpu, RegionView},
+    region::placement_of,
     stats::Stats,
 };
 
@@ -166,8 +166,8 @@ impl Sampler {
     fn start(gpu: &Arc<PagedGpu>) -> Result<Self> {
         let started = Instant::now();
         let watch = |view: Arc<RegionView>| {
-            let chunks = view.count_chunks(&**gpu.device())?;
-            let tally = Tally::new(&view.read_words(&**gpu.device())?);
+            let chunks = view.count_chunks(&*gpu.device)?;
+            let tally = Tally::new(&view.read_words(&*gpu.device)?);
             Ok(Watched { view, tally, chunks })
         };
         let views = gpu.views().into_iter().filter(|view| view.pages().count() > 0);
@@ -187,7 +187,7 @@ impl Sampler {
         let begun = Instant::now();
         for Watched { view, tally, .. } in &mut self.regions {
             // None of a region that has ended.
-            let words = view.read_words(&**self.gpu.device())?;
+            let words = view.read_words(&*self.gpu.device)?;
             tally.add(self.samples, self.started.elapsed(), &words);
         }
         self.samples += 1;
@@ -209,7 +209,7 @@ impl Sampler {
             return Err(failure);
         }
         self.sample()?;
-        let gpu = &**self.gpu.device();
+        let gpu = &*self.gpu.device;
         let profile = |watched: Watched| {
             let Watched { view, tally, chunks } = watched;
             let chunks = match chunks {
@@ -229,27 +229,12 @@ impl Sampler {
                 bytes: view.pages().bytes(),
                 read_only: view.is_read_only(),
                 never_evicted: view.is_never_evicted(),
-                placement: placement_of(view.array_flags()),
+                placement: placement_of(view.array_flags()).name(),
                 pages,
                 columns,
             })
         };
         std::mem::take(&mut self.regions).into_iter().map(profile).collect()
-    }
-}
-
-/// The placement in words that a kernel argument's `ARRAY_*` come to.
-fn placement_of(array_flags: u32) -> &'static str {
-    let has = |flag| array_flags & flag != 0;
-    match (
-        has(layout::ARRAY_IN_PLACE),
-        has(layout::ARRAY_FETCH_WHILE_FREE),
-        has(layout::ARRAY_DUELS),
-    ) {
-        (false, ..) => "fetch",
-        (true, false, _) => "in-place",
-        (true, true, false) => "while-free",
-        (true, true, true) => "auto",
     }
 }
 

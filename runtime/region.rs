@@ -1,11 +1,12 @@
-//! Regions: arrays in host memory or at memory nodes, whose pages kernels fetch.
+//! Regions: arrays in host memory or at memory nodes, whose pages kernels fetch. How one begins and ends.
 
 use std::{
     ops::Range,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicI32, AtomicU32},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use gpuvm_layouts::{self as layout, RegionDesc};
@@ -14,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     element::ElementType,
     error::{Error, Result, check_range},
-    gpu::{PagedGpu, Victims},
+    gpu::PagedGpu,
     home::Home,
     launch::Naming,
     pages::Pages,
@@ -23,27 +24,30 @@ use crate::{
 
 mod advice;
 mod builder;
-mod end;
-mod guard;
+mod flags;
 mod handle;
 mod health;
+mod hints;
 mod nodes;
 mod on_gpu;
 mod placement;
-mod priority;
 mod replicas;
 mod sharing;
-mod stripes;
 
 pub use advice::Advice;
 use advice::Advised;
 pub use builder::{Integrity, RegionBuilder, SharedRegion};
+pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
 pub use placement::Placement;
-use placement::reaches;
+
+/// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
+const BORROWED_WAIT: Duration = Duration::from_secs(60);
+/// How often a last flush that was stopped with another launch is begun again.
+const STOPPED_MAX: u32 = 8;
 
 /// What a region is; its handle and the launches that name it share it.
 ///
@@ -55,11 +59,7 @@ pub(crate) struct RegionInner {
     others: Mutex<Vec<Arc<OnGpu>>>,
     pub name: String,
     pub pages: Pages,
-    pub read_only: bool,
-    /// Its frames are its own, one a page.
-    pub never_evicted: bool,
-    /// As it was asked for when the region was made.
-    placement: Placement,
+    pub kind: Kind,
     /// Held while a GPU is added as well, which begins with the advice that holds.
     advised: Mutex<Advised>,
     /// Whose pages leave first, as the program says, and how lanes are told. Relaxed: hints.
@@ -110,9 +110,7 @@ pub(crate) struct RegionPlace {
 /// What a region is to be, besides its home.
 pub(crate) struct Plan {
     name: String,
-    read_only: bool,
-    never_evicted: bool,
-    placement: Placement,
+    kind: Kind,
     priority: i32,
     length: u64,
     element: ElementType,
@@ -130,15 +128,20 @@ impl RegionInner {
                 reason: format!("{} pages are too many: at most 2^44 less one", pages.count()),
             });
         }
-        let own = OnGpu::create(&place.gpu, &plan, pages, homes)?;
+        let own = OnGpu::create(
+            &place.gpu,
+            &plan.name,
+            plan.kind,
+            pages,
+            homes,
+            plan.checksums.as_deref(),
+        )?;
         let region = Arc::new(Self {
             own: Arc::new(own),
             others: Mutex::default(),
             name: plan.name,
             pages,
-            read_only: plan.read_only,
-            never_evicted: plan.never_evicted,
-            placement: plan.placement,
+            kind: plan.kind,
             advised: Mutex::default(),
             priority: plan.priority.into(),
             rank: AtomicU32::default(),
@@ -169,9 +172,9 @@ impl RegionInner {
                 other: other.name.clone(),
             });
         }
-        self.check_sessions()?;
+        self.own.check_sessions()?;
         self.own.gpu.enter(&self.own.view, || {
-            self.join_local_homes();
+            self.own.join_local_homes();
             self.own.write_stripes()?;
             Ok(self.desc(&self.own, Advised::default()))
         })?;
@@ -186,24 +189,14 @@ impl RegionInner {
 
     /// Whether both lie over the same host memory, or the same bytes of a file, and one may be written.
     fn clashes_with(&self, other: &Self) -> bool {
-        if other.has_ended() || (self.read_only && other.read_only) {
+        if other.has_ended() || (self.kind.read_only && other.kind.read_only) {
             return false;
         }
-        let (mine, theirs) = (self.home(), other.home());
+        let (mine, theirs) = (self.own.home(), other.own.home());
         let one_memory = mine.host_memory().zip(theirs.host_memory());
         let one_file = mine.file_span().zip(theirs.file_span());
         one_memory.is_some_and(|(mine, theirs)| !mine.is_apart_from(theirs))
             || one_file.is_some_and(|(mine, theirs)| mine.meets(&theirs))
-    }
-
-    /// Its home; of two the first.
-    fn home(&self) -> &dyn Home {
-        self.own.home()
-    }
-
-    /// The homes with their replicas' numbers.
-    fn rows(&self) -> impl Iterator<Item = (usize, &dyn Home)> {
-        self.own.homes.iter().map(|reached| &*reached.home).enumerate()
     }
 
     /// Whether it has given its frames and its host memory back.
@@ -225,85 +218,22 @@ impl RegionInner {
             frames: on.frames_addr,
             home: on.direct_addr(),
             backed_off_until: 0,
-            replicas: self.replicas(),
+            replicas: on.homes.len() as u32,
             stale: on.guards.stale,
             stale_words: self.pages.count().div_ceil(32),
             joins: on.guards.joins,
             checksums: on.guards.checksums,
             pad: 0,
             homes_reciprocal: layout::reciprocal(stripes.len() as u32),
-            victims: self.victims_on(on).map_or(0, Victims::desc_addr),
+            victims: on.victims_addr(),
             reserved: 0,
         }
     }
 
     /// `REGION_*` on a GPU under such advice.
     fn flags(&self, on: &OnGpu, advised: Advised) -> u32 {
-        let flag = |set, flag| if set { flag } else { 0 };
-        let array_flags = self.array_flags(on, advised);
-        layout::REGION_LIVE
-            | advised.region_flags()
-            | self.rank_flags()
-            | flag(self.read_only, layout::REGION_READ_ONLY)
-            | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
-            | flag(self.is_replicated(), layout::REGION_REPLICATED)
-            | flag(on.guards.checksums != 0, layout::REGION_CHECKED)
-            | flag(array_flags & layout::ARRAY_DUELS != 0, layout::REGION_DUELS)
-            | flag(
-                array_flags & layout::ARRAY_FETCH_WHILE_FREE != 0,
-                layout::REGION_FETCH_WHILE_FREE,
-            )
-    }
-
-    /// Where its clean pages go that leave their frames on that GPU.
-    fn victims_on<'a>(&self, on: &'a OnGpu) -> Option<&'a Victims> {
-        on.gpu.victims().filter(|_| on.view.has_victims())
-    }
-
-    /// `ARRAY_*` of the kernel argument on a GPU under such advice.
-    fn array_flags(&self, on: &OnGpu, advised: Advised) -> u32 {
-        if on.view.has_victims() {
-            return on.view.array_flags();
-        }
-        let kind = (self.never_evicted, self.read_only);
-        let placement = advised.placement.unwrap_or(self.placement);
-        let home = on.direct_addr();
-        let stores = match advised.stores_in_place() && !self.read_only && !self.never_evicted && reaches(home) {
-            true => layout::ARRAY_STORES_IN_PLACE,
-            false => 0,
-        };
-        placement.flags_for(kind, home, self.pages.count()) | stores
-    }
-
-    /// Copies bytes of the home out.
-    ///
-    /// # Errors
-    /// Of a home that is elsewhere.
-    ///
-    /// # Safety
-    /// The span lies in the region, and nobody writes it: no launch that names the region is in flight, and its last
-    /// WRITE has completed.
-    unsafe fn copy_out(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        match self.is_replicated() {
-            // SAFETY: passed on from the caller.
-            false => unsafe { self.home().read(&**self.own.gpu.device(), offset, out) },
-            // SAFETY: as above.
-            true => unsafe { self.copy_out_of_replicas(offset, out) },
-        }
-    }
-
-    /// Copies bytes into the home.
-    ///
-    /// # Safety
-    /// The span lies in the region, which may be written, and nobody else reads or writes it: no launch that names the
-    /// region is in flight, and no frame holds a page of it.
-    unsafe fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match self.own.guards.checksums {
-            // SAFETY: passed on from the caller.
-            0 => unsafe { self.copy_in_anywhere(offset, data) },
-            // SAFETY: as above.
-            _ => unsafe { self.copy_in_checked(offset, data) },
-        }
+        // Relaxed: a number by itself.
+        on.traits.region_flags(advised, self.rank.load(Ordering::Relaxed))
     }
 
     /// The argument of a launch on a GPU whose `VmDesc` is at `vm`.
@@ -317,7 +247,7 @@ impl RegionInner {
             home: on.direct_addr(),
             bytes: self.pages.bytes(),
             page_shift,
-            region: on.view.id() | self.array_flags(on, *self.advised.lock()),
+            region: on.view.id() | on.traits.array_flags(*self.advised.lock()),
             offset_mask: (1 << page_shift) - 1,
             frame_scale: 1 << (page_shift - layout::FRAME_SHIFT),
         }
@@ -342,10 +272,121 @@ impl RegionInner {
 
     /// Has the system store what the homes hold.
     fn sync(&self) -> Result<()> {
-        self.rows().try_for_each(|(_, home)| home.sync())
+        self.own.rows().try_for_each(|(_, home)| home.sync())
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
         check_range(&self.name, range, self.length)
+    }
+
+    /// Ends the region: its launches, its dirty pages, its frames, its key. The first error is returned; what could
+    /// be done is done all the same. `borrowed` memory must not be returned to its owner while the NIC may reach it.
+    pub fn close(&self, borrowed: bool) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let mut launches = self.quiesce();
+        let flushed = self.flush_at_last(&mut launches);
+        let synced = self.sync();
+        let everywhere = self.everywhere();
+        let mut released = Ok(());
+        let mut frames_left = Vec::new();
+        for on in &everywhere {
+            let freed = match on.gpu.lost() {
+                // What is in GPU memory is gone; `flushed` says whether that matters.
+                Some(_) => Ok(()),
+                None => self.release_on(&mut launches, on, flushed.is_err()),
+            };
+            frames_left.push(freed.is_err());
+            released = released.and(freed);
+        }
+        let gone = self.let_go(borrowed);
+        // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
+        if released.is_ok() {
+            self.own.rows().for_each(|(_, home)| home.give_back());
+        }
+        // Last on the GPU that it was made on, which says whether it has ended.
+        for (on, frames_left) in everywhere.iter().zip(frames_left).rev() {
+            on.gpu.retire(&on.view, frames_left);
+        }
+        drop(launches);
+        // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
+        everywhere.iter().for_each(|on| on.gpu.prune());
+        if let Err(error) = self.regions.rank() {
+            tracing::warn!(%error, "pages of other regions stay longer than they need to");
+        }
+        flushed.and(synced).and(released).and(gone)
+    }
+
+    /// The last flush. Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
+    /// that was stopped together with somebody's launch says nothing of the pages.
+    fn flush_at_last(&self, launches: &mut Naming) -> Result<()> {
+        let mut flushed = self.flush_quiet(launches);
+        for _ in 0..STOPPED_MAX {
+            if !matches!(flushed, Err(Error::Stopped { .. })) {
+                break;
+            }
+            flushed = self.flush_quiet(launches);
+        }
+        match flushed {
+            // Told once, and nothing can be done about it.
+            Err(Error::WritesLost { .. }) => flushed,
+            flushed => flushed.or_else(|_| self.flush_quiet(launches)),
+        }
+    }
+
+    /// Takes the home away from the NIC, or the lanes. Owned memory that may be reached still is leaked.
+    fn let_go(&self, borrowed: bool) -> Result<()> {
+        let deadline = Instant::now() + BORROWED_WAIT;
+        let mut gone = self.deregister();
+        while gone.is_err() && borrowed {
+            if Instant::now() > deadline {
+                // The lender gets its memory back on return, and the NIC would still write to it.
+                tracing::error!(
+                    "borrowed region `{}` may be reached by the NIC or the GPU still",
+                    self.name
+                );
+                std::process::abort();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            gone = self.deregister();
+        }
+        self.leaked.store(gone.is_err(), Ordering::Release);
+        gone
+    }
+
+    /// Whether it has ended and its memory may be reached still.
+    pub fn is_leaked(&self) -> bool {
+        self.leaked.load(Ordering::Acquire)
+    }
+
+    /// The error of a drop that could not return it.
+    pub fn take_failure(&self) -> Result<()> {
+        let failure = self.failure.lock().take();
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn deregister(&self) -> Result<()> {
+        self.own.leave_local_homes();
+        self.everywhere()
+            .iter()
+            .map(|on| on.withdraw())
+            .fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        // Not closed: creation failed half-way, and no kernel ever saw the region.
+        let closed = *self.closed.get_mut();
+        if *self.leaked.get_mut() || (!closed && self.deregister().is_err()) {
+            tracing::error!(
+                "region `{}` may be reached by the NIC or the GPU still; its memory is leaked",
+                self.name
+            );
+            for reached in &self.own.homes {
+                std::mem::forget(Arc::clone(&reached.home));
+            }
+        }
     }
 }

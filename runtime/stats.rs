@@ -121,9 +121,9 @@ counts! {
 
 impl Stats {
     pub(crate) fn read(gpu: &PagedGpu) -> Result<Self> {
-        let device = &**gpu.device();
-        let shards = gpu.meters().shards(device)?;
-        let histogram = gpu.meters().latencies(device)?;
+        let device = &*gpu.device;
+        let shards = gpu.meters.shards(device)?;
+        let histogram = gpu.meters.latencies(device)?;
         let sum = |field: fn(&Counters) -> u64| shards.iter().map(field).sum();
         Ok(Self {
             missed_lanes: sum(|c| c.missed_lanes),
@@ -137,7 +137,7 @@ impl Stats {
             prefetches: sum(|c| c.prefetches),
             read_ahead: sum(|c| c.read_ahead),
             doorbells: sum(|c| c.doorbells),
-            doorbell_calls: gpu.nics().iter().map(|nic| nic.doorbell_calls()).sum(),
+            doorbell_calls: gpu.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
             queue_pairs_mended: gpu.queues().map_or(0, |queues| queues.mended()),
             requests: sum(|c| c.requests),
             helped: sum(|c| c.helped),

@@ -19,8 +19,8 @@ use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_tenants::{AskError, DriverView, Folder, GpuKey, Holder, Holding, MemoryLeft, SharedGpu, Tenant, Terms};
 use parking_lot::Mutex;
 
-use self::counted::CountedGpu;
-use crate::error::{Doing, Error, Result};
+pub(crate) use self::counted::join;
+use crate::error::{Error, Result};
 
 /// How long others have for giving up memory that is asked for.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
@@ -110,34 +110,12 @@ struct Counted {
     bytes: u64,
 }
 
-/// A GPU, and the tenant who has it, where others may use it too.
-type Joined = (Arc<dyn Gpu>, Option<Arc<Member>>);
-
 /// The process's tenancies. Taken before any lock of a tenant.
 static MEMBERS: Mutex<BTreeMap<GpuKey, Weak<Member>>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     /// Whether this thread serves a request of another tenant.
     static SERVING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The GPU with its memory counted, and the tenant who holds it; as it is where this process has it for itself.
-///
-/// # Errors
-/// [`Error::Terms`], [`Error::Setting`] for a name that cannot be, [`Error::Gpu`]. Where the registry cannot be used, the process is no
-/// tenant, which is a warning; its limit holds all the same.
-pub(crate) fn join(gpu: Arc<dyn Gpu>, tenancy: &Tenancy) -> Result<Joined> {
-    let Some(name) = gpu.shared_name().filter(|_| !tenancy.alone) else {
-        return Ok((gpu, None));
-    };
-    let key: GpuKey = name.parse().map_err(|error| Error::Setting {
-        setting: "name of a GPU that is shared",
-        value: format!("`{name}`"),
-        reason: format!("{error}"),
-    })?;
-    let total_bytes = gpu.own_memory().doing(|| "asking for its memory".into())?.total;
-    let member = Member::of_process(SharedGpu { key, total_bytes }, tenancy)?;
-    Ok((Arc::new(CountedGpu::new(gpu, Arc::clone(&member))), Some(member)))
 }
 
 impl Member {

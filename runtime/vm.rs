@@ -1,23 +1,28 @@
 //! The virtual memory: its handle, and those of its GPUs.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use bytemuck::Pod;
 use gpuvm_files::{Tier, TierStats};
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{CompileOptions, Gpu, Source};
 use gpuvm_nic::{NicCapabilities, SoftNic};
 
 use crate::{
     broadcast::BroadcastBuilder,
     buffer::{Buffer, RawBuffer},
     catch_up::{self, Catching},
+    device_code::DeviceCode,
     elastic::{ElasticBuffer, ElasticBuilder, ElasticStats, Elastics},
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
-    gpu::{Machines, PagedGpu},
-    launched::StreamHandle,
+    frames::FrameAccess,
+    gpu::{Machines, PagedGpu, Resized, bring_up},
+    kernel::{Kernel, Module},
+    launch::LaunchConfig,
+    launched::{Launch, StreamHandle},
     metrics,
     plan::{QueuePlan, Settings, TransportKind},
+    precompiled::{self, Precompiled, Use},
     profile::Profiler,
     region::{RegionBuilder, RegionPlace},
     scope::Scope,
@@ -25,10 +30,6 @@ use crate::{
     stats::Stats,
     timeline::Sheet,
 };
-
-mod frames;
-mod kernels;
-mod launches;
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory. What a GPU has ends with the last of the
 /// handles, and of the regions, buffers, modules and launches on that GPU.
@@ -53,10 +54,10 @@ impl Vm {
         let shared = Arc::new(Shared::new(settings, host_homes));
         let gpus = (0..).zip(opened).map(|(place, (plan, machines))| {
             let homes = shared.host_homes_of(&plan);
-            let gpu = PagedGpu::bring_up(place, shared.settings(), &plan, machines, homes, sheet)?;
+            let gpu = bring_up(place, shared.settings(), &plan, machines, homes, sheet)?;
             catch_up::start(&gpu, shared.regions())?;
             let regions = Arc::clone(shared.regions());
-            let elastics = Elastics::new(Arc::clone(gpu.device()), Arc::clone(gpu.handles()));
+            let elastics = Elastics::new(Arc::clone(&gpu.device), Arc::clone(&gpu.handles));
             Ok(VmGpu {
                 place: RegionPlace { gpu, regions },
                 elastics: Arc::new(elastics),
@@ -208,7 +209,7 @@ impl VmGpu {
 
     /// Its place among the GPUs of the virtual memory.
     pub fn index(&self) -> usize {
-        self.paged().place()
+        self.paged().place
     }
 
     /// Address of the [`VmDesc`] in device memory, for tools that look at what lanes change while they run.
@@ -249,7 +250,7 @@ impl VmGpu {
         let gpu = self.paged();
         let Some(victims) = gpu.victims() else { return Ok(0) };
         let _span = gpu.span(|| format!("giving back {bytes} borrowed bytes"));
-        let back = gpu.or_lost(victims.take_back(&**gpu.device(), to, bytes, gpu.settings().wait_limit))?;
+        let back = gpu.or_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
         gpu.settle_loans()?;
         Ok(back)
     }
@@ -271,7 +272,7 @@ impl VmGpu {
     pub fn scribble_given_back(&self, byte: u8) -> Result<()> {
         let gpu = self.paged();
         gpu.victims()
-            .map_or(Ok(()), |victims| victims.scribble(&**gpu.device(), byte))
+            .map_or(Ok(()), |victims| victims.scribble(&*gpu.device, byte))
     }
 
     /// Bytes that neighbour GPUs lend to this one now ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)).
@@ -335,7 +336,7 @@ impl VmGpu {
     /// of this process find memory: how many bytes there were. What was given back by buffers goes first, then what is mapped and not in
     /// use. Memory that a launch may still use stays. On an NVIDIA GPU the driver has it as soon as no kernel of this process runs there.
     pub fn trim(&self, bytes: u64) -> u64 {
-        self.paged().handles().trim(bytes, None)
+        self.paged().handles.trim(bytes, None)
     }
 
     /// What elastic buffers have, and what their growth cost.
@@ -452,12 +453,12 @@ impl VmGpu {
 
     /// The transport that fills the frames.
     pub fn transport(&self) -> TransportKind {
-        self.paged().transport()
+        self.paged().transport
     }
 
     /// The memory nodes, as they were given.
     pub fn memory_nodes(&self) -> Vec<&str> {
-        self.paged().nodes().iter().map(|node| node.address()).collect()
+        self.paged().nodes.iter().map(|node| node.address()).collect()
     }
 
     /// The GPU's name.
@@ -467,17 +468,17 @@ impl VmGpu {
 
     /// The GPU itself, for what kernels are compared with: memory that is not paged.
     pub fn device(&self) -> &Arc<dyn Gpu> {
-        self.paged().device()
+        &self.paged().device
     }
 
     /// The first software NIC, for its statistics and its fault injection; none when other NICs fill the frames.
     pub fn soft_nic(&self) -> Option<&Arc<SoftNic>> {
-        self.paged().soft_nics().first()
+        self.paged().soft_nics.first()
     }
 
     /// All software NICs, in their order.
     pub fn soft_nics(&self) -> &[Arc<SoftNic>] {
-        self.paged().soft_nics()
+        &self.paged().soft_nics
     }
 
     /// Queue pairs, of all homes and NICs together.
@@ -497,12 +498,223 @@ impl VmGpu {
 
     /// What each NIC says of itself; none where lanes copy the pages themselves.
     pub fn nics(&self) -> Vec<NicCapabilities> {
-        self.paged().nics().iter().map(|nic| nic.capabilities()).collect()
+        self.paged().nics.iter().map(|nic| nic.capabilities()).collect()
     }
 
     /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame, 128 a never-evicted region, whose own
     /// frames have none.
     pub fn bookkeeping_bytes(&self) -> u64 {
         self.paged().bookkeeping_bytes()
+    }
+
+    /// Compiles CUDA C++ source text, which error messages call `name`, for its kernel `kernel`.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn kernel(&self, name: &str, source: &str, kernel: &str) -> Result<Kernel> {
+        let [kernel] = self.kernels(name, source, [kernel], &CompileOptions::default())?;
+        Ok(kernel)
+    }
+
+    /// Several kernels of one source, in the order of their names, with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn kernels<const N: usize>(
+        &self,
+        name: &str,
+        source: &str,
+        kernels: [&str; N],
+        options: &CompileOptions,
+    ) -> Result<[Kernel; N]> {
+        let module = self.compile_with(name, source, &kernels, options)?;
+        let found: Vec<Kernel> = kernels
+            .iter()
+            .map(|kernel| module.kernel(kernel))
+            .collect::<Result<_>>()?;
+        Ok(found
+            .try_into()
+            .unwrap_or_else(|_: Vec<Kernel>| unreachable!("one kernel for each name")))
+    }
+
+    /// Compiles CUDA C++ source text, which error messages call `name`, and finds `kernels` in it, to be looked up by name.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] with the compiler's log, an unknown kernel, or no compiler.
+    pub fn compile(&self, name: &str, source: &str, kernels: &[&str]) -> Result<Module> {
+        self.compile_with(name, source, kernels, &CompileOptions::default())
+    }
+
+    /// Compiles CUDA C++ source text with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_with(&self, name: &str, source: &str, kernels: &[&str], options: &CompileOptions) -> Result<Module> {
+        let module = self.paged().compile(&Source::new(name, source), kernels, options)?;
+        Ok(Module::new(Arc::clone(self.paged()), module))
+    }
+
+    /// Compiles the CUDA C++ file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::File`], and as [`compile`](Self::compile).
+    pub fn compile_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        self.compile_file_with(path, kernels, &CompileOptions::default())
+    }
+
+    /// Compiles the CUDA C++ file at `path` with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile_file`](Self::compile_file).
+    pub fn compile_file_with(
+        &self,
+        path: impl AsRef<Path>,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Module> {
+        let path = path.as_ref();
+        let source = std::fs::read_to_string(path).map_err(|source| Error::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        self.compile_with(&path.display().to_string(), &source, kernels, options)
+    }
+
+    /// Loads a cubin, a fat binary or PTX that nvcc made with the device library's headers ([`write_headers`](crate::write_headers)),
+    /// which error messages call `name`. Its kernels are launched as those of a source, with the same checks of their arguments:
+    /// `GPUVM_EXPORT(kernel)` behind each of them, in the source, describes it. `GPUVM_FEATURES` there: see [`device_code`](Self::device_code).
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] for a broken file, one for other GPUs, or an unknown kernel, and on the simulated GPU, which compiles sources;
+    /// [`Error::DeviceCode`] for kernels that do not fit this library or this virtual memory.
+    pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Module> {
+        let module = self.paged().load(name, image, kernels)?;
+        let module = Module::new(Arc::clone(self.paged()), module);
+        for kernel in kernels {
+            module.kernel(kernel)?.check_code()?;
+        }
+        Ok(module)
+    }
+
+    /// Loads the file at `path`, as [`load`](Self::load).
+    ///
+    /// # Errors
+    /// [`Error::File`], and as there.
+    pub fn load_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        let path = path.as_ref();
+        let image = std::fs::read(path).map_err(|source| Error::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        self.load(&path.display().to_string(), &image, kernels)
+    }
+
+    /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary
+    /// context, as CUDA's runtime, cudarc, CuPy and PyTorch make them; 0, 1 and 2 are CUDA's default streams.
+    ///
+    /// A launch runs behind what the stream had before, and who waits for the launch waits for that too: its deadline counts from its start.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gpu`] for a stream of another context, and on the simulated GPU.
+    ///
+    /// # Safety
+    /// It is live, and stays so until launches on it have ended and the handle was dropped.
+    pub unsafe fn borrow_stream(&self, stream: u64) -> Result<StreamHandle> {
+        // SAFETY: passed on from the caller.
+        unsafe { StreamHandle::borrowed(self.paged(), stream) }
+    }
+
+    /// What kernels of this GPU use of the device library, no more and no less. A program that compiles kernels itself while it runs
+    /// defines `GPUVM_FEATURES` as its `features`, beside the headers of [`write_headers`](crate::write_headers).
+    pub fn device_code(&self) -> DeviceCode {
+        DeviceCode::with(self.paged().features())
+    }
+
+    /// A launch of a kernel that this library did not compile, such as one that nvcc compiled into the program: `enqueue` puts it on the
+    /// stream, before this returns. It has the stream as CUDA knows it, if CUDA does, and for each of `uses` the bytes of what the kernel
+    /// takes: a `gpuvm::array` ([`ArrayDesc`](crate::ArrayDesc)), a `gpuvm::broadcast` ([`BroadcastDesc`](crate::BroadcastDesc)), or a pointer, all of this launch alone. `name` is for messages, `code` says what the
+    /// kernel was compiled with, and `config` what shape it has; its dynamic shared memory does not matter. `stream`: none for the GPU's
+    /// default one.
+    ///
+    /// # Errors
+    /// As [`crate::Kernel::launch`]; [`crate::Error::DeviceCode`] for a kernel that does not fit; [`crate::Error::Gpu`] with what `enqueue` says. Nothing runs any
+    /// more after an error.
+    ///
+    /// # Safety
+    /// `enqueue` enqueues nothing but kernels on that stream, which use memory as `uses` and `config` say, and were compiled with what
+    /// `code` says. It calls nothing of this library, which would wait for itself.
+    pub unsafe fn launch_by(
+        &self,
+        stream: Option<&StreamHandle>,
+        (name, code): (&str, DeviceCode),
+        config: &LaunchConfig,
+        uses: &[Use<'_>],
+        enqueue: impl FnOnce(Option<u64>, &[Vec<u8>]) -> std::result::Result<(), String>,
+    ) -> Result<Launch> {
+        let what = Precompiled {
+            name,
+            code,
+            config,
+            uses,
+        };
+        precompiled::launch(self.paged(), stream, &what, enqueue)
+    }
+
+    /// Number of frames of this GPU.
+    pub fn frames(&self) -> u64 {
+        u64::from(self.paged().frame_count())
+    }
+
+    /// Gives this GPU `bytes` bytes of frames, rounded down to whole units, while kernels run: see
+    /// [`resize_frames_within`](Self::resize_frames_within). Frames that are to go have a second to leave.
+    ///
+    /// ```
+    /// # use gpuvm::Vm;
+    /// # fn main() -> Result<(), gpuvm::Error> {
+    /// # let vm = Vm::builder().gpu(gpuvm::SimulatedGpu::new().workers(1)).frame_memory(1 << 20).frame_capacity(4 << 20).build()?;
+    /// // Other libraries need memory for a while.
+    /// vm.resize_frames(1 << 19)?;
+    /// vm.trim(1 << 19);
+    /// let resized = vm.resize_frames(4 << 20)?;
+    /// println!("{} bytes of frames after {:?}", resized.bytes, resized.took);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`resize_frames_within`](Self::resize_frames_within).
+    pub fn resize_frames(&self, bytes: u64) -> Result<Resized> {
+        self.resize_frames_within(bytes, Duration::from_secs(1))
+    }
+
+    /// As [`resize_frames`](Self::resize_frames), with the time that frames have to empty. No kernel is stopped or waits. Pages in frames
+    /// that go leave as others do that are evicted; pages that lanes hold stay, and so do frames for all spans of launches in flight:
+    /// [`Resized::kept_bytes`]. The memory goes to whoever needs some next on this GPU ([`trim`](Self::trim) gives it to the
+    /// driver). A unit is a handle of memory, 2 MiB on NVIDIA GPUs and 64 KiB on simulated ones, or one page if that is larger.
+    ///
+    /// A kernel of the runtime empties frames, and lanes that look for a frame help it. Kernels that look for none and leave the runtime's
+    /// no place on the GPU for that time keep the frames. Frames that come are given to the pool in the same way; those that are not there
+    /// in time come later, and until then the next change is refused.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while frames of an
+    /// earlier change come back; [`Error::Setting`](crate::Error::Setting) for less than a unit or more than the capacity; [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost).
+    pub fn resize_frames_within(&self, bytes: u64, within: Duration) -> Result<Resized> {
+        self.paged().resize_frames(bytes, within)
+    }
+
+    /// When memory is short those of low priority give it first: frames, and elastic buffers
+    /// ([`ElasticBuffer::set_priority`](crate::ElasticBuffer::set_priority)). It holds for the next who is short.
+    pub fn set_frame_priority(&self, priority: i32) {
+        self.paged().set_frame_priority(priority);
+    }
+
+    /// Most frames that this GPU may have: those that it has, unless their number can change.
+    pub fn frame_capacity(&self) -> u64 {
+        u64::from(self.paged().frame_capacity())
+    }
+
+    /// Where the frames lie, and how the NICs reach them.
+    pub fn frame_access(&self) -> FrameAccess {
+        self.paged().frames().access()
     }
 }

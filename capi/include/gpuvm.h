@@ -24,7 +24,7 @@
 #define GPUVM_VERSION_TEXT "0.1.0"
 
 // The layout version that device code has to have been compiled with: gpuvm_device_code.
-#define GPUVM_LAYOUT_VERSION 17u
+#define GPUVM_LAYOUT_VERSION 19u
 
 /// What became of a call. The numbers stay what they are in every version.
 typedef enum gpuvm_code {

@@ -13,8 +13,6 @@ use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
 
-use crate::secret::SECRET_BYTES_MAX;
-
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -255,10 +253,12 @@ pub enum CliError {
         source: io::Error,
     },
     /// Too much for a secret.
-    #[error("the secret file {} holds more than {SECRET_BYTES_MAX} bytes; name a file with the secret alone", path.display())]
+    #[error("the secret file {} holds more than {most} bytes; name a file with the secret alone", path.display())]
     LongSecret {
         /// The file.
         path: PathBuf,
+        /// The most that a secret has.
+        most: usize,
     },
     /// There is no secret in the file.
     #[error("the secret file {} is empty; write the secret into it", path.display())]

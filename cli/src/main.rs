@@ -9,6 +9,7 @@ mod doctor;
 mod error;
 mod machine;
 mod output;
+mod own;
 mod process_limits;
 mod profile;
 mod progress;
@@ -23,16 +24,13 @@ mod tenants;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::args::{Cli, Command, Profiled, Workload, options_help};
 use crate::error::CliError;
-
-/// What processes that this program starts of itself are called.
-const NAME: &str = "gpuvm";
+pub(crate) use crate::own::{NAME, own_program};
 
 /// The status of a program that panicked, as Rust gives it.
 const PANICKED: u8 = 101;
@@ -129,16 +127,6 @@ fn run(workload: &Workload) -> Result<(), CliError> {
         (Workload::Pagerank(args), _) if !args.gpus.is_empty() => several::run_pagerank(args, &args.gpus),
         (_, Some((name, args))) => apps::run(name, args),
         (_, None) => unreachable!("each other workload is an application"),
-    }
-}
-
-/// This program's file, also after another one has taken its name.
-fn own_program() -> io::Result<PathBuf> {
-    /// Names the file that runs, not what bears its name now.
-    const OWN: &str = "/proc/self/exe";
-    match Path::new(OWN).exists() {
-        true => Ok(OWN.into()),
-        false => std::env::current_exe(),
     }
 }
 

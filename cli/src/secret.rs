@@ -28,7 +28,10 @@ pub fn read_secret(path: &Path) -> Result<String, CliError> {
     };
     let bytes = read_bounded(path).map_err(unread)?;
     if bytes.len() > SECRET_BYTES_MAX {
-        return Err(CliError::LongSecret { path: path.to_owned() });
+        return Err(CliError::LongSecret {
+            path: path.to_owned(),
+            most: SECRET_BYTES_MAX,
+        });
     }
     let text = String::from_utf8(bytes).map_err(|error| unread(io::Error::new(io::ErrorKind::InvalidData, error)))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);

@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::RawFd, sync::Arc};
 
-use crate::{Storage, engine::Span};
+use crate::storage::{ALIGNMENT, Storage};
 
 /// A device's memory as slots, and how blocks of files come there. Calls may come from any thread, several at a time, and wait.
 pub trait DeviceSlots: Send + Sync {
@@ -49,6 +49,13 @@ pub trait DeviceFile: Send + Sync {
     unsafe fn write_at(&self, offset: u64, address: u64, bytes: u64) -> io::Result<u64>;
 }
 
+/// Memory of one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub address: u64,
+    pub bytes: u64,
+}
+
 /// An open file's way between its storage and slots of a device.
 pub(crate) struct OnDevice {
     slots: Arc<dyn DeviceSlots>,
@@ -58,7 +65,7 @@ pub(crate) struct OnDevice {
 
 impl OnDevice {
     pub fn open(slots: &Arc<dyn DeviceSlots>, storage: &dyn Storage) -> io::Result<Self> {
-        let descriptor = storage.descriptor(0, crate::storage::ALIGNMENT);
+        let descriptor = storage.descriptor(0, ALIGNMENT);
         Ok(Self {
             slots: Arc::clone(slots),
             file: descriptor.map(|file| slots.open(file)).transpose()?,

@@ -10,17 +10,10 @@ use io_uring::{IoUring, opcode, types};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{FileError, file::Opened};
+use crate::{FileError, device::Span, opened::Opened};
 
 /// Threads that read and write where io_uring cannot.
 const THREADS: usize = 16;
-
-/// Memory of one block.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
-    pub address: u64,
-    pub bytes: u64,
-}
 
 /// One read or write of neighbouring blocks.
 ///

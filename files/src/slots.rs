@@ -24,19 +24,19 @@ use std::{
     collections::VecDeque,
     ops::Range,
     sync::{Arc, Weak},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustc_hash::FxHashMap as HashMap;
 
 use crate::{
-    FileError, Got, How, Piece, TierStats,
-    engine::{Done, Engines, Op, Span},
-    file::Opened,
+    FileError,
+    device::Span,
+    engine::{Done, Engines, Op},
+    opened::Opened,
     order::Order,
     rules::{Rule, holds},
     streams::Streams,
-    tier::RETRY_AFTER,
 };
 
 /// Most bytes and blocks of one read or write.
@@ -48,6 +48,66 @@ const AHEAD_BYTES: u64 = 8 << 20;
 const DIRTY_SHARE: usize = 4;
 /// Failed reads that are remembered.
 const FAILED_MOST: usize = 4096;
+
+/// How long blocks wait that could not be written, before their slots' next user has them tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// What a request does with the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum How {
+    /// Reads them.
+    Read,
+    /// Writes all of them.
+    Write,
+}
+
+/// Whether blocks are in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Got {
+    /// They are, and stay until they are released.
+    Ready,
+    /// Not yet.
+    Wait,
+}
+
+/// What a tier did since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TierStats {
+    /// Blocks that requests were given.
+    pub served: u64,
+    /// Blocks read from files.
+    pub loaded: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Reads that brought them: neighbours come together.
+    pub reads: u64,
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// Writes that brought them.
+    pub writes: u64,
+    /// Reads and writes that failed.
+    pub failures: u64,
+    /// Blocks that made room for others.
+    pub evicted: u64,
+    /// Blocks in memory that files do not hold yet.
+    pub dirty: u64,
+    /// Slots.
+    pub slots: u64,
+    /// Bytes of a slot.
+    pub block: u64,
+}
+
+/// One piece of a block in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Address in this process.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The slot that holds it: for [`File::release`](crate::File::release).
+    pub slot: u32,
+}
 
 /// A block of a file: the file's number, and the block's.
 pub(crate) type Key = (u32, u64);

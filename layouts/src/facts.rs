@@ -36,17 +36,3 @@ macro_rules! shared_layout {
     };
 }
 pub(crate) use shared_layout;
-
-/// All shared structures, in the order of their modules.
-pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
-    [
-        crate::queue::FACTS,
-        crate::vm::FACTS,
-        crate::pool::FACTS,
-        crate::launch::FACTS,
-        crate::broadcast::FACTS,
-        crate::timeline::FACTS,
-    ]
-    .into_iter()
-    .flatten()
-}

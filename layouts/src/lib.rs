@@ -20,7 +20,7 @@ mod timeline;
 mod vm;
 
 pub use broadcast::*;
-pub use facts::{FieldFact, LayoutFact, layout_facts};
+pub use facts::{FieldFact, LayoutFact};
 pub use launch::*;
 pub use page_word::*;
 pub use pool::*;
@@ -30,4 +30,18 @@ pub use vm::*;
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-pub const LAYOUT_VERSION: u32 = 18;
+pub const LAYOUT_VERSION: u32 = 19;
+
+/// All shared structures, in the order of their modules.
+pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
+    [
+        queue::FACTS,
+        vm::FACTS,
+        pool::FACTS,
+        launch::FACTS,
+        broadcast::FACTS,
+        timeline::FACTS,
+    ]
+    .into_iter()
+    .flatten()
+}

@@ -64,7 +64,42 @@ pub struct PoolState {
     pub pad4: [u64; 11],
 }
 
+/// By which lanes divide by `divisor`, which is not 0: a multiplication, since a GPU divides 64 bits by a routine of 400 instructions.
+pub const fn reciprocal(divisor: u32) -> u64 {
+    u64::MAX / divisor as u64
+}
+
+/// A pool, of frames or of slots in borrowed memory: what lanes need to take one and to give it back.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct PoolDesc {
+    /// Address of the [`PoolState`].
+    pub state: u64,
+    /// Address of `count` ring slots.
+    pub ring: u64,
+    /// [`reciprocal`] of `count`.
+    pub reciprocal: u64,
+    /// Frames, or slots, that there may be.
+    pub count: u32,
+    /// Unused, to align.
+    pub pad: u32,
+}
+
+impl PoolDesc {
+    /// The pool of `count` frames, not 0, whose [`PoolState`] and ring are at these addresses.
+    pub const fn new(state: u64, ring: u64, count: u32) -> Self {
+        Self {
+            state,
+            ring,
+            reciprocal: reciprocal(count),
+            count,
+            pad: 0,
+        }
+    }
+}
+
 shared_layout! {
+    PoolDesc: 32 { state: 0, ring: 8, reciprocal: 16, count: 24, pad: 28, }
     PoolState: 640 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         spared: 400, limit: 408, pad3: 416, change: 512, change_left: 520, change_hand: 528, helpers: 536, frames_low: 544, pad4: 552, }
 }

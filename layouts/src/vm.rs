@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::facts::shared_layout;
+use crate::{facts::shared_layout, pool::PoolDesc};
 
 /// Smallest page: 4 KiB.
 pub const PAGE_BYTES_MIN: u64 = 4 << 10;
@@ -163,11 +163,6 @@ pub const REGIONS_MAX: u32 = 1 << 16;
 /// Computer Programming, volume 3, 6.4).
 pub const NIC_HASH: u64 = 0x4f1b_bcdc_bfa5_3e0b;
 
-/// By which lanes divide by `divisor`, which is not 0: a multiplication, since a GPU divides 64 bits by a routine of 400 instructions.
-pub const fn reciprocal(divisor: u32) -> u64 {
-    u64::MAX / divisor as u64
-}
-
 /// The page id of a region's page, as the table of frames and request records hold it.
 pub const fn page_id(region: u32, page: u64) -> u64 {
     PAGE_ID_TAKEN_BIT | ((region as u64) << PAGE_ID_REGION_SHIFT) | page
@@ -291,7 +286,7 @@ pub struct RegionDesc {
     pub replicas: u32,
     /// Unused, to align.
     pub pad: u32,
-    /// [`reciprocal`] of `homes`.
+    /// [`crate::reciprocal`] of `homes`.
     pub homes_reciprocal: u64,
     /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
     pub victims: u64,
@@ -312,8 +307,8 @@ pub const SLOTS_MAX: u64 = USE_BIT as u64 - 2;
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct VictimsDesc {
-    /// The slots that are free, as a pool of frames: `pool`, `pool_ring`, `frame_count` and `frame_reciprocal` alone are used.
-    pub free: VmDesc,
+    /// The slots that are free.
+    pub free: PoolDesc,
     /// Slots lie in chunks, each in one neighbour's memory, which takes it back as a whole. Address of the address of each chunk's first
     /// slot.
     pub chunks: u64,
@@ -338,7 +333,7 @@ pub struct VictimsDesc {
     /// Address of 32 bits a slot: how often its page had been fetched when it came, with [`USE_BIT`]. A hint.
     pub slot_uses: u64,
     /// Unused, to the end of the line.
-    pub reserved: [u32; 16],
+    pub reserved: [u32; 8],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -397,16 +392,10 @@ pub struct VmDesc {
     pub page_shift: u32,
     /// Address of frame 0; frames follow each other.
     pub frames: u64,
-    /// Number of frames that there may be: places of the pool's ring.
-    pub frame_count: u32,
-    /// Unused.
-    pub pad: u32,
-    /// Address of `frame_count` page ids.
+    /// The frames that are free; its count is that of all frames that there may be.
+    pub pool: PoolDesc,
+    /// Address of a page id for each frame that there may be.
     pub frame_pages: u64,
-    /// Address of `frame_count` pool ring slots.
-    pub pool_ring: u64,
-    /// Address of the `PoolState`.
-    pub pool: u64,
     /// Address of `region_count` [`RegionDesc`]s.
     pub regions: u64,
     /// Slots of the region table.
@@ -431,8 +420,6 @@ pub struct VmDesc {
     pub fill_count: u32,
     /// How often `ticks()` counts in a microsecond, rounded up.
     pub ticks_per_us: u32,
-    /// [`reciprocal`] of `frame_count`.
-    pub frame_reciprocal: u64,
 }
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -525,16 +512,18 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, reserved: 120, }
-    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, age_shift: 172, slot_pages: 176, slot_uses: 184, reserved: 192, }
+    VictimsDesc: 128 {
+        free: 0, chunks: 32, lent: 40, writers: 48, chunk_shift: 56, spare_min: 60, slots_kept: 64, keeps: 72,
+        age_shift: 76, slot_pages: 80, slot_uses: 88, reserved: 96,
+    }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
-        layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, pad: 20, frame_pages: 24, pool_ring: 32,
-        pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
-        queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, ticks_per_us: 116,
-        frame_reciprocal: 120,
+        layout_version: 0, page_shift: 4, frames: 8, pool: 16, frame_pages: 48, regions: 56, region_count: 64,
+        queue_count: 68, queues: 72, counters: 80, counter_shards: 88, queue_groups: 92, latencies: 96,
+        wait_limit_ns: 104, fills: 112, fill_count: 120, ticks_per_us: 124,
     }
     Counters: 512 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,

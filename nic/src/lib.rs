@@ -27,6 +27,7 @@ mod causes;
 pub mod devices;
 mod doorbell_proxy;
 mod error;
+mod keys;
 #[cfg(target_os = "linux")]
 pub mod mlx5;
 mod mover;
@@ -50,10 +51,11 @@ pub use backing::{Acquired, Backing, Piece};
 pub use causes::with_causes;
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot, Wake};
 pub use error::NicError;
+pub use keys::{Access, MemoryKey};
 #[cfg(target_os = "linux")]
 pub use mlx5::Mlx5Nic;
 pub use mover::{Move, Mover, MoverError, MoverLane};
-pub use nic::{Access, MemoryKey, Nic, NicCapabilities};
+pub use nic::{Nic, NicCapabilities};
 #[cfg(target_os = "linux")]
 pub use pages::host_page_bytes;
 pub use pages::{PAGE_BYTES, Pages};

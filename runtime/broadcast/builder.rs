@@ -125,7 +125,7 @@ impl<E> BroadcastBuilder<E> {
         };
         let name = self.name.clone().unwrap_or_else(|| element.name().to_owned());
         let doing = || format!("making broadcast array `{name}` of {length} elements");
-        let devices: Vec<&dyn Gpu> = self.gpus.iter().map(|gpu| &**gpu.device()).collect();
+        let devices: Vec<&dyn Gpu> = self.gpus.iter().map(|gpu| &*gpu.device).collect();
         let views = match self.plain {
             true => Views::plain(devices[0], count as u64, bytes),
             false => Views::reserve(&devices, bytes),
@@ -162,7 +162,7 @@ impl<E> BroadcastBuilder<E> {
 
     fn on_view(&self, views: &Views, view: usize, length: u64) -> Result<OnView, GpuError> {
         let gpu = &self.gpus[view];
-        let device = &**gpu.device();
+        let device = &*gpu.device;
         let pages = views.pages() as u64;
         let (entries, reads) = (DeviceArray::zeroed(device, pages)?, DeviceArray::zeroed(device, pages)?);
         let lines = views.stride >> BROADCAST_LINE_SHIFT;

@@ -1,13 +1,42 @@
-//! Subscriptions that change: by hand, by reading, and by one tracked iteration.
+//! Copies that are made equal again, and subscriptions that change: by hand, by reading, and by one tracked iteration.
 
-use std::ops::Range;
+use std::{ops::Range, sync::atomic::Ordering};
 
 use gpuvm_gpu::Gpu;
+use gpuvm_layouts::BROADCAST_LINE_SHIFT;
 
 use super::{BroadcastInner, OnView, Subscriptions};
 use crate::error::{Doing, Error, Result};
 
 impl BroadcastInner {
+    /// Lines of a view.
+    pub(super) fn lines(&self) -> u64 {
+        self.views.stride >> BROADCAST_LINE_SHIFT
+    }
+
+    /// Has all copies equal again, if lanes have changed an owner's copy alone. No launch uses the array.
+    pub(super) fn pass_on(&self) -> Result<()> {
+        if self.on.len() == 1 {
+            // The owner's copy is the only one.
+            return Ok(());
+        }
+        let mut first = Ok(());
+        for (view, on) in self.on.iter().enumerate() {
+            let Some(marked) = on.marked.word(0) else { continue };
+            // Relaxed: the launches that set it have ended, and whoever learnt of that is ordered behind them.
+            if marked.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let passed = on.gpu.pass_on(|vm| self.desc(view, vm), self.lines(), &self.name);
+            if passed.is_ok() {
+                // Lines that are marked still after an error are passed on by the next.
+                marked.store(0, Ordering::Relaxed);
+            }
+            first = first.and(passed);
+        }
+        first
+    }
+
     /// Pages that a range of elements touches.
     fn touched(&self, elements: &Range<u64>) -> Range<usize> {
         let (size, element) = (self.views.page_bytes, self.element.bytes() as u64);

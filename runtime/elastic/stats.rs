@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use super::Elastics;
 use crate::handles::HandleStats;
 
 /// What the elastic buffers of one GPU have, and what their growth cost so far.
@@ -77,35 +76,18 @@ impl Counts {
     pub fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
-}
 
-impl Elastics {
-    /// All of it. Buffers that change meanwhile are counted as they are then.
-    pub fn stats(&self) -> ElasticStats {
+    /// What growth cost.
+    pub fn read(&self) -> ElasticStats {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        let counts = &self.counts;
-        let mut stats = ElasticStats {
-            foreseen: count(&counts.foreseen),
-            unforeseen: count(&counts.unforeseen),
-            foreseen_time: Duration::from_nanos(count(&counts.foreseen_ns)),
-            unforeseen_time: Duration::from_nanos(count(&counts.unforeseen_ns)),
-            moved_bytes: count(&counts.moved_bytes),
-            refused: count(&counts.refused),
-            handles: self.handles.stats(),
+        ElasticStats {
+            foreseen: count(&self.foreseen),
+            unforeseen: count(&self.unforeseen),
+            foreseen_time: Duration::from_nanos(count(&self.foreseen_ns)),
+            unforeseen_time: Duration::from_nanos(count(&self.unforeseen_ns)),
+            moved_bytes: count(&self.moved_bytes),
+            refused: count(&self.refused),
             ..ElasticStats::default()
-        };
-        for buffer in self.live() {
-            let state = buffer.state.lock();
-            let bytes = buffer.bytes_of(state.length);
-            stats.buffers += 1;
-            match state.paused {
-                true => (stats.paused, stats.paused_bytes) = (stats.paused + 1, stats.paused_bytes + bytes),
-                false => stats.used_bytes += bytes,
-            }
         }
-        let (all, claimed) = self.book.lock().totals();
-        stats.ahead_bytes = claimed.saturating_sub(stats.used_bytes);
-        stats.rest_bytes = all - claimed;
-        stats
     }
 }

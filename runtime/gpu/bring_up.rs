@@ -9,7 +9,7 @@ use gpuvm_nic::Nic;
 use parking_lot::Mutex;
 
 use super::{
-    CatchingUp, GpuState, Machines, PagedGpu,
+    CatchingUp, GpuState, Machines, PagedGpu, keepers,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
     pool::FramePool,
@@ -28,7 +28,7 @@ use crate::{
     local_home::LocalHome,
     node::Node,
     plan::{FileMemory, QueuePlan, Settings, refuse},
-    queues::{QueueShape, Queues, StepKeeper, start_keeper},
+    queues::{QueueShape, Queues},
     tenancy,
     timeline::{GpuTimeline, Sheet},
 };
@@ -74,100 +74,77 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
     })
 }
 
-impl PagedGpu {
-    /// Brings up the GPU at `place` of a virtual memory, whose homes in this host's memory are `local_homes` where they can be
-    /// lost.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`], [`Error::Nic`], [`Error::Node`], [`Error::Setting`] where a NIC has no room for such queue pairs.
-    pub fn bring_up(
-        place: usize,
-        settings: &Arc<Settings>,
-        plan: &QueuePlan,
-        machines: Machines,
-        local_homes: &[Arc<LocalHome>],
-        sheet: Option<&Arc<Sheet>>,
-    ) -> Result<Arc<Self>> {
-        let Machines { gpu, nics, nodes } = machines;
-        let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
-        let transport = nics.transport();
-        let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
-        connect(&*gpu, &nics);
-        let (gpu, member) = tenancy::join(gpu, &settings.tenancy)?;
-        let handles = Arc::new(Handles::new(Arc::clone(&gpu), member.clone()));
-        let (frames, counts) = bring_up_frames(&*gpu, &nics, settings, &handles)?;
-        let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
-        let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
-        let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
-        let doing = || "allocating the regions' bookkeeping".to_owned();
-        let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
-        let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
-        let meters = Meters::new(&*gpu).doing(doing)?;
-        let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
-        let victims = Victims::new(&*gpu, transport, settings)?;
-        let tier = bring_up_tier(&gpu, &nics, settings)?;
-        let options = support::options(transport, settings, &settings.support_options);
-        let timeline = settings.timeline.as_ref().zip(sheet);
-        let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
-        let timeline = timeline.transpose()?;
-        let timeline_desc = place_timeline(&*gpu, timeline.as_deref())?;
-        let gpu = Arc::new(Self {
-            place,
-            threads: Mutex::default(),
-            catching_up: CatchingUp::default(),
-            nodes,
-            queues,
-            nics,
-            soft_nics,
-            pool,
-            victims,
-            tier,
-            regions,
-            meters,
-            launch_states: StatePool::new(desc, timeline_desc.as_ref().map_or(0, DeviceArray::addr)),
-            desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?,
-            _timeline_desc: timeline_desc,
-            support: Support::compile(&*gpu, &options, timeline.is_some())?,
-            stream: gpu.stream().doing(|| "creating the default stream".into())?,
-            state: Mutex::new(GpuState::new(settings.regions_max)),
-            lost: OnceLock::new(),
-            timeline,
-            peers: Arc::default(),
-            ended: Arc::default(),
-            transport,
-            settings: Arc::clone(settings),
-            changing: Mutex::default(),
-            frame_priority: settings.frame_priority.into(),
-            gave: Mutex::default(),
-            handles,
-            device: gpu,
-        });
-        gpu.lend_frames(member.as_deref());
-        gpu.keep_all()?;
-        gpu.check_version()?;
-        gpu.begin_timeline()?;
-        Ok(gpu)
-    }
-
-    /// Starts what goes on beside kernels.
-    fn keep_all(self: &Arc<Self>) -> Result<()> {
-        self.keep_queues()?;
-        self.keep_loans()?;
-        self.keep_headroom()
-    }
-
-    /// Has the queue pairs mended while kernels run: by a thread, or by a GPU that follows a seed, in its own time.
-    fn keep_queues(&self) -> Result<()> {
-        let Some(queues) = &self.queues else { return Ok(()) };
-        let simulation = self.device.simulation();
-        if let Some(simulation) = simulation.filter(|_| self.capabilities().deterministic) {
-            simulation.attach(Arc::new(StepKeeper::new(queues, &self.device)));
-            return Ok(());
-        }
-        let keeper = start_keeper(Arc::clone(queues), Arc::clone(&self.device));
-        self.keep(keeper.map_err(|source| Error::Thread { source })?);
-        Ok(())
-    }
+/// Brings up the GPU at `place` of a virtual memory, whose homes in this host's memory are `local_homes` where they can be
+/// lost.
+///
+/// # Errors
+/// [`Error::Gpu`], [`Error::Nic`], [`Error::Node`], [`Error::Setting`] where a NIC has no room for such queue pairs.
+pub(crate) fn bring_up(
+    place: usize,
+    settings: &Arc<Settings>,
+    plan: &QueuePlan,
+    machines: Machines,
+    local_homes: &[Arc<LocalHome>],
+    sheet: Option<&Arc<Sheet>>,
+) -> Result<Arc<PagedGpu>> {
+    let Machines { gpu, nics, nodes } = machines;
+    let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
+    let transport = nics.transport();
+    let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
+    connect(&*gpu, &nics);
+    let (gpu, member) = tenancy::join(gpu, &settings.tenancy)?;
+    let handles = Arc::new(Handles::new(Arc::clone(&gpu), member.clone()));
+    let (frames, counts) = bring_up_frames(&*gpu, &nics, settings, &handles)?;
+    let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
+    let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
+    let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
+    let doing = || "allocating the regions' bookkeeping".to_owned();
+    let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
+    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
+    let meters = Meters::new(&*gpu).doing(doing)?;
+    let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
+    let victims = Victims::new(&*gpu, transport, settings)?;
+    let tier = bring_up_tier(&gpu, &nics, settings)?;
+    let options = support::options(transport, settings, &settings.support_options);
+    let timeline = settings.timeline.as_ref().zip(sheet);
+    let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
+    let timeline = timeline.transpose()?;
+    let timeline_desc = place_timeline(&*gpu, timeline.as_deref())?;
+    let gpu = Arc::new(PagedGpu {
+        place,
+        threads: Mutex::default(),
+        catching_up: CatchingUp::default(),
+        nodes,
+        queues,
+        nics,
+        soft_nics,
+        pool,
+        victims,
+        tier,
+        regions,
+        meters,
+        launch_states: StatePool::new(desc, timeline_desc.as_ref().map_or(0, DeviceArray::addr)),
+        desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?,
+        _timeline_desc: timeline_desc,
+        support: Support::compile(&*gpu, &options, timeline.is_some())?,
+        stream: gpu.stream().doing(|| "creating the default stream".into())?,
+        state: Mutex::new(GpuState::new(settings.regions_max)),
+        lost: OnceLock::new(),
+        timeline,
+        peers: Arc::default(),
+        ended: Arc::default(),
+        transport,
+        settings: Arc::clone(settings),
+        frame_priority: settings.frame_priority.into(),
+        gave: Mutex::default(),
+        handles,
+        device: gpu,
+    });
+    gpu.lend_frames(member.as_deref());
+    keepers::start(&gpu)?;
+    gpu.check_version()?;
+    gpu.begin_timeline()?;
+    Ok(gpu)
 }
 
 /// The frames, how many there are, and how many there may be.
@@ -237,11 +214,8 @@ fn describe(
         layout_version: layout::LAYOUT_VERSION,
         page_shift: settings.page_size.trailing_zeros(),
         frames: pool.memory().addr(),
-        frame_count: pool.capacity(),
-        pad: 0,
+        pool: pool.free.describe(),
         frame_pages: pool.frame_pages.addr(),
-        pool_ring: pool.free.ring(),
-        pool: pool.free.state(),
         regions: regions.addr(),
         region_count: settings.regions_max,
         queue_count: queues.map_or(0, Queues::count),
@@ -254,6 +228,5 @@ fn describe(
         ticks_per_us: gpu.capabilities().ticks_per_us.ceil() as u32,
         fills,
         fill_count,
-        frame_reciprocal: layout::reciprocal(pool.capacity()),
     }
 }

@@ -3,16 +3,21 @@
 use std::{
     mem::offset_of,
     ops::Range,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use gpuvm_gpu::{Gpu, GpuError};
-use gpuvm_layouts::{self as layout, FillState, PoolState};
+use gpuvm_layouts::{self as layout, FillState, PoolDesc, PoolState};
+use parking_lot::Mutex;
 
 use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Result},
     frames::FrameMemory,
+    launch::InFlight,
 };
 
 /// The pool is refilled while it holds fewer frames than this for each warp that can be resident, so that a fault
@@ -26,6 +31,20 @@ const _: () = assert!(FILLS <= layout::FILLS_MAX);
 /// A page id and a slot of the ring.
 pub(super) const BYTES_A_FRAME: u64 = 16;
 
+/// Frames that come back, by lanes that look for one and by a kernel, which may find no place on the GPU yet.
+pub(super) struct Returning {
+    pub frames: Range<u32>,
+    /// None where it could not be started.
+    pub launch: Option<Arc<InFlight>>,
+}
+
+impl Returning {
+    /// Whether no kernel works on it, or waits for a place.
+    pub fn is_left_alone(&self) -> bool {
+        self.launch.as_ref().is_none_or(|launch| launch.is_done())
+    }
+}
+
 /// Frames and who has them.
 pub(super) struct FramePool {
     memory: FrameMemory,
@@ -36,6 +55,8 @@ pub(super) struct FramePool {
     resident_warps: u32,
     pub frame_pages: DeviceArray<u64>,
     pub free: FreeList,
+    /// Held by who changes the number of frames: the change that an earlier one left behind.
+    pub changing: Mutex<Option<Returning>>,
     /// Where warps fill a large page together.
     fills: Option<DeviceArray<FillState>>,
 }
@@ -62,6 +83,7 @@ impl FramePool {
             resident_warps: able.max_resident_lanes / able.warp_size,
             frame_pages: DeviceArray::zeroed(gpu, u64::from(capacity)).doing(doing)?,
             free: FreeList::new(gpu, capacity).doing(doing)?,
+            changing: Mutex::default(),
             fills,
         };
         pool.rebuild(gpu, vec![0; capacity as usize])?;
@@ -165,14 +187,14 @@ impl FreeList {
         })
     }
 
-    /// Address of the ring's slots.
-    pub fn ring(&self) -> u64 {
-        self.ring.addr()
+    /// As lanes find it.
+    pub fn describe(&self) -> PoolDesc {
+        PoolDesc::new(self.state.addr(), self.ring.addr(), self.count)
     }
 
-    /// Address of the [`PoolState`].
-    pub fn state(&self) -> u64 {
-        self.state.addr()
+    /// How many are free. Kernels may run.
+    pub fn available(&self, gpu: &dyn Gpu) -> Result<u64, GpuError> {
+        Ok(self.state.read(gpu, 0, 1)?[0].available)
     }
 
     /// Holds `free` and nothing else, in lap 0. The hand stays: ages of counts follow from it. No kernel may run.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpuvm_layouts as layout;
 
-use super::{PagedGpu, service::arg};
+use super::{PagedGpu, launcher::arg};
 use crate::{
     device::DeviceArray,
     error::{Doing, Result},
@@ -67,37 +67,35 @@ impl ReadCosts {
     }
 }
 
-impl PagedGpu {
-    /// Measures what reads of a home of `bytes` bytes at the device address `home` cost, 0 if lanes do not reach it. Assumed where that
-    /// says nothing: of small homes, on a simulated GPU, beside kernels that run.
-    pub fn read_costs(&self, home: u64, bytes: u64) -> Result<ReadCosts> {
-        let page_bytes = 1 << self.page_shift();
-        if home == 0 || bytes < BYTES_MIN || self.device.simulation().is_some() || !self.lock().in_flight.is_empty() {
-            return Ok(ReadCosts::assumed(page_bytes));
-        }
-        let sink = DeviceArray::<u32>::zeroed(&*self.device, 1).doing(|| "measuring reads in place".into())?;
-        let read = |reads: u64, bytes: u64, scattered: bool| -> Result<Duration> {
-            let lanes = u64::from(self.capabilities().max_resident_lanes).max(u64::from(THREADS));
-            let args = |_| {
-                vec![
-                    arg(home),
-                    arg(bytes / 16),
-                    arg(reads),
-                    arg(u32::from(scattered)),
-                    arg(sink.addr()),
-                ]
-            };
-            let config = LaunchConfig::new((lanes / u64::from(THREADS)) as u32, THREADS);
-            let (support, label) = (&self.support, "measuring reads in place");
-            let report = self.run_reporting(&support.stream, &support.read_home, config, args, None, label)?;
-            Ok(report.elapsed())
-        };
-        // The first launch of a kernel takes longer.
-        read(u64::from(THREADS), BYTES_MIN, true)?;
-        let of_one = |took: Duration, reads: u64| took.as_nanos() as f64 / reads as f64;
-        let scattered = of_one(read(SCATTERED_READS, bytes, true)?, SCATTERED_READS);
-        let near = of_one(read(SCATTERED_READS, BYTES_MIN, true)?, SCATTERED_READS);
-        let neighbouring = of_one(read(NEIGHBOURING_READS, bytes, false)?, NEIGHBOURING_READS) * CHUNKS_OF_A_LINE;
-        Ok(ReadCosts::new([scattered, near, neighbouring], page_bytes, true))
+/// Measures what reads of a home of `bytes` bytes at the device address `home` cost, 0 if lanes do not reach it. Assumed where that
+/// says nothing: of small homes, on a simulated GPU, beside kernels that run.
+pub(crate) fn measure_reads(gpu: &PagedGpu, home: u64, bytes: u64) -> Result<ReadCosts> {
+    let page_bytes = 1 << gpu.page_shift();
+    if home == 0 || bytes < BYTES_MIN || gpu.device.simulation().is_some() || !gpu.lock().in_flight.is_empty() {
+        return Ok(ReadCosts::assumed(page_bytes));
     }
+    let sink = DeviceArray::<u32>::zeroed(&*gpu.device, 1).doing(|| "measuring reads in place".into())?;
+    let read = |reads: u64, bytes: u64, scattered: bool| -> Result<Duration> {
+        let lanes = u64::from(gpu.capabilities().max_resident_lanes).max(u64::from(THREADS));
+        let args = |_| {
+            vec![
+                arg(home),
+                arg(bytes / 16),
+                arg(reads),
+                arg(u32::from(scattered)),
+                arg(sink.addr()),
+            ]
+        };
+        let config = LaunchConfig::new((lanes / u64::from(THREADS)) as u32, THREADS);
+        let (support, label) = (&gpu.support, "measuring reads in place");
+        let report = gpu.run_reporting(&support.stream, &support.read_home, config, args, None, label)?;
+        Ok(report.elapsed())
+    };
+    // The first launch of a kernel takes longer.
+    read(u64::from(THREADS), BYTES_MIN, true)?;
+    let of_one = |took: Duration, reads: u64| took.as_nanos() as f64 / reads as f64;
+    let scattered = of_one(read(SCATTERED_READS, bytes, true)?, SCATTERED_READS);
+    let near = of_one(read(SCATTERED_READS, BYTES_MIN, true)?, SCATTERED_READS);
+    let neighbouring = of_one(read(NEIGHBOURING_READS, bytes, false)?, NEIGHBOURING_READS) * CHUNKS_OF_A_LINE;
+    Ok(ReadCosts::new([scattered, near, neighbouring], page_bytes, true))
 }

@@ -1,53 +1,45 @@
 //! The host's pass over a GPU's pages that no launch uses: after a launch was stopped where it stood, met a page or
 //! frames with as many pins as there can be, or a region ended with frames left, and after queue pairs were given up.
 
+use std::sync::Arc;
+
+use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, PageWord};
 
-use super::{GpuState, PagedGpu};
+use super::{pool::FramePool, victims::Victims, view::RegionView};
 use crate::error::{Error, Result};
 
-impl PagedGpu {
-    /// Takes the queue pairs through reset, makes every page absent or resident, unpinned and never "being written
-    /// back", and rebuilds the table of frames and the pool from the page table. Dirty pages keep their frames: nothing is lost.
-    pub(super) fn recover(&self, state: &mut GpuState) -> Result<()> {
-        tracing::info!("mending the virtual memory after a launch that did not end well");
-        let outcome = self.rebuild(state);
-        if let Err(error) = &outcome {
-            state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
-        }
-        state.needs_recovery = false;
-        outcome
-    }
-
-    fn rebuild(&self, state: &GpuState) -> Result<()> {
-        // First, so that no request in flight writes a frame or reads one afterwards.
-        if let Some(queues) = &self.queues {
-            queues.reset(&*self.device)?;
-        }
-        let mut frame_pages = vec![0u64; self.pool.capacity() as usize];
-        // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
-        for region in state.live() {
-            let mut words = region.read_words(&*self.device)?;
-            for (page, bits) in words.iter_mut().enumerate() {
-                let word = mended(PageWord::from_bits(*bits));
-                *bits = word.to_bits();
-                // Frames of the region's own have no entry in the table, and never were in the pool.
-                if u64::from(word.state) == layout::STATE_RESIDENT && !region.is_never_evicted() {
-                    let Some(page_id) = frame_pages.get_mut(word.frame as usize) else {
-                        return Err(Error::Poisoned {
-                            reason: format!("page {page} of region `{}` names frame {}", region.name(), word.frame),
-                        });
-                    };
-                    *page_id = layout::page_id(region.id(), page as u64);
-                }
+/// Makes every page absent or resident, unpinned and never "being written back", and rebuilds the table of frames and the pool from the
+/// page tables. Dirty pages keep their frames.
+pub(super) fn rebuild(
+    gpu: &dyn Gpu,
+    regions: impl Iterator<Item = Arc<RegionView>>,
+    pool: &FramePool,
+    victims: Option<&Victims>,
+) -> Result<()> {
+    let mut frame_pages = vec![0u64; pool.capacity() as usize];
+    // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
+    for region in regions {
+        let mut words = region.read_words(gpu)?;
+        for (page, bits) in words.iter_mut().enumerate() {
+            let word = mended(PageWord::from_bits(*bits));
+            *bits = word.to_bits();
+            // Frames of the region's own have no entry in the table, and never were in the pool.
+            if u64::from(word.state) == layout::STATE_RESIDENT && !region.is_never_evicted() {
+                let Some(page_id) = frame_pages.get_mut(word.frame as usize) else {
+                    return Err(Error::Poisoned {
+                        reason: format!("page {page} of region `{}` names frame {}", region.name(), word.frame),
+                    });
+                };
+                *page_id = layout::page_id(region.id(), page as u64);
             }
-            region.write_words(&*self.device, &words)?;
         }
-        if let Some(victims) = &self.victims {
-            victims.free_all(&*self.device)?;
-        }
-        self.pool.rebuild(&*self.device, frame_pages)
+        region.write_words(gpu, &words)?;
     }
+    if let Some(victims) = victims {
+        victims.free_all(gpu)?;
+    }
+    pool.rebuild(gpu, frame_pages)
 }
 
 /// A word as nobody but its page needs it.

@@ -8,8 +8,9 @@ use std::{
 
 use gpuvm_gpu::GpuError;
 use gpuvm_layouts as layout;
+use parking_lot::MutexGuard;
 
-use super::{GpuState, PagedGpu, service::arg};
+use super::{GpuState, Job, Named, PagedGpu, launcher::arg, pool::Returning};
 use crate::{
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameUnits},
@@ -43,18 +44,12 @@ pub struct Resized {
     pub took: Duration,
 }
 
-/// Frames that come back, by lanes that look for one and by a kernel, which may find no place on the GPU yet.
-pub(super) struct Returning {
-    frames: Range<u32>,
-    /// None where it could not be started.
-    launch: Option<Arc<InFlight>>,
-}
-
-impl Returning {
-    /// Whether no kernel works on it, or waits for a place.
-    fn is_left_alone(&self) -> bool {
-        self.launch.as_ref().is_none_or(|launch| launch.is_done())
-    }
+/// A change of the number of frames: one at a time.
+struct Change<'a> {
+    gpu: &'a PagedGpu,
+    units: &'a FrameUnits,
+    /// The change that an earlier one left behind.
+    returning: MutexGuard<'a, Option<Returning>>,
 }
 
 /// How long to work on a change, and how much longer to wait for it.
@@ -83,21 +78,20 @@ impl PagedGpu {
         }
         let _span = self.span(|| format!("resize of frames to {bytes} bytes"));
         let begun = Instant::now();
-        let mut returning = self.changing.lock();
-        self.stop_returning(units, &mut returning)?;
+        let mut change = Change {
+            gpu: self,
+            units,
+            returning: self.pool.changing.lock(),
+        };
+        change.stop_returning()?;
         self.or_lost(units.settle())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
         let longer = self.patience();
-        let patience = Patience { within, longer };
         let (missing, kept) = match wanted > present {
-            true => (
-                wanted - present - self.add_frames(units, &mut returning, wanted - present)?,
-                0,
-            ),
+            true => (wanted - present - change.add_frames(wanted - present)?, 0),
             false => {
                 let going = present - wanted;
-                let gone = self.withdraw(units, &mut returning, going, patience)?;
-                (0, going - gone)
+                (0, going - change.withdraw(going, Patience { within, longer })?)
             }
         };
         let of = |count: usize| count as u64 * units.unit_bytes();
@@ -116,317 +110,18 @@ impl PagedGpu {
         })
     }
 
-    /// Up to so many units more, of memory that is free: how many there are more.
-    fn add_frames(&self, units: &FrameUnits, returning: &mut Option<Returning>, count: usize) -> Result<usize> {
-        let (added, short) = units.add(count);
-        self.bring_back(units, returning, &added, self.patience())?;
-        match short.filter(|error| !error.is_out_of_memory()) {
-            Some(error) => self.or_lost(Err(error)),
-            None => Ok(added.len()),
-        }
-    }
-
-    /// Gives the pool the frames of units that are there, as far as they are withdrawn, and those of an earlier change. Those that are not
-    /// back in time come later.
-    fn bring_back(
-        &self,
-        units: &FrameUnits,
-        returning: &mut Option<Returning>,
-        which: &[usize],
-        patience: Duration,
-    ) -> Result<()> {
-        let mut frames = frames_of(units, which);
-        if let Some(earlier) = returning.as_ref().map(|earlier| &earlier.frames) {
-            // Frames between them that do not come back are passed over.
-            frames = match frames.is_empty() {
-                true => earlier.clone(),
-                false => frames.start.min(earlier.start)..frames.end.max(earlier.end),
-            };
-        }
-        if frames.is_empty() {
-            return Ok(());
-        }
-        {
-            let state = self.lock();
-            let marked = self.mark(units, which, layout::PAGE_WITHDRAWN, layout::PAGE_RETURNING);
-            self.or_lost_locked(marked, &state)?;
-            self.or_lost_locked(self.tell_frames(&state, units), &state)?;
-        }
-        // What fails from here on is done by the next change.
-        let change = returning.insert(Returning { frames, launch: None });
-        match self.restore(change, patience)? {
-            true => self.stop_returning(units, returning),
-            false => Ok(()),
-        }
-    }
-
-    /// Has lanes and a kernel give frames to the pool: whether they have.
-    fn restore(&self, change: &mut Returning, patience: Duration) -> Result<bool> {
-        let left = change.frames.end - change.frames.start;
-        let launch = self.begin_change(&change.frames, layout::POOL_RESTORE_BIT, left, Duration::MAX)?;
-        change.launch = Some(Arc::clone(&launch));
-        self.await_change(&launch, patience)
-    }
-
-    /// Gives frames of these units another mark, and says how many have it then. No lane gives frames a mark meanwhile: no change is under way.
-    fn mark(&self, units: &FrameUnits, which: &[usize], from: u64, to: u64) -> Result<usize> {
-        let range = frames_of(units, which);
-        let doing = || "marking frames that come or go".to_owned();
-        let held = self
-            .pool
-            .frame_pages
-            .read(&*self.device, range.start.into(), range.len())
-            .doing(doing)?;
-        let that_have = |mark| {
-            let of_units = which.iter().flat_map(|unit| units.frames(*unit));
-            let held = &held;
-            of_units.filter(move |frame| held[(frame - range.start) as usize] == mark)
-        };
-        let changed: Vec<u32> = that_have(from).collect();
-        for run in changed.chunk_by(|a, b| a + 1 == *b) {
-            let marks = vec![to; run.len()];
-            let written = self.pool.frame_pages.write(&*self.device, run[0].into(), &marks);
-            written.doing(doing)?;
-        }
-        Ok(changed.len() + that_have(to).count())
-    }
-
-    /// Tells host and lanes how many frames there are.
-    fn tell_frames(&self, state: &GpuState, units: &FrameUnits) -> Result<()> {
-        let frames = |unit: usize| units.frames(unit).len() as u32;
-        self.pool.set_count(units.present().into_iter().map(frames).sum());
-        self.tell_limit(self.pool.limit())?;
-        self.write_low_water(state)
-    }
-
-    fn tell_limit(&self, limit: u32) -> Result<()> {
-        let told = self.pool.free.set_limit(&*self.device, limit);
-        told.doing(|| "telling the clock how many frames there are".into())
-    }
-
-    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
-    fn withdraw(
-        &self,
-        units: &FrameUnits,
-        returning: &mut Option<Returning>,
-        count: usize,
-        patience: Patience,
-    ) -> Result<usize> {
-        let Some((going, left)) = self.choose_going(units, returning.is_some(), count)? else {
-            self.bring_back(units, returning, &[], patience.longer)?;
-            return Ok(0);
-        };
-        let frames = frames_of(units, &going);
-        let begun = self.begin_change(&frames, layout::POOL_WITHDRAW_BIT, left, patience.within);
-        let launch = match begun {
-            Ok(launch) => launch,
-            Err(error) => {
-                // All of them are there still.
-                let state = self.lock();
-                self.or_lost_locked(self.tell_frames(&state, units), &state)?;
-                return Err(error);
-            }
-        };
-        self.await_change(&launch, patience.within.saturating_add(patience.longer))?;
-        let ended = self.end_change(&launch);
-        let (gone, stay) = {
-            let state = self.lock();
-            let (gone, stay) = self.or_lost_locked(self.emptied(units, &going), &state)?;
-            let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
-            units.lift(&gone, in_flight);
-            self.or_lost_locked(self.tell_frames(&state, units), &state)?;
-            (gone, stay)
-        };
-        self.bring_back(units, returning, &stay, patience.longer)?;
-        self.prune();
-        ended.map(|()| gone.len())
-    }
-
-    /// Up to so many units that are to go, and how many of their frames have to. Launches to come count on those that stay. `returning`: frames
-    /// of an earlier change are to come back.
-    fn choose_going(&self, units: &FrameUnits, returning: bool, count: usize) -> Result<Option<(Vec<usize>, u32)>> {
-        let state = self.lock();
-        let present = units.present();
-        let going = self.can_go(&state, units, &present, count);
-        let Some(&first) = going.first() else { return Ok(None) };
-        // Before the first frame goes.
-        let each = units.frames(first).len() as u32;
-        self.pool.set_count((present.len() - going.len()) as u32 * each);
-        self.or_lost_locked(self.tell_limit(units.frames(first).start.max(1)), &state)?;
-        let gone = match returning {
-            true => self.mark(units, &going, layout::PAGE_RETURNING, layout::PAGE_WITHDRAWN),
-            false => Ok(0),
-        };
-        let gone = self.or_lost_locked(gone, &state)? as u32;
-        let left = going.len() as u32 * each - gone;
-        Ok(Some((going, left)))
-    }
-
-    /// The last units of those that are there, up to `count` of them: those that stay have frames for all spans of launches in flight.
-    fn can_go(&self, state: &GpuState, units: &FrameUnits, present: &[usize], count: usize) -> Vec<usize> {
-        let spans = state.in_flight.iter().filter(|launch| !launch.is_done());
-        let held = spans.map(|launch| launch.span_frames).fold(0, u64::saturating_add);
-        let each = units.frames(0).len() as u64;
-        let stay = (held.saturating_add(1).div_ceil(each).max(1) as usize).max(present.len() - count);
-        present[stay.min(present.len())..].to_vec()
-    }
-
-    /// Begins a change of these frames, and starts a kernel that works on it for so long.
-    fn begin_change(&self, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
-        let label = "changing the number of frames";
-        // A lane that was waited for in vain when an earlier change ended may work on that one still.
-        self.await_helpers()?;
-        // A recovery knows of no change.
-        self.make_ready(&mut self.lock())?;
-        let begun = self.pool.free.begin_change(&*self.device, frames, kind, left);
-        let change = self.or_lost(begun.doing(|| label.into()))?;
-        if self.capabilities().deterministic {
-            // Nobody looks whether the kernel finds a place.
-            self.call_lanes()?;
-        }
-        let launch = self.start_changing(change, left, within);
-        if launch.is_err() {
-            let ended = self.pool.free.end_change(&*self.device);
-            self.or_lost(ended.doing(|| label.into()))?;
-        }
-        self.or_lost(launch)
-    }
-
-    /// Starts a kernel that works on a change, for so long at most.
-    fn start_changing(&self, change: u64, frames: u32, within: Duration) -> Result<Arc<InFlight>> {
-        let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let args = |vm: u64| vec![arg(vm), arg(change), arg(nanoseconds)];
-        let (support, config) = (&self.support, self.service_config(u64::from(frames)));
-        let named = super::Named {
-            continues: true,
-            ..super::Named::default()
-        };
-        let label = "changing the number of frames";
-        let job = super::Job::Kernel(&support.change_frames, Box::new(args));
-        self.enqueue(&support.background, job, &config, named, &label.into())
-    }
-
-    /// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.
-    fn await_change(&self, launch: &InFlight, limit: Duration) -> Result<bool> {
-        let begun = Instant::now();
-        let (mut least, mut progress, mut called) = (i64::MAX, begun, false);
-        // The time of a GPU that follows a seed is not the host's.
-        let each = (!self.capabilities().deterministic).then_some(LOOK_AGAIN);
-        loop {
-            let ended = launch.wait(each).is_some();
-            let (left, _) = self.look_at_change()?;
-            if ended || left <= 0 || begun.elapsed() > limit {
-                return Ok(left <= 0);
-            }
-            if left < least {
-                (least, progress) = (left, Instant::now());
-            } else if !called && progress.elapsed() > CALL_AFTER {
-                self.call_lanes()?;
-                called = true;
-            }
-        }
-    }
-
-    /// Has lanes that look for a frame work on the change, too: they hold the places on the GPU that its kernel does not find.
-    fn call_lanes(&self) -> Result<()> {
-        let called = self.pool.free.call_lanes(&*self.device);
-        self.or_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
-    }
-
-    fn look_at_change(&self) -> Result<(i64, u64)> {
-        let looked = self.pool.free.change(&*self.device);
-        self.or_lost(looked.doing(|| "looking at a change of the number of frames".into()))
-    }
-
-    /// Ends a change, whose kernel this is: nobody works on it when this returns.
-    fn end_change(&self, launch: &InFlight) -> Result<()> {
-        let ended = self.pool.free.end_change(&*self.device);
-        self.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
-        // One that has found no place finds nothing to do when it starts.
-        if !launch.is_done() {
-            launch.abort(&*self.device);
-        }
-        self.await_helpers()?;
-        if !launch.is_done() {
-            return Ok(());
-        }
-        let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
-        match self.or_lost(self.outcome_of(launch, outcome)) {
-            // It went as far as it could.
-            Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Waits until no lane works on the change that has ended. Lanes that come later look at it and go.
-    fn await_helpers(&self) -> Result<()> {
-        // Lanes of a GPU that follows a seed run while the host waits for a launch alone. There the kernel has ended the change, and waited.
-        if self.capabilities().deterministic {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        // A lane helps for a moment, unless its kernel was stopped where it stood.
-        while self.look_at_change()?.1 != 0 && !self.lock().in_flight.iter().all(|launch| launch.is_done()) {
-            if begun.elapsed() > self.settings.wait_limit {
-                return Err(Error::Unavailable {
-                    what: "changing the number of frames".into(),
-                    reason: "lanes do not come back from it: a kernel hangs".into(),
-                });
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-
-    /// Ends an earlier change by which frames come back, as far as they have: the others are marked still.
-    fn stop_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
-        let Some(launch) = returning.as_mut().and_then(|change| change.launch.take()) else {
-            return Ok(());
-        };
-        let is_back = self.look_at_change()?.0 <= 0;
-        self.end_change(&launch)?;
-        if is_back {
-            *returning = None;
-        }
-        let state = self.lock();
-        self.or_lost_locked(self.tell_frames(&state, units), &state)
-    }
-
-    /// Frames of an earlier change come back, whose kernel was stopped or never began.
-    fn go_on_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
-        self.stop_returning(units, returning)?;
-        self.bring_back(units, returning, &[], self.patience())
-    }
-
-    /// Of these units, those whose frames are all withdrawn, and the others. Under the state's lock: a recovery would undo it.
-    fn emptied(&self, units: &FrameUnits, which: &[usize]) -> Result<(Vec<usize>, Vec<usize>)> {
-        let range = frames_of(units, which);
-        let count = (range.end - range.start) as usize;
-        let held = self.pool.frame_pages.read(&*self.device, range.start.into(), count);
-        let held = held.doing(|| "looking for frames that are withdrawn".into())?;
-        let is_empty = |unit: &usize| {
-            let frames = units.frames(*unit);
-            let frames = (frames.start - range.start) as usize..(frames.end - range.start) as usize;
-            held[frames].iter().all(|page| *page == layout::PAGE_WITHDRAWN)
-        };
-        Ok(which.iter().partition(|unit| is_empty(unit)))
-    }
-
-    /// As [`or_lost`](Self::or_lost), for a caller who holds the state.
-    fn or_lost_locked<T>(&self, result: Result<T>, state: &GpuState) -> Result<T> {
-        match result {
-            Err(error @ Error::Gpu { .. }) => Err(self.lost_with(state).unwrap_or(error)),
-            other => other,
-        }
-    }
-
     /// Takes memory that others have by now out of the frames' addresses, where no lane uses them any more, and ends a change that was left
     /// behind.
     pub(super) fn settle_frames(&self) {
         let Some(units) = self.frames().units() else { return };
-        let left_behind = self.changing.try_lock();
+        let left_behind = self.pool.changing.try_lock();
         let finished = match left_behind.filter(|change| change.as_ref().is_some_and(Returning::is_left_alone)) {
-            Some(mut change) => self.go_on_returning(units, &mut change),
+            Some(returning) => Change {
+                gpu: self,
+                units,
+                returning,
+            }
+            .go_on_returning(),
             None => Ok(()),
         };
         if let Err(error) = finished.and_then(|()| units.settle()) {
@@ -462,6 +157,306 @@ impl PagedGpu {
     }
 }
 
+impl Change<'_> {
+    /// Up to so many units more, of memory that is free: how many there are more.
+    fn add_frames(&mut self, count: usize) -> Result<usize> {
+        let (added, short) = self.units.add(count);
+        self.bring_back(&added, self.gpu.patience())?;
+        match short.filter(|error| !error.is_out_of_memory()) {
+            Some(error) => self.gpu.or_lost(Err(error)),
+            None => Ok(added.len()),
+        }
+    }
+
+    /// Gives the pool the frames of units that are there, as far as they are withdrawn, and those of an earlier change. Those that are not
+    /// back in time come later.
+    fn bring_back(&mut self, which: &[usize], patience: Duration) -> Result<()> {
+        let mut frames = frames_of(self.units, which);
+        if let Some(earlier) = self.returning.as_ref().map(|earlier| &earlier.frames) {
+            // Frames between them that do not come back are passed over.
+            frames = match frames.is_empty() {
+                true => earlier.clone(),
+                false => frames.start.min(earlier.start)..frames.end.max(earlier.end),
+            };
+        }
+        if frames.is_empty() {
+            return Ok(());
+        }
+        {
+            let state = self.gpu.lock();
+            let marked = self.mark(which, layout::PAGE_WITHDRAWN, layout::PAGE_RETURNING);
+            self.gpu.or_lost_locked(marked, &state)?;
+            self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+        }
+        // What fails from here on is done by the next change.
+        let change = self.returning.insert(Returning {
+            frames: frames.clone(),
+            launch: None,
+        });
+        let launch = begin_change(
+            self.gpu,
+            &frames,
+            layout::POOL_RESTORE_BIT,
+            frames.len() as u32,
+            Duration::MAX,
+        )?;
+        change.launch = Some(Arc::clone(&launch));
+        match await_change(self.gpu, &launch, patience)? {
+            true => self.stop_returning(),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives frames of these units another mark, and says how many have it then. No lane gives frames a mark meanwhile: no change is under way.
+    fn mark(&self, which: &[usize], from: u64, to: u64) -> Result<usize> {
+        let range = frames_of(self.units, which);
+        let doing = || "marking frames that come or go".to_owned();
+        let held = self
+            .gpu
+            .pool
+            .frame_pages
+            .read(&*self.gpu.device, range.start.into(), range.len())
+            .doing(doing)?;
+        let that_have = |mark| {
+            let of_units = which.iter().flat_map(|unit| self.units.frames(*unit));
+            let held = &held;
+            of_units.filter(move |frame| held[(frame - range.start) as usize] == mark)
+        };
+        let changed: Vec<u32> = that_have(from).collect();
+        for run in changed.chunk_by(|a, b| a + 1 == *b) {
+            let marks = vec![to; run.len()];
+            let written = self
+                .gpu
+                .pool
+                .frame_pages
+                .write(&*self.gpu.device, run[0].into(), &marks);
+            written.doing(doing)?;
+        }
+        Ok(changed.len() + that_have(to).count())
+    }
+
+    /// Tells host and lanes how many frames there are.
+    fn tell_frames(&self, state: &GpuState) -> Result<()> {
+        let frames = |unit: usize| self.units.frames(unit).len() as u32;
+        self.gpu
+            .pool
+            .set_count(self.units.present().into_iter().map(frames).sum());
+        tell_limit(self.gpu, self.gpu.pool.limit())?;
+        self.gpu.write_low_water(state)
+    }
+
+    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
+    fn withdraw(&mut self, count: usize, patience: Patience) -> Result<usize> {
+        let Some((going, left)) = self.choose_going(count)? else {
+            self.bring_back(&[], patience.longer)?;
+            return Ok(0);
+        };
+        let frames = frames_of(self.units, &going);
+        let begun = begin_change(self.gpu, &frames, layout::POOL_WITHDRAW_BIT, left, patience.within);
+        let launch = match begun {
+            Ok(launch) => launch,
+            Err(error) => {
+                // All of them are there still.
+                let state = self.gpu.lock();
+                self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+                return Err(error);
+            }
+        };
+        await_change(self.gpu, &launch, patience.within.saturating_add(patience.longer))?;
+        let ended = end_change(self.gpu, &launch);
+        let (gone, stay) = {
+            let state = self.gpu.lock();
+            let (gone, stay) = self.gpu.or_lost_locked(self.emptied(&going), &state)?;
+            let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
+            self.units.lift(&gone, in_flight);
+            self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+            (gone, stay)
+        };
+        self.bring_back(&stay, patience.longer)?;
+        self.gpu.prune();
+        ended.map(|()| gone.len())
+    }
+
+    /// Up to so many units that are to go, and how many of their frames have to. Launches to come count on those that stay.
+    fn choose_going(&self, count: usize) -> Result<Option<(Vec<usize>, u32)>> {
+        let state = self.gpu.lock();
+        let present = self.units.present();
+        let going = self.can_go(&state, &present, count);
+        let Some(&first) = going.first() else { return Ok(None) };
+        // Before the first frame goes.
+        let each = self.units.frames(first).len() as u32;
+        self.gpu.pool.set_count((present.len() - going.len()) as u32 * each);
+        self.gpu
+            .or_lost_locked(tell_limit(self.gpu, self.units.frames(first).start.max(1)), &state)?;
+        let gone = match self.returning.is_some() {
+            true => self.mark(&going, layout::PAGE_RETURNING, layout::PAGE_WITHDRAWN),
+            false => Ok(0),
+        };
+        let gone = self.gpu.or_lost_locked(gone, &state)? as u32;
+        let left = going.len() as u32 * each - gone;
+        Ok(Some((going, left)))
+    }
+
+    /// The last units of those that are there, up to `count` of them: those that stay have frames for all spans of launches in flight.
+    fn can_go(&self, state: &GpuState, present: &[usize], count: usize) -> Vec<usize> {
+        let spans = state.in_flight.iter().filter(|launch| !launch.is_done());
+        let held = spans.map(|launch| launch.span_frames).fold(0, u64::saturating_add);
+        let each = self.units.frames(0).len() as u64;
+        let stay = (held.saturating_add(1).div_ceil(each).max(1) as usize).max(present.len() - count);
+        present[stay.min(present.len())..].to_vec()
+    }
+
+    /// Ends an earlier change by which frames come back, as far as they have: the others are marked still.
+    fn stop_returning(&mut self) -> Result<()> {
+        let Some(launch) = self.returning.as_mut().and_then(|change| change.launch.take()) else {
+            return Ok(());
+        };
+        let is_back = look_at_change(self.gpu)?.0 <= 0;
+        end_change(self.gpu, &launch)?;
+        if is_back {
+            *self.returning = None;
+        }
+        let state = self.gpu.lock();
+        self.gpu.or_lost_locked(self.tell_frames(&state), &state)
+    }
+
+    /// Frames of an earlier change come back, whose kernel was stopped or never began.
+    fn go_on_returning(&mut self) -> Result<()> {
+        self.stop_returning()?;
+        self.bring_back(&[], self.gpu.patience())
+    }
+
+    /// Of these units, those whose frames are all withdrawn, and the others. Under the state's lock: a recovery would undo it.
+    fn emptied(&self, which: &[usize]) -> Result<(Vec<usize>, Vec<usize>)> {
+        let range = frames_of(self.units, which);
+        let count = (range.end - range.start) as usize;
+        let held = self
+            .gpu
+            .pool
+            .frame_pages
+            .read(&*self.gpu.device, range.start.into(), count);
+        let held = held.doing(|| "looking for frames that are withdrawn".into())?;
+        let is_empty = |unit: &usize| {
+            let frames = self.units.frames(*unit);
+            let frames = (frames.start - range.start) as usize..(frames.end - range.start) as usize;
+            held[frames].iter().all(|page| *page == layout::PAGE_WITHDRAWN)
+        };
+        Ok(which.iter().partition(|unit| is_empty(unit)))
+    }
+}
+
+fn tell_limit(gpu: &PagedGpu, limit: u32) -> Result<()> {
+    let told = gpu.pool.free.set_limit(&*gpu.device, limit);
+    told.doing(|| "telling the clock how many frames there are".into())
+}
+
+/// Begins a change of these frames, and starts a kernel that works on it for so long.
+fn begin_change(gpu: &PagedGpu, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
+    let label = "changing the number of frames";
+    // A lane that was waited for in vain when an earlier change ended may work on that one still.
+    await_helpers(gpu)?;
+    // A recovery knows of no change.
+    gpu.make_ready(&mut gpu.lock())?;
+    let begun = gpu.pool.free.begin_change(&*gpu.device, frames, kind, left);
+    let change = gpu.or_lost(begun.doing(|| label.into()))?;
+    if gpu.capabilities().deterministic {
+        // Nobody looks whether the kernel finds a place.
+        call_lanes(gpu)?;
+    }
+    let launch = start_changing(gpu, change, left, within);
+    if launch.is_err() {
+        let ended = gpu.pool.free.end_change(&*gpu.device);
+        gpu.or_lost(ended.doing(|| label.into()))?;
+    }
+    gpu.or_lost(launch)
+}
+
+/// Starts a kernel that works on a change, for so long at most.
+fn start_changing(gpu: &PagedGpu, change: u64, frames: u32, within: Duration) -> Result<Arc<InFlight>> {
+    let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+    let args = |vm: u64| vec![arg(vm), arg(change), arg(nanoseconds)];
+    let (support, config) = (&gpu.support, gpu.service_config(u64::from(frames)));
+    let named = Named {
+        continues: true,
+        ..Named::default()
+    };
+    let label = "changing the number of frames";
+    let job = Job::Kernel(&support.change_frames, Box::new(args));
+    gpu.enqueue(&support.background, job, &config, named, &label.into())
+}
+
+/// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.
+fn await_change(gpu: &PagedGpu, launch: &InFlight, limit: Duration) -> Result<bool> {
+    let begun = Instant::now();
+    let (mut least, mut progress, mut called) = (i64::MAX, begun, false);
+    // The time of a GPU that follows a seed is not the host's.
+    let each = (!gpu.capabilities().deterministic).then_some(LOOK_AGAIN);
+    loop {
+        let ended = launch.wait(each).is_some();
+        let (left, _) = look_at_change(gpu)?;
+        if ended || left <= 0 || begun.elapsed() > limit {
+            return Ok(left <= 0);
+        }
+        if left < least {
+            (least, progress) = (left, Instant::now());
+        } else if !called && progress.elapsed() > CALL_AFTER {
+            call_lanes(gpu)?;
+            called = true;
+        }
+    }
+}
+
+/// Has lanes that look for a frame work on the change, too: they hold the places on the GPU that its kernel does not find.
+fn call_lanes(gpu: &PagedGpu) -> Result<()> {
+    let called = gpu.pool.free.call_lanes(&*gpu.device);
+    gpu.or_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
+}
+
+fn look_at_change(gpu: &PagedGpu) -> Result<(i64, u64)> {
+    let looked = gpu.pool.free.change(&*gpu.device);
+    gpu.or_lost(looked.doing(|| "looking at a change of the number of frames".into()))
+}
+
+/// Ends a change, whose kernel this is: nobody works on it when this returns.
+fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
+    let ended = gpu.pool.free.end_change(&*gpu.device);
+    gpu.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
+    // One that has found no place finds nothing to do when it starts.
+    if !launch.is_done() {
+        launch.abort(&*gpu.device);
+    }
+    await_helpers(gpu)?;
+    if !launch.is_done() {
+        return Ok(());
+    }
+    let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
+    match gpu.or_lost(gpu.outcome_of(launch, outcome)) {
+        // It went as far as it could.
+        Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until no lane works on the change that has ended. Lanes that come later look at it and go.
+fn await_helpers(gpu: &PagedGpu) -> Result<()> {
+    // Lanes of a GPU that follows a seed run while the host waits for a launch alone. There the kernel has ended the change, and waited.
+    if gpu.capabilities().deterministic {
+        return Ok(());
+    }
+    let begun = Instant::now();
+    // A lane helps for a moment, unless its kernel was stopped where it stood.
+    while look_at_change(gpu)?.1 != 0 && !gpu.lock().in_flight.iter().all(|launch| launch.is_done()) {
+        if begun.elapsed() > gpu.settings.wait_limit {
+            return Err(Error::Unavailable {
+                what: "changing the number of frames".into(),
+                reason: "lanes do not come back from it: a kernel hangs".into(),
+            });
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 impl GivesHandles for PagedGpu {
     fn priority(&self) -> i32 {
         self.frame_priority.load(Ordering::Relaxed)
@@ -477,10 +472,15 @@ impl GivesHandles for PagedGpu {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
         let each = left.map_or(self.patience(), |left| left.min(self.patience()));
         // Who changes their number already may be waiting for the caller, so it is not waited for without end.
-        let Some(mut returning) = self.changing.try_lock_for(each) else {
+        let Some(returning) = self.pool.changing.try_lock_for(each) else {
             return 0;
         };
-        let given = self.stop_returning(units, &mut returning).and_then(|()| {
+        let mut change = Change {
+            gpu: self,
+            units,
+            returning,
+        };
+        let given = change.stop_returning().and_then(|()| {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).min(spare);
@@ -488,7 +488,7 @@ impl GivesHandles for PagedGpu {
                 within: each,
                 longer: each,
             };
-            self.withdraw(units, &mut returning, wanted, patience)
+            change.withdraw(wanted, patience)
         });
         match given {
             Ok(count) => count * units.handles_each(),

@@ -8,7 +8,7 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use gpuvm_gpu::{Gpu, GpuError};
-use gpuvm_layouts::{self as layout, PoolState, VictimsDesc, VmDesc};
+use gpuvm_layouts::{self as layout, VictimsDesc};
 use parking_lot::Mutex;
 
 use super::{
@@ -91,13 +91,7 @@ impl Victims {
         let slot_pages = DeviceArray::zeroed(gpu, slots).doing(doing)?;
         let slot_uses = DeviceArray::zeroed(gpu, slots).doing(doing)?;
         let desc = VictimsDesc {
-            free: VmDesc {
-                pool: free.state(),
-                pool_ring: free.ring(),
-                frame_count: slots as u32,
-                frame_reciprocal: layout::reciprocal(slots as u32),
-                ..zero()
-            },
+            free: free.describe(),
             chunks: chunks.addr(),
             lent: lent.addr(),
             writers: writers.addr(),
@@ -362,10 +356,9 @@ impl Victims {
     /// Whether few of the slots are free.
     fn is_dry(&self, gpu: &dyn Gpu, lenders: &[Lender]) -> Result<bool> {
         let lent: u64 = lenders.iter().map(|lender| u64::from(lender.lent)).sum();
-        let mut state = [zero::<PoolState>()];
-        gpu.read(self.free.state(), bytemuck::cast_slice_mut(&mut state))
-            .doing(|| "reading how many slots are free".to_owned())?;
-        Ok(state[0].available < lent * u64::from(self.chunk_slots) / DRY_SHARE + 1)
+        let free = self.free.available(gpu);
+        let free = free.doing(|| "reading how many slots are free".to_owned())?;
+        Ok(free < lent * u64::from(self.chunk_slots) / DRY_SHARE + 1)
     }
 
     /// Takes slots that are not lent any more out of words and from beside frames: which slots are in use.

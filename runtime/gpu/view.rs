@@ -5,14 +5,11 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use gpuvm_gpu::Gpu;
-use gpuvm_layouts as layout;
+use gpuvm_gpu::{Gpu, GpuError};
+use gpuvm_layouts::{self as layout, PageWord, TableHead};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    guards::Guards,
-    page_table::{PageTable, bytes_of},
-};
+use super::guards::Guards;
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -20,6 +17,62 @@ use crate::{
     home::Home,
     pages::Pages,
 };
+
+/// A word a page, behind a [`TableHead`].
+pub(crate) struct PageTable {
+    memory: DeviceArray<u64>,
+    pages: u64,
+}
+
+/// Words of the head.
+const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
+const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
+const ABSENT: u64 = (core::mem::offset_of!(TableHead, absent) / size_of::<u64>()) as u64;
+
+/// Bytes of a table.
+const fn bytes_of(pages: u64) -> u64 {
+    (HEAD + pages) * size_of::<u64>() as u64
+}
+
+impl PageTable {
+    /// No page is resident. With what `head` says of placement.
+    pub fn absent(gpu: &dyn Gpu, pages: u64, head: TableHead) -> Result<Self, GpuError> {
+        let memory = DeviceArray::zeroed(gpu, HEAD + pages)?;
+        let head = TableHead { absent: pages, ..head };
+        memory.write(gpu, 0, bytemuck::cast_slice(&[head]))?;
+        Ok(Self { memory, pages })
+    }
+
+    /// Address of the first page's word.
+    pub fn addr(&self) -> u64 {
+        self.memory.addr() + size_of::<TableHead>() as u64
+    }
+
+    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<(), GpuError> {
+        let at = self.memory.addr() + core::mem::offset_of!(TableHead, sampling) as u64;
+        // The low half of the word: host and GPU are little-endian.
+        gpu.write(at, &draws.to_ne_bytes())
+    }
+
+    /// All words.
+    pub fn read(&self, gpu: &dyn Gpu) -> Result<Vec<u64>, GpuError> {
+        self.memory.read(gpu, HEAD, self.pages as usize)
+    }
+
+    /// Lanes count there what they read at each page's home; 0: nowhere.
+    pub fn count_chunks_at(&self, gpu: &dyn Gpu, addr: u64) -> Result<(), GpuError> {
+        self.memory.write(gpu, PAGE_CHUNKS, &[addr])
+    }
+
+    /// Replaces all words, and counts them anew. No kernel may run.
+    pub fn write(&self, gpu: &dyn Gpu, words: &[u64]) -> Result<(), GpuError> {
+        self.memory.write(gpu, HEAD, words)?;
+        let resident = |bits: &&u64| u64::from(PageWord::from_bits(**bits).state) == layout::STATE_RESIDENT;
+        let there = words.iter().filter(resident).count() as u64;
+        self.memory.write(gpu, ABSENT, &[self.pages - there])
+    }
+}
 
 /// What of a region lies in a GPU's memory.
 pub(crate) struct RegionTables {
@@ -165,14 +218,17 @@ impl RegionView {
         self.tables.lock()
     }
 
+    /// Works on the page table, unless the region has ended.
+    fn with_words<R: Default>(&self, doing: &str, work: impl FnOnce(&PageTable) -> Result<R, GpuError>) -> Result<R> {
+        match &*self.tables() {
+            Some(tables) => work(&tables.words).doing(|| format!("{doing} `{}`", self.name)),
+            None => Ok(R::default()),
+        }
+    }
+
     /// The page table; empty once the region has ended.
     pub fn read_words(&self, gpu: &dyn Gpu) -> Result<Vec<u64>> {
-        match &*self.tables() {
-            Some(RegionTables { words, .. }) => words
-                .read(gpu)
-                .doing(|| format!("reading the page table of `{}`", self.name)),
-            None => Ok(Vec::new()),
-        }
+        self.with_words("reading the page table of", |words| words.read(gpu))
     }
 
     /// From now on lanes count, page by page and from 0 on, the chunks that they read at the region's home. None where they read nothing
@@ -207,31 +263,16 @@ impl RegionView {
 
     /// Lanes of later launches count chunks no more.
     pub fn stop_counting_chunks(&self, gpu: &dyn Gpu) -> Result<()> {
-        match &*self.tables() {
-            Some(RegionTables { words, .. }) => words
-                .count_chunks_at(gpu, 0)
-                .doing(|| format!("ending the profile of `{}`", self.name)),
-            None => Ok(()),
-        }
+        self.with_words("ending the profile of", |words| words.count_chunks_at(gpu, 0))
     }
 
     /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<()> {
-        match &*self.tables() {
-            Some(RegionTables { words, .. }) => words
-                .write_draws(gpu, draws)
-                .doing(|| format!("advising region `{}`", self.name)),
-            None => Ok(()),
-        }
+        self.with_words("advising region", |words| words.write_draws(gpu, draws))
     }
 
     /// Replaces the page table. No kernel may run.
     pub fn write_words(&self, gpu: &dyn Gpu, new: &[u64]) -> Result<()> {
-        match &*self.tables() {
-            Some(RegionTables { words, .. }) => words
-                .write(gpu, new)
-                .doing(|| format!("writing the page table of `{}`", self.name)),
-            None => Ok(()),
-        }
+        self.with_words("writing the page table of", |words| words.write(gpu, new))
     }
 }

@@ -9,7 +9,7 @@ use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::{Access, Acquired, Backing, Piece};
 use parking_lot::Mutex;
 
-use super::{AtNodes, FileSpan, Home, HomeKeys, HostPages, Reach, Ways};
+use super::{FileSpan, Home, HomeKeys, HostPages, Reach, Striped, Ways};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
@@ -212,7 +212,7 @@ impl Home for InFile {
         })
     }
 
-    fn at_nodes(&self) -> Option<&AtNodes> {
+    fn at_nodes(&self) -> Option<&Striped> {
         None
     }
 

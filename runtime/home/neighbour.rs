@@ -4,7 +4,7 @@ use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_layouts::StripeDesc;
 use parking_lot::Mutex;
 
-use super::{AtNodes, FileSpan, Home, HostPages, Reach, Ways, unmoved};
+use super::{FileSpan, Home, HostPages, Reach, Striped, Ways, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -87,7 +87,7 @@ impl Home for AtNeighbour {
         None
     }
 
-    fn at_nodes(&self) -> Option<&AtNodes> {
+    fn at_nodes(&self) -> Option<&Striped> {
         None
     }
 

@@ -1,18 +1,11 @@
-//! Homes at memory nodes: memory of one node or more, over which pages are striped.
+//! Memory of one node or more, over which pages are striped.
 
 use std::{ops::Range, sync::Arc};
 
-use gpuvm_gpu::Gpu;
-use gpuvm_layouts::{self as layout, StripeDesc};
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError, ShareKey};
 use parking_lot::Mutex;
 
-use super::{FileSpan, Home, HostPages, Reach, Ways, stripe, unmoved};
-use crate::{
-    error::{Doing, Result},
-    frames::FrameMemory,
-    pages::Striping,
-};
+use crate::pages::{PlaceAtHome, Striping};
 
 /// Pages that are copied to or from several nodes at a time.
 const WINDOW_PAGES: u64 = 1024;
@@ -113,6 +106,11 @@ impl NodeMemory {
         self.grants.iter().map(Grant::share).collect()
     }
 
+    /// Where a page lies.
+    pub fn place_of(&self, page: u64) -> PlaceAtHome {
+        self.stripes.place_of(page)
+    }
+
     /// Bytes of a stripe.
     pub fn stripe_bytes(&self, stripe: usize, pages: u64) -> u64 {
         let (_, held) = self.stripes.pages_of(stripe, 0, pages);
@@ -187,27 +185,17 @@ impl NodeMemory {
     }
 }
 
-/// A home at memory nodes.
-pub(crate) struct AtNodes {
-    region: String,
-    /// Which of the region's homes it is: its stripe `s` lies at node `s + row`, modulo the nodes.
-    row: usize,
-    /// Given back when the region ends.
-    memory: Mutex<Option<NodeMemory>>,
-}
+/// A region's memory at nodes, until it is given back when the region ends.
+pub(crate) struct Striped(pub Mutex<Option<NodeMemory>>);
 
-impl AtNodes {
-    pub fn new(region: String, memory: NodeMemory, row: usize) -> Self {
-        Self {
-            region,
-            row,
-            memory: Mutex::new(Some(memory)),
-        }
+impl Striped {
+    pub fn new(memory: NodeMemory) -> Self {
+        Self(Mutex::new(Some(memory)))
     }
 
     /// Asks about the memory; none once it was given back.
     pub fn with<R>(&self, ask: impl FnOnce(&mut NodeMemory) -> R) -> Option<R> {
-        self.memory.lock().as_mut().map(ask)
+        self.0.lock().as_mut().map(ask)
     }
 
     /// Stripes; 0 once the memory was given back.
@@ -215,126 +203,15 @@ impl AtNodes {
         self.with(|memory| memory.grants.len()).unwrap_or(0)
     }
 
-    /// The place of the node of a page.
-    fn node_of(&self, ways: &Ways<'_>, page: u64) -> usize {
-        let stripe = page % self.stripe_count().max(1) as u64;
-        (stripe as usize + self.row) % ways.nodes.len().max(1)
-    }
-
     /// Asks about the memory in which a page lies.
-    fn with_grant<R>(&self, page: u64, ask: impl FnOnce(&Grant) -> R) -> Option<R> {
-        let place = |memory: &mut NodeMemory| memory.grants.get(memory.stripes.place_of(page).stripe).map(ask);
+    pub fn with_grant<R>(&self, page: u64, ask: impl FnOnce(&Grant) -> R) -> Option<R> {
+        let place = |memory: &mut NodeMemory| memory.grants.get(memory.place_of(page).stripe).map(ask);
         self.with(place).flatten()
     }
 
     /// Whether nobody can write a page any more.
     pub fn is_sealed(&self, page: u64) -> bool {
         self.with_grant(page, Grant::is_sealed).unwrap_or(false)
-    }
-}
-
-impl Home for AtNodes {
-    fn name(&self, page: u64) -> String {
-        let name = self.with_grant(page, |grant| format!("memory node {}", grant.client().address()));
-        name.unwrap_or_else(|| "memory nodes".into())
-    }
-
-    fn holder(&self, page: u64) -> Option<String> {
-        // For a message only: who asks does not wait for those who hold the lock.
-        let memory = self.memory.try_lock()?;
-        let memory = memory.as_ref()?;
-        let client = memory.grants.get(memory.stripes.place_of(page).stripe)?.client();
-        Some(match client.failure() {
-            Some(why) => format!("memory node {} ({why})", client.address()),
-            None => format!("memory node {}", client.address()),
-        })
-    }
-
-    unsafe fn read(&self, _gpu: &dyn Gpu, offset: u64, out: &mut [u8]) -> Result<()> {
-        match &*self.memory.lock() {
-            Some(memory) if !out.is_empty() => {
-                let read = memory.read(offset, out);
-                read.doing(|| format!("reading region `{}`", self.region))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    unsafe fn write(&self, _gpu: &dyn Gpu, offset: u64, data: &[u8]) -> Result<()> {
-        match &*self.memory.lock() {
-            Some(memory) if !data.is_empty() => {
-                let written = memory.write(offset, data);
-                written.doing(|| format!("writing region `{}`", self.region))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn register(&self, _ways: &Ways<'_>, _read_only: bool) -> Result<Reach> {
-        // The nodes have registered it when they granted it.
-        Ok(Reach::Nobody)
-    }
-
-    fn stripes(&self, ways: &Ways<'_>, _reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        let memory = self.memory.lock();
-        let (Some(queues), Some(memory)) = (ways.queues, &*memory) else {
-            return unmoved(0);
-        };
-        if memory.grants.is_empty() {
-            return unmoved(0);
-        }
-        let of_grant = |(number, grant): (usize, &Grant)| {
-            let node = (number + self.row) % ways.nodes.len();
-            vec![match ways.nodes[node].is_in(grant.client()) {
-                true => stripe(grant.address(), grant.rkey(), &queues.of_node(node), own_frames),
-                // A session that is over took it along. A lane may have found the node's queue pairs before
-                // this was written: the node refuses what has no key.
-                false => StripeDesc {
-                    flags: layout::STRIPE_LOST,
-                    ..stripe(0, 0, &queues.nowhere(), own_frames)
-                },
-            }]
-        };
-        memory.grants.iter().enumerate().map(of_grant).collect()
-    }
-
-    fn direct_addr(&self, _reach: &Reach) -> u64 {
-        0
-    }
-
-    fn is_lost(&self, _ways: &Ways<'_>, page: u64) -> bool {
-        let failed = self.with_grant(page, |grant| grant.client().failure().is_some());
-        failed.unwrap_or(true)
-    }
-
-    fn is_away(&self, ways: &Ways<'_>, page: u64) -> bool {
-        let node = self.node_of(ways, page);
-        self.is_lost(ways, page) || ways.queues.is_none_or(|queues| queues.is_node_lost(node))
-    }
-
-    fn was_away(&self, ways: &Ways<'_>, page: u64) -> bool {
-        let node = self.node_of(ways, page);
-        ways.queues.is_none_or(|queues| queues.was_node_lost(node))
-    }
-
-    fn host_memory(&self) -> Option<&HostPages> {
-        None
-    }
-
-    fn file_span(&self) -> Option<FileSpan> {
-        None
-    }
-
-    fn at_nodes(&self) -> Option<&AtNodes> {
-        Some(self)
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn give_back(&self) {
-        drop(self.memory.lock().take());
     }
 }
 

@@ -8,8 +8,16 @@ use std::sync::{
 use gpuvm_memory_node::QueueLink;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Reached;
 use crate::{local_home::LocalHome, node::Node};
+
+/// Queue pairs that reach one home, for a region.
+pub(crate) struct Reached {
+    /// Their NIC's place.
+    pub nic: usize,
+    /// The first of them.
+    pub first: u32,
+    pub count: u32,
+}
 
 /// Queue pairs of one NIC that reach the same home.
 pub(super) struct Group {
@@ -101,5 +109,28 @@ impl Group {
             first: self.first,
             count: self.count,
         }
+    }
+
+    pub fn say_lost(&self, why: &dyn std::fmt::Display) {
+        // Relaxed: flags for the host alone; the queue pairs' state is what lanes see.
+        self.was_lost.store(true, Ordering::Relaxed);
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            match self.is_kept() {
+                true => tracing::error!("{} is lost: {why}", self.home_name()),
+                false => tracing::error!("queue pairs to this host's memory are given up: {why}"),
+            }
+        }
+    }
+
+    /// Whether its queue pairs are lost, or should be.
+    pub fn is_lost(&self) -> bool {
+        // Relaxed: see `say_lost`.
+        self.failure().is_some() || self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether they were at some time.
+    pub fn was_lost(&self) -> bool {
+        // Relaxed: see `say_lost`.
+        self.is_lost() || self.was_lost.load(Ordering::Relaxed)
     }
 }

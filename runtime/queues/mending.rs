@@ -6,7 +6,7 @@
 //! keeper, a host thread, waits until every request of it is finished, takes both ends through reset, and opens it again.
 //! Indexes count on; only the rings' positions change. A GPU that follows a seed steps the keeper, in its own time.
 //!
-//! A completion that does not come (see [`patience`](super::patience)) fails its pair by the keeper's doing.
+//! A completion that does not come (see [`pair`](super::pair)) fails its pair by the keeper's doing.
 //!
 //! | lane | keeper |
 //! |---|---|
@@ -32,15 +32,20 @@ use std::{
 };
 
 use gpuvm_gpu::{Actor, Gpu};
-use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
+use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_nic::wire::mlx5::Syndrome;
 
-use super::{FAILED_BY_HOST, Group, Joining, Queues};
+use super::{
+    FAILED_BY_HOST, Group, Queues,
+    pair::{FAILED_OVERDUE, Joining, phase_of},
+};
 use crate::{
     background::Background,
     error::{Doing, Result},
 };
 
+/// Searches for overdue requests in the time that one may take.
+const SEARCHES: u64 = 4;
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
 /// How often it looks in the time of a GPU that follows a seed, where a page takes a few microseconds.
@@ -51,19 +56,6 @@ const SILENT_TIMES: u64 = 2;
 const ASKED_AGAIN_TIMES: u64 = 8;
 /// Tries in a row that may fail before a node counts as lost.
 const TRIES_MAX: u32 = 3;
-
-impl Group {
-    pub(super) fn say_lost(&self, why: &dyn std::fmt::Display) {
-        // Relaxed: flags for the host alone; the queue pairs' state is what lanes see.
-        self.was_lost.store(true, Ordering::Relaxed);
-        if !self.lost.swap(true, Ordering::Relaxed) {
-            match self.is_kept() {
-                true => tracing::error!("{} is lost: {why}", self.home_name()),
-                false => tracing::error!("queue pairs to this host's memory are given up: {why}"),
-            }
-        }
-    }
-}
 
 /// How far a pair that failed is from being mended.
 pub(super) enum Rest {
@@ -131,6 +123,41 @@ impl Queues {
         Ok(opened)
     }
 
+    /// Declares pairs failed whose oldest request has had no completion for too long.
+    fn fail_overdue(&self, gpu: &dyn Gpu, states: &[QueueState], now_ns: u64) -> Result<()> {
+        // Relaxed: the keeper's own, under `resetting`.
+        if now_ns < self.next_search_ns.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let pause_ns = (self.patience_ns / SEARCHES).max(1);
+        self.next_search_ns
+            .store(now_ns.saturating_add(pause_ns), Ordering::Relaxed);
+        for (index, (pair, state)) in (0..).zip(self.pairs.iter().zip(states)) {
+            let waits = pair.waits_for(gpu, state, now_ns, || self.desc(gpu, index))?;
+            let Some((oldest, since_ns)) = waits.filter(|(_, since_ns)| now_ns - since_ns >= self.patience_ns) else {
+                continue;
+            };
+            tracing::warn!(
+                "request {oldest} of queue pair {:#x} has had no completion for {} us: the pair is mended",
+                pair.number,
+                (now_ns - since_ns) / 1000
+            );
+            // A lane may store its own error at this moment: either stands for the pair.
+            self.set_failed(gpu, index, FAILED_OVERDUE)?;
+        }
+        Ok(())
+    }
+
+    /// Has the unfinished requests of a closed pair end.
+    pub(super) fn end_waiting(&self, gpu: &dyn Gpu, index: u32, unfinished: &[RequestRecord]) -> Result<()> {
+        self.pairs[index as usize].end_waiting(gpu, unfinished, || self.desc(gpu, index))
+    }
+
+    fn desc(&self, gpu: &dyn Gpu, index: u32) -> Result<QueueDesc> {
+        let read = self.table.read(gpu, index.into(), 1);
+        Ok(read.doing(|| "reading the description of a queue pair".to_owned())?[0])
+    }
+
     /// Whether a failed pair can be mended, and the index of its next request.
     pub(super) fn rest_of(&self, gpu: &dyn Gpu, index: u32) -> Result<(Rest, u64)> {
         let doing = || "reading a queue pair".to_owned();
@@ -148,8 +175,7 @@ impl Queues {
         if state.written != next {
             return Ok((Rest::Awake, next));
         }
-        let records = self.pairs[index as usize].records.read(gpu, 0, self.depth as usize);
-        let mut records = records.doing(doing)?;
+        let mut records = self.pairs[index as usize].read_records(gpu)?;
         records.retain(|record| phase_of(record) != layout::RECORD_FREE);
         // The NIC has seen a doorbell for everything: also where it flushed up to the doorbell record, and no request is left, a
         // ringer may have yet to store the register.
@@ -311,6 +337,51 @@ impl Queues {
         Ok(())
     }
 
+    /// Takes every queue pair through reset to ready again. No kernel may run. Requests in flight are dropped. Queue pairs
+    /// whose node is lost stay in the error state: what they reach cannot be served, everything else can.
+    pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
+        let _resetting = self.lock_resetting();
+        for group in &self.groups {
+            match group.is_kept() {
+                false => {
+                    for index in group.indexes() {
+                        self.pairs[index as usize].reset()?;
+                        self.clear_pair(gpu, index, 0)?;
+                    }
+                    self.connect(gpu, group)?;
+                    // Relaxed: see `say_lost`. This host's memory is there again once its pairs are.
+                    group.lost.store(false, Ordering::Relaxed);
+                }
+                true => self.reset_kept(gpu, group)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn reset_kept(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        let _held = group.local.as_ref().map(|local| local.hold());
+        // Relaxed: a count of whoever holds `resetting`.
+        group.resets.fetch_add(1, Ordering::Relaxed);
+        for turn in 0..group.count {
+            self.clear_pair(gpu, group.first + turn, 0)?;
+            // Relaxed: see `say_lost`.
+            while !group.lost.load(Ordering::Relaxed) {
+                if let Some(why) = group.failure() {
+                    group.say_lost(&why);
+                } else if self.mend(gpu, group, turn, 0).is_ok() {
+                    break;
+                }
+            }
+        }
+        if group.lost.load(Ordering::Relaxed) {
+            for index in group.indexes() {
+                self.pairs[index as usize].reset()?;
+                self.clear_pair(gpu, index, FAILED_BY_HOST)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Ends all requests to a lost node, and keeps lanes from posting others.
     pub(super) fn give_up(&self, gpu: &dyn Gpu, group: &Group, why: &dyn std::fmt::Display) -> Result<()> {
         group.say_lost(why);
@@ -333,11 +404,6 @@ impl Queues {
         }
         Ok(())
     }
-}
-
-/// The phase of a request's record.
-pub(super) fn phase_of(record: &RequestRecord) -> u64 {
-    record.state & ((1 << layout::RECORD_INDEX_SHIFT) - 1)
 }
 
 /// Starts the thread that keeps a GPU's queue pairs.

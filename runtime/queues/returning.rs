@@ -28,20 +28,6 @@ pub(crate) enum Returned {
     Node(usize),
 }
 
-impl Group {
-    /// Whether its queue pairs are lost, or should be.
-    fn is_lost(&self) -> bool {
-        // Relaxed: see `say_lost`.
-        self.failure().is_some() || self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Whether they were at some time.
-    fn was_lost(&self) -> bool {
-        // Relaxed: see `say_lost`.
-        self.is_lost() || self.was_lost.load(Ordering::Relaxed)
-    }
-}
-
 impl Queues {
     /// The homes that have returned.
     pub fn returned(&self) -> Vec<Returned> {

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
 use gpuvm_memory_node::NodeClient;
 
-use super::{Placement, Plan, Region, RegionInner, RegionPlace, guard::checksum, nodes::Spread};
+use super::{Kind, Placement, Plan, Region, RegionInner, RegionPlace, nodes::Spread, replicas::checksum};
 use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
@@ -14,11 +14,12 @@ use crate::{
     plan::TransportKind,
 };
 
+mod data;
 mod share;
 mod sources;
 
+use data::Data;
 pub use share::SharedRegion;
-use sources::Data;
 
 /// A region to be: name and kind first, then the data, which says how long it is.
 #[must_use]
@@ -28,10 +29,8 @@ pub struct RegionBuilder<E> {
     /// Elements, which the last call says.
     length: u64,
     name: Option<String>,
-    read_only: bool,
+    kind: Kind,
     at_host: bool,
-    never_evicted: bool,
-    placement: Placement,
     priority: i32,
     replicas: u32,
     integrity: Integrity,
@@ -57,10 +56,8 @@ impl<E> RegionBuilder<E> {
             element,
             length: 0,
             name: None,
-            read_only: false,
+            kind: Kind::default(),
             at_host: false,
-            never_evicted: false,
-            placement: Placement::Fetch,
             priority: 0,
             replicas: 1,
             integrity: Integrity::Unchecked,
@@ -77,7 +74,7 @@ impl<E> RegionBuilder<E> {
 
     /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written home.
     pub fn read_only(mut self) -> Self {
-        self.read_only = true;
+        self.kind.read_only = true;
         self
     }
 
@@ -91,13 +88,13 @@ impl<E> RegionBuilder<E> {
     /// never leave, and kernels read them at nearly the speed of plain memory. The frames come on top of
     /// [`frame_memory`](crate::VmBuilder::frame_memory). Such a region is flushed only when no launch uses it.
     pub fn never_evicted(mut self) -> Self {
-        self.never_evicted = true;
+        self.kind.never_evicted = true;
         self
     }
 
     /// What a read does with a page that has no frame. Default: [`Placement::Fetch`].
     pub fn placement(mut self, placement: Placement) -> Self {
-        self.placement = placement;
+        self.kind.placement = placement;
         self
     }
 
@@ -157,10 +154,10 @@ impl<E> RegionBuilder<E> {
                 self.page_size()
             ));
         }
-        if let (Some(ordinal), false) = (self.neighbour, self.place.gpu.transport() == TransportKind::Direct) {
+        if let (Some(ordinal), false) = (self.neighbour, self.place.gpu.transport == TransportKind::Direct) {
             return refuse(format!(
                 "only the direct transport reaches memory of GPU {ordinal}; this Vm uses {}",
-                self.place.gpu.transport()
+                self.place.gpu.transport
             ));
         }
         if let Err(reason) = self.check_guards() {
@@ -184,16 +181,16 @@ impl<E> RegionBuilder<E> {
     fn check_guards(&self) -> Result<(), String> {
         let queues = self.place.gpu.queues();
         let homes = match self.homed_at_nodes() {
-            true => self.place.gpu.nodes().len(),
+            true => self.place.gpu.nodes.len(),
             false => queues.map_or(0, |queues| queues.local_homes().len()),
         };
         let guarded = self.replicas != 1 || self.integrity != Integrity::Unchecked;
         match self.replicas {
             _ if guarded && queues.is_none() => Err(format!(
                 "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
-                self.place.gpu.transport()
+                self.place.gpu.transport
             )),
-            _ if guarded && !self.place.gpu.settings().guarded => Err(
+            _ if guarded && !self.place.gpu.settings.guarded => Err(
                 "replicas and checksums are compiled into kernels where asked for: say VmBuilder::guarded_regions"
                     .into(),
             ),
@@ -246,7 +243,7 @@ impl<E> RegionBuilder<E> {
                 let written = self
                     .place
                     .gpu
-                    .device()
+                    .device
                     .write(memory.addr(), bytemuck::cast_slice(data.elements()));
                 let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
                 self.place.gpu.or_lost(written)?;
@@ -273,21 +270,21 @@ impl<E> RegionBuilder<E> {
         if bytes == 0 {
             return Ok(None);
         }
-        let memory = self.place.gpu.device().allocate_on(ordinal, bytes);
+        let memory = self.place.gpu.device.allocate_on(ordinal, bytes);
         let memory = memory.doing(|| format!("allocating region `{}` on GPU {ordinal}", self.label()));
         self.place.gpu.or_lost(memory).map(Some)
     }
 
     /// Whether the pages live at memory nodes.
     fn homed_at_nodes(&self) -> bool {
-        !self.at_host && self.neighbour.is_none() && !self.place.gpu.nodes().is_empty()
+        !self.at_host && self.neighbour.is_none() && !self.place.gpu.nodes.is_empty()
     }
 
     /// Zeroed memory of the nodes, and that of the other replica: moved on by one node.
     fn node_memory(&self) -> Result<(NodeMemory, Option<NodeMemory>)> {
         let bytes = self.bytes();
         let at = |nodes: &[_]| {
-            NodeMemory::zeroed(nodes, bytes, self.page_size(), self.read_only)
+            NodeMemory::zeroed(nodes, bytes, self.page_size(), self.kind.read_only)
                 .doing(|| format!("getting memory for region `{}`", self.label()))
         };
         let mut nodes = self.sessions()?;
@@ -301,7 +298,7 @@ impl<E> RegionBuilder<E> {
 
     /// The sessions with the nodes, of which those that hold any of it are there.
     fn sessions(&self) -> Result<Vec<Arc<NodeClient>>> {
-        let nodes: Vec<_> = self.place.gpu.nodes().iter().map(|node| node.session()).collect();
+        let nodes: Vec<_> = self.place.gpu.nodes.iter().map(|node| node.session()).collect();
         let pages = usize::try_from(self.bytes().div_ceil(self.page_size())).unwrap_or(usize::MAX);
         let spread = Spread {
             stripes: nodes.len().min(pages),
@@ -326,7 +323,7 @@ impl<E> RegionBuilder<E> {
         mirror: Option<NodeMemory>,
         checksums: Option<Vec<u32>>,
     ) -> Result<Region<E>> {
-        if self.read_only {
+        if self.kind.read_only {
             for memory in std::iter::once(&memory).chain(&mirror) {
                 let sealed = memory.seal();
                 sealed.doing(|| format!("sealing region `{}`", self.label()))?;
@@ -365,9 +362,7 @@ impl<E> RegionBuilder<E> {
     fn create(self, homes: Vec<Arc<dyn Home>>, checksums: Option<Vec<u32>>, borrowed: bool) -> Result<Region<E>> {
         let plan = Plan {
             name: self.label(),
-            read_only: self.read_only,
-            never_evicted: self.never_evicted,
-            placement: self.placement,
+            kind: self.kind,
             priority: self.priority,
             length: self.length,
             element: self.element.clone(),

@@ -49,7 +49,7 @@ impl<E> Region<E> {
 
     /// Whether kernels may only read it.
     pub fn is_read_only(&self) -> bool {
-        self.inner.read_only
+        self.inner.kind.read_only
     }
 
     /// What reads at the region's home cost, where [`Placement::Auto`](crate::Placement::Auto) weighs that against fetches; else none.
@@ -80,7 +80,7 @@ impl<E> Region<E> {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_beside(&self) -> Result<()> {
-        if self.inner.never_evicted {
+        if self.inner.kind.never_evicted {
             // Its lanes store without a pin, so a page that is being written cannot be told from one that is not.
             return self.flush();
         }
@@ -98,6 +98,27 @@ impl<E> Region<E> {
         self.inner.release_pages(&mut self.inner.quiesce(), false)
     }
 
+    /// Drops the pages that lie wholly in a range of elements, without writing them home: their frames are free again, and each page
+    /// holds what its home holds. That is what kernels wrote up to the page's last write-back, by a flush or for its frame, so pages of one
+    /// range may be of different age. Pages that lie in the range in part stay as they are. A
+    /// [never-evicted](super::RegionBuilder::never_evicted) region drops pages as well, and keeps the frames, into which they are fetched
+    /// again.
+    ///
+    /// Waits for the launches that name the region. Right for scratch data that is written anew: what is dropped costs no bytes over the
+    /// link.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for a range that ends before it begins, or past the region's end;
+    /// [`Error::Fault`](crate::Error::Fault) naming a page that could not be dropped.
+    pub fn discard(&self, range: Range<u64>) -> Result<()> {
+        let inner = &self.inner;
+        let _span = inner.span("discard");
+        inner.check_range(&range)?;
+        let bytes = inner.element.bytes() as u64;
+        let pages = inner.pages.within(&(range.start * bytes..range.end * bytes));
+        inner.discard_pages(&mut inner.quiesce(), &pages)
+    }
+
     /// The type of its elements.
     pub fn element(&self) -> &ElementType {
         &self.inner.element
@@ -111,10 +132,10 @@ impl<E> Region<E> {
     /// [`Error::Gpu`] when GPU memory cannot be read.
     pub fn resident_addr(&self) -> Result<Option<u64>> {
         let own = &self.inner.own;
-        if !self.inner.never_evicted || self.is_empty() {
+        if !self.inner.kind.never_evicted || self.is_empty() {
             return Ok(None);
         }
-        let words = own.gpu.or_lost(own.view.read_words(&**own.gpu.device()))?;
+        let words = own.gpu.or_lost(own.view.read_words(&*own.gpu.device))?;
         let resident = |bits: &u64| u64::from(PageWord::from_bits(*bits).state) == layout::STATE_RESIDENT;
         let all = words.len() as u64 == self.pages() && words.iter().all(resident);
         Ok(all.then_some(own.frames_addr))
@@ -156,7 +177,7 @@ impl<E> Region<E> {
     /// Stores the bytes of elements from `first` on.
     fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
         self.inner.check_range(&self.elements_of(first, values.len())?)?;
-        if self.inner.read_only {
+        if self.inner.kind.read_only {
             return Err(Error::Region {
                 region: self.inner.name.clone(),
                 reason: "it is read-only".into(),
@@ -168,7 +189,7 @@ impl<E> Region<E> {
         let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
         // until a launch that begins after the guard is gone.
-        let copied = unsafe { self.inner.copy_in(offset, values) };
+        let copied = unsafe { self.inner.own.copy_in(offset, values) };
         self.inner.own.gpu.or_lost(copied)
     }
 
@@ -184,7 +205,7 @@ impl<E> Region<E> {
     fn copy(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: nobody writes the home, as this function's callers see to.
-        let copied = unsafe { self.inner.copy_out(offset, out) };
+        let copied = unsafe { self.inner.own.copy_out(offset, out) };
         self.inner.own.gpu.or_lost(copied)
     }
 }
@@ -277,7 +298,7 @@ impl<T: Pod> Region<T> {
     fn read_dirty(&self, on: &OnGpu) -> Result<Vec<DirtyPage<T>>> {
         let inner = &self.inner;
         let mut found = Vec::new();
-        for (page, bits) in (0..).zip(on.view.read_words(&**on.gpu.device())?) {
+        for (page, bits) in (0..).zip(on.view.read_words(&*on.gpu.device)?) {
             let word = PageWord::from_bits(bits);
             let resident = u64::from(word.state) == layout::STATE_RESIDENT;
             if !resident || !(word.dirty || word.write_back) {
@@ -286,7 +307,7 @@ impl<T: Pod> Region<T> {
             let (span, element) = (inner.pages.span(page), size_of::<T>() as u64);
             let mut elements = vec![T::zeroed(); ((span.end - span.start) / element) as usize];
             let address = on.frames_addr + (u64::from(word.frame) << on.gpu.page_shift());
-            let read = on.gpu.device().read(address, bytemuck::cast_slice_mut(&mut elements));
+            let read = on.gpu.device.read(address, bytemuck::cast_slice_mut(&mut elements));
             read.doing(|| format!("salvaging page {page} of region `{}`", inner.name))?;
             let first = span.start / element;
             found.push(DirtyPage { first, elements });

@@ -1,6 +1,6 @@
 //! How a region's homes are, for whoever asks.
 
-use super::{Region, RegionInner};
+use super::{OnGpu, Region};
 use crate::error::Result;
 
 /// How a region's homes are.
@@ -32,45 +32,43 @@ pub struct HomeHealth {
     pub stale_pages: u64,
 }
 
-impl RegionInner {
-    fn health(&self) -> Result<RegionHealth> {
-        let stale = self.read_stale()?;
-        let mut homes: Vec<HomeHealth> = Vec::new();
-        let mut pages_without_copy = 0;
-        for page in 0..self.pages.count() {
-            let mut good = false;
-            for (row, home) in self.rows() {
-                let (is_lost, is_stale) = match self.is_replicated() {
-                    true => (self.is_away(row, page), stale.has(row, page)),
-                    // Of a session that is over, a node has nothing any more.
-                    false => (self.is_lost(row, page), false),
-                };
-                good |= !is_lost && !is_stale;
-                let name = home.name(page);
-                let place = match homes.iter().position(|home| home.name == name) {
-                    Some(place) => {
-                        homes[place].is_lost |= is_lost;
-                        place
-                    }
-                    None => {
-                        homes.push(HomeHealth {
-                            name,
-                            is_lost,
-                            stale_pages: 0,
-                        });
-                        homes.len() - 1
-                    }
-                };
-                homes[place].stale_pages += u64::from(is_stale);
-            }
-            pages_without_copy += u64::from(!good);
+fn health(own: &OnGpu) -> Result<RegionHealth> {
+    let stale = own.read_stale()?;
+    let mut homes: Vec<HomeHealth> = Vec::new();
+    let mut pages_without_copy = 0;
+    for page in 0..own.view.pages().count() {
+        let mut good = false;
+        for (row, home) in own.rows() {
+            let (is_lost, is_stale) = match own.is_replicated() {
+                true => (own.is_away(row, page), stale.has(row, page)),
+                // Of a session that is over, a node has nothing any more.
+                false => (own.is_lost(row, page), false),
+            };
+            good |= !is_lost && !is_stale;
+            let name = home.name(page);
+            let place = match homes.iter().position(|home| home.name == name) {
+                Some(place) => {
+                    homes[place].is_lost |= is_lost;
+                    place
+                }
+                None => {
+                    homes.push(HomeHealth {
+                        name,
+                        is_lost,
+                        stale_pages: 0,
+                    });
+                    homes.len() - 1
+                }
+            };
+            homes[place].stale_pages += u64::from(is_stale);
         }
-        homes.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(RegionHealth {
-            homes,
-            pages_without_copy,
-        })
+        pages_without_copy += u64::from(!good);
     }
+    homes.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(RegionHealth {
+        homes,
+        pages_without_copy,
+    })
 }
 
 impl<E> Region<E> {
@@ -79,6 +77,7 @@ impl<E> Region<E> {
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu) when GPU memory cannot be read.
     pub fn health(&self) -> Result<RegionHealth> {
-        self.inner.own.gpu.or_lost(self.inner.health())
+        let own = &self.inner.own;
+        own.gpu.or_lost(health(own))
     }
 }

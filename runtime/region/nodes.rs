@@ -1,13 +1,14 @@
-//! What a region has at a memory node, which may be lost and come back empty.
+//! Where a region's pages live, as the device sees it, and what of it a memory node has, which may be lost and come back empty.
 
 use std::{ops::Range, sync::Arc};
 
+use gpuvm_layouts::StripeDesc;
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
 
-use super::RegionInner;
+use super::OnGpu;
 use crate::{
     error::{Doing, Result},
-    home::{AtNodes, NodeMemory},
+    home::{NodeMemory, ReachedHome, Striped},
 };
 
 /// New memory for what a node held of a region.
@@ -47,23 +48,50 @@ impl Spread {
     }
 }
 
-impl RegionInner {
+impl OnGpu {
+    /// Where the pages of a replica live, as the device sees it.
+    pub(super) fn stripes_of(&self, home: &ReachedHome) -> Vec<Vec<StripeDesc>> {
+        let tables = self.view.tables();
+        let own_frames = tables.as_ref().and_then(|tables| tables.frames.as_ref());
+        home.stripes(&self.gpu.ways(), own_frames)
+    }
+
+    /// Tells the device where the pages live.
+    pub(super) fn write_stripes(&self) -> Result<()> {
+        let stripes: Vec<_> = self.homes.iter().flat_map(|home| self.stripes_of(home)).collect();
+        self.gpu.write_stripes(&self.view, 0, &stripes.concat())
+    }
+
+    /// Tells it of the stripes at one node, while no request can be posted that needs them. Those of other nodes are in use.
+    pub(super) fn write_stripes_at(&self, place: usize) -> Result<()> {
+        let mut first = 0;
+        for (row, home) in self.homes.iter().enumerate() {
+            for (stripe, stripes) in self.stripes_of(home).into_iter().enumerate() {
+                if (stripe + row) % self.gpu.nodes.len().max(1) == place {
+                    self.gpu.write_stripes(&self.view, first, &stripes)?;
+                }
+                first += stripes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
     /// The stripes at a node: their replica, and their place in it.
     fn stripes_at(&self, place: usize) -> impl Iterator<Item = (usize, usize)> {
         Spread {
             stripes: self.stripe_count(),
-            nodes: self.own.gpu.nodes().len(),
+            nodes: self.gpu.nodes.len(),
         }
         .stripes_at(place, self.replicas() as usize)
     }
 
     pub(super) fn stripe_count(&self) -> usize {
-        self.home().at_nodes().map_or(0, AtNodes::stripe_count)
+        self.home().at_nodes().map_or(0, Striped::stripe_count)
     }
 
     /// Asks about a replica's memory at nodes; none where it has none.
     fn with_grants<R>(&self, row: usize, ask: impl FnOnce(&mut NodeMemory) -> R) -> Option<R> {
-        self.own.homes.get(row)?.home.at_nodes()?.with(ask)
+        self.homes.get(row)?.home.at_nodes()?.with(ask)
     }
 
     /// Asks about its memory at nodes; none where it lies elsewhere.
@@ -77,7 +105,7 @@ impl RegionInner {
 
     /// Refuses memory of a session that is no node's any more.
     pub(super) fn check_sessions(&self) -> Result<()> {
-        for (place, node) in self.own.gpu.nodes().iter().enumerate() {
+        for (place, node) in self.gpu.nodes.iter().enumerate() {
             for (row, stripe) in self.stripes_at(place) {
                 let ours = self.with_grants(row, |memory| node.is_in(memory.grants[stripe].client()));
                 if ours == Some(false) {
@@ -85,7 +113,7 @@ impl RegionInner {
                         address: node.address().to_owned(),
                         why: "the node was lost, and has returned".into(),
                     });
-                    return over.doing(|| format!("making region `{}`", self.name));
+                    return over.doing(|| format!("making region `{}`", self.name()));
                 }
             }
         }
@@ -97,7 +125,7 @@ impl RegionInner {
     /// # Errors
     /// The node's.
     pub fn ask_for_memory(&self, place: usize, session: &Arc<NodeClient>) -> Result<Vec<Moved>> {
-        let access = match self.read_only {
+        let access = match self.view.is_read_only() {
             true => GrantAccess::ReadOnly,
             false => GrantAccess::ReadWrite,
         };
@@ -105,11 +133,11 @@ impl RegionInner {
         for (row, stripe) in self.stripes_at(place) {
             let lacks = self.with_grants(row, |memory| {
                 let ours = Arc::ptr_eq(memory.grants[stripe].client(), session);
-                (!ours).then(|| memory.stripe_bytes(stripe, self.pages.count()))
+                (!ours).then(|| memory.stripe_bytes(stripe, self.pages().count()))
             });
             if let Some(bytes) = lacks.flatten() {
                 let grant = session.grant(bytes, access);
-                let grant = grant.doing(|| format!("getting memory for region `{}` once more", self.name))?;
+                let grant = grant.doing(|| format!("getting memory for region `{}` once more", self.name()))?;
                 moved.push(Moved { row, stripe, grant });
             }
         }
@@ -120,24 +148,24 @@ impl RegionInner {
     /// not replicated is lost with the session before. No request for the node's queue pairs may be posted; the launches are
     /// locked.
     pub fn move_to_session(&self, place: usize, moved: Vec<Moved>) -> Result<()> {
-        if self.is_replicated() && (!self.read_only || !moved.is_empty()) {
+        if self.is_replicated() && (!self.view.is_read_only() || !moved.is_empty()) {
             self.age_at(place)?;
         }
         let mut old = Vec::new();
         for Moved { row, stripe, grant } in moved {
             old.push(self.with_grants(row, |memory| std::mem::replace(&mut memory.grants[stripe], grant)));
         }
-        self.own.write_stripes_at(place)
+        self.write_stripes_at(place)
     }
 
     /// Marks the copies at a node as stale.
     fn age_at(&self, place: usize) -> Result<()> {
         let spread = Spread {
             stripes: self.stripe_count(),
-            nodes: self.own.gpu.nodes().len(),
+            nodes: self.gpu.nodes.len(),
         };
-        for (home, pages) in spread.to_age(place, self.pages.count()) {
-            self.own.gpu.age(&self.own.view, home, pages)?;
+        for (home, pages) in spread.to_age(place, self.pages().count()) {
+            self.gpu.age(&self.view, home, pages)?;
         }
         Ok(())
     }
@@ -145,15 +173,15 @@ impl RegionInner {
     /// Ends the filling of what nodes gave anew for a read-only region: of each stripe of which `is_whole` says that every
     /// page is there.
     pub(super) fn seal_filled(&self, is_whole: impl Fn(usize, usize) -> bool) -> Result<()> {
-        for place in 0..self.own.gpu.nodes().len() {
+        for place in 0..self.gpu.nodes.len() {
             for (row, stripe) in self.stripes_at(place) {
                 let sealed = self.with_grants(row, |memory| {
                     let grant = &memory.grants[stripe];
                     (!grant.is_sealed() && is_whole(row, stripe)).then(|| grant.seal())
                 });
                 if let Some(sealed) = sealed.flatten() {
-                    sealed.doing(|| format!("sealing region `{}`", self.name))?;
-                    self.own.write_stripes_at(place)?;
+                    sealed.doing(|| format!("sealing region `{}`", self.name()))?;
+                    self.write_stripes_at(place)?;
                 }
             }
         }

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use gpuvm_layouts as layout;
 
-use super::{Plan, placement};
+use super::{
+    advice::Advised,
+    flags::{Kind, Traits},
+    placement,
+};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
-    gpu::{GuardAddresses, Guards, PageTable, PagedGpu, ReadCosts, RegionTables, RegionView},
+    gpu::{GuardAddresses, Guards, PageTable, PagedGpu, ReadCosts, RegionTables, RegionView, Victims},
     home::{Home, ReachedHome},
     pages::Pages,
 };
@@ -26,6 +30,7 @@ pub(crate) struct OnGpu {
     pub(super) frames_addr: u64,
     /// Where placement weighs them.
     pub(super) read_costs: Option<ReadCosts>,
+    pub(super) traits: Traits,
 }
 
 /// Frames for every page of one region.
@@ -38,42 +43,53 @@ fn own_frames(gpu: &PagedGpu, name: &str, pages: u64) -> Result<FrameMemory> {
     }
     let access = gpu.frames().access();
     let page_size = 1 << gpu.page_shift();
-    let take = || FrameMemory::new(&**gpu.device(), gpu.nics(), pages, page_size, access);
+    let take = || FrameMemory::new(&*gpu.device, &gpu.nics, pages, page_size, access);
     let doing = format!("frames of region `{name}`");
-    gpu.handles().make_room(pages.saturating_mul(page_size), &doing, take)
+    gpu.handles.make_room(pages.saturating_mul(page_size), &doing, take)
 }
 
 impl OnGpu {
     /// Takes the memory that a region needs on a GPU, and lets that GPU reach the homes. It has no place in the region table yet.
-    pub fn create(gpu: &Arc<PagedGpu>, plan: &Plan, pages: Pages, homes: Vec<Arc<dyn Home>>) -> Result<Self> {
-        let device = &**gpu.device();
-        let frames = match plan.never_evicted && pages.count() > 0 {
-            true => Some(own_frames(gpu, &plan.name, pages.count())?),
+    /// `checksums`: of the pages, for a region that has any.
+    pub fn create(
+        gpu: &Arc<PagedGpu>,
+        name: &str,
+        kind: Kind,
+        pages: Pages,
+        homes: Vec<Arc<dyn Home>>,
+        checksums: Option<&[u32]>,
+    ) -> Result<Self> {
+        let device = &*gpu.device;
+        let frames = match kind.never_evicted && pages.count() > 0 {
+            true => Some(own_frames(gpu, name, pages.count())?),
             false => None,
         };
         let frames_addr = match &frames {
             Some(frames) => frames.addr(),
-            None if plan.never_evicted => 0,
+            None if kind.never_evicted => 0,
             None => gpu.frames().addr(),
         };
         let reached = homes.into_iter().map(|home| {
-            let reach = home.register(&gpu.ways(), plan.read_only)?;
+            let reach = home.register(&gpu.ways(), kind.read_only)?;
             Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
-        let kind = (plan.never_evicted, plan.read_only);
+        let guards = Guards::create(device, pages.count(), homes.len() > 1, checksums)
+            .doing(|| format!("allocating what guards region `{name}`"))?;
+        let addresses = guards.addresses();
         let home = homes[0].direct_addr();
-        // Absent pages' words name slots there, and count nothing: such a region is not used in place, whatever it is advised.
-        let mut array_flags = plan.placement.flags_for(kind, home, pages.count());
-        if array_flags == 0 && home != 0 && gpu.victims().is_some() {
-            array_flags = layout::ARRAY_VICTIMS;
-        }
+        let traits = Traits {
+            kind,
+            pages: pages.count(),
+            home,
+            borrows: gpu.victims().is_some(),
+            replicated: homes.len() > 1,
+            checked: addresses.checksums != 0,
+        };
+        let array_flags = traits.array_flags(Advised::default());
         let (read_costs, head) = placement::begin(gpu, array_flags, &pages, home)?;
         let words = PageTable::absent(device, pages.count(), head)
-            .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
-        let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())
-            .doing(|| format!("allocating what guards region `{}`", plan.name))?;
-        let addresses = guards.addresses();
+            .doing(|| format!("allocating the page table of region `{name}`"))?;
         let tables = RegionTables {
             words,
             guards,
@@ -81,7 +97,7 @@ impl OnGpu {
             page_chunks: None,
         };
         let home = Arc::clone(&homes[0].home);
-        let view = RegionView::new(&plan.name, pages, (plan.read_only, array_flags), home, tables);
+        let view = RegionView::new(name, pages, (kind.read_only, array_flags), home, tables);
         // From here on dropping it gives the key back.
         Ok(Self {
             gpu: Arc::clone(gpu),
@@ -90,7 +106,33 @@ impl OnGpu {
             guards: addresses,
             frames_addr,
             read_costs,
+            traits,
         })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.view.name()
+    }
+
+    pub(super) fn pages(&self) -> Pages {
+        self.view.pages()
+    }
+
+    /// The homes with their replicas' numbers.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &dyn Home)> {
+        self.homes.iter().map(|reached| &*reached.home).enumerate()
+    }
+
+    /// Has the reads at the home ask what to do with their page as the advice says.
+    pub(super) fn begin_draws(&self, advised: Advised) -> Result<()> {
+        let draws = placement::first_draws(self.traits.array_flags(advised), self.gpu.page_shift());
+        self.view.write_draws(&*self.gpu.device, draws)
+    }
+
+    /// Address of the `VictimsDesc` where clean pages go that leave their frames; 0 where they are dropped.
+    pub(super) fn victims_addr(&self) -> u64 {
+        let victims = self.gpu.victims().filter(|_| self.view.has_victims());
+        victims.map_or(0, Victims::desc_addr)
     }
 
     /// Its home; of two the first.
@@ -107,7 +149,7 @@ impl OnGpu {
     pub(super) fn withdraw(&self) -> Result<()> {
         let mut gone = Ok(());
         for reached in self.homes.iter().rev() {
-            gone = gone.and(reached.reach.withdraw(&**self.gpu.device(), self.view.name()));
+            gone = gone.and(reached.reach.withdraw(&*self.gpu.device, self.view.name()));
         }
         gone
     }

@@ -7,7 +7,7 @@ use gpuvm_layouts as layout;
 
 use crate::{
     error::Result,
-    gpu::{PagedGpu, ReadCosts},
+    gpu::{PagedGpu, ReadCosts, measure_reads},
     pages::Pages,
 };
 
@@ -36,26 +36,15 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a region of so many pages, whose home lies at the device address `home`, 0 if lanes do not reach
-    /// it. Where pages are read is decided here alone.
-    pub(super) fn flags_for(self, (never_evicted, read_only): (bool, bool), home: u64, pages: u64) -> u32 {
-        let rules = match self {
-            _ if never_evicted => return layout::ARRAY_NEVER_EVICTED,
-            _ if !reaches(home) => return 0,
-            Self::Fetch => return 0,
-            Self::InPlace => 0,
-            // Samples are drawn by 32 bits of a page's number.
-            Self::Auto if pages >> 32 == 0 => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
-            Self::Auto | Self::WhileFree => layout::ARRAY_FETCH_WHILE_FREE,
-        };
-        let changes = if read_only { 0 } else { layout::ARRAY_HOME_CHANGES };
-        layout::ARRAY_IN_PLACE | rules | changes
+    /// Its name, as on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fetch => "fetch",
+            Self::InPlace => "in-place",
+            Self::WhileFree => "while-free",
+        }
     }
-}
-
-/// Whether lanes use elements at a home with that device address, 0 if they do not reach it.
-pub(super) fn reaches(home: u64) -> bool {
-    home != 0 && home.is_multiple_of(16)
 }
 
 /// What reads at the home `home` of such a region cost, where that is weighed, and how its page table begins. `flags`: `ARRAY_*`.
@@ -67,7 +56,7 @@ pub(super) fn begin(
 ) -> Result<(Option<ReadCosts>, layout::TableHead)> {
     let costs = match flags & layout::ARRAY_DUELS {
         0 => None,
-        _ => Some(gpu.read_costs(home, pages.bytes())?),
+        _ => Some(measure_reads(gpu, home, pages.bytes())?),
     };
     let head = table_head(
         flags,
@@ -109,12 +98,7 @@ pub(super) fn first_draws(flags: u32, page_shift: u32) -> u32 {
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Fetch => "fetch",
-            Self::InPlace => "in-place",
-            Self::WhileFree => "while-free",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -124,7 +108,7 @@ impl FromStr for Placement {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let all = [Self::Auto, Self::Fetch, Self::InPlace, Self::WhileFree];
         all.into_iter()
-            .find(|placement| placement.to_string() == text)
+            .find(|placement| placement.name() == text)
             .ok_or_else(|| format!("`{text}` is none of auto, fetch, in-place, while-free"))
     }
 }

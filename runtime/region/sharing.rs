@@ -8,7 +8,7 @@ use std::{ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{Advised, OnGpu, Plan, RegionInner, placement::first_draws};
+use super::{OnGpu, RegionInner};
 use crate::{
     coherence::Step,
     error::{Error, Result},
@@ -42,7 +42,10 @@ impl Memory for RegionInner {
 
     fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) {
         // Lanes that read a replicated region mend its copies, by pages that count as written.
-        if let (Some(on), true) = (self.at(gpu), (writes && !self.read_only) || self.is_replicated()) {
+        if let (Some(on), true) = (
+            self.at(gpu),
+            (writes && !self.kind.read_only) || self.own.is_replicated(),
+        ) {
             on.view.expect_writes();
         }
         launches.coherence.begin(gpu, writes);
@@ -52,15 +55,15 @@ impl Memory for RegionInner {
 impl RegionInner {
     /// Why kernels of the GPU alone take it that it was made on, if that is so.
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
-        match self.home().host_memory() {
-            _ if self.is_at_nodes() => {
+        match self.own.home().host_memory() {
+            _ if self.own.is_at_nodes() => {
                 Some("its pages live at memory nodes, which answer the GPU that asked for the memory")
             }
-            None if self.home().file_span().is_some() => {
+            None if self.own.home().file_span().is_some() => {
                 Some("its pages live in a file, which is read for the GPU alone that opened it")
             }
             None => Some("its pages live at a neighbour GPU, which the GPU alone reaches that asked for the memory"),
-            Some(_) if self.is_replicated() || self.own.guards.checksums != 0 => {
+            Some(_) if self.own.is_replicated() || self.own.guards.checksums != 0 => {
                 Some("its replicas or checksums are kept in the memory of one GPU")
             }
             Some(_) => None,
@@ -72,28 +75,18 @@ impl RegionInner {
     /// # Errors
     /// As for a region that is made there.
     pub fn on(&self, gpu: &Arc<PagedGpu>) -> Result<Arc<OnGpu>> {
-        if let Some(on) = self.at(gpu.place()) {
+        if let Some(on) = self.at(gpu.place) {
             return Ok(on);
         }
         // Until it is there, so that it comes once, and with the advice that all GPUs have.
         let advised = self.advised.lock();
-        if let Some(on) = self.at(gpu.place()) {
+        if let Some(on) = self.at(gpu.place) {
             return Ok(on);
         }
-        let plan = Plan {
-            name: self.name.clone(),
-            read_only: self.read_only,
-            never_evicted: self.never_evicted,
-            placement: self.placement,
-            priority: self.priority(),
-            length: self.length,
-            element: self.element.clone(),
-            checksums: None,
-        };
         let homes = self.own.homes.iter().map(|reached| Arc::clone(&reached.home)).collect();
-        let on = OnGpu::create(gpu, &plan, self.pages, homes)?;
-        self.begin_draws(&on, *advised)?;
-        on.view.follow(self.array_flags(&on, *advised));
+        let on = OnGpu::create(gpu, &self.name, self.kind, self.pages, homes, None)?;
+        on.begin_draws(*advised)?;
+        on.view.follow(on.traits.array_flags(*advised));
         gpu.enter(&on.view, || {
             on.write_stripes()?;
             Ok(self.desc(&on, *advised))
@@ -103,18 +96,12 @@ impl RegionInner {
         Ok(on)
     }
 
-    /// Has the reads at the home on a GPU ask what to do with their page as the advice says.
-    pub(super) fn begin_draws(&self, on: &OnGpu, advised: Advised) -> Result<()> {
-        let draws = first_draws(self.array_flags(on, advised), on.gpu.page_shift());
-        on.view.write_draws(&**on.gpu.device(), draws)
-    }
-
     /// What it is on the GPU at a place, if it is there.
     pub fn at(&self, place: usize) -> Option<Arc<OnGpu>> {
-        if self.own.gpu.place() == place {
+        if self.own.gpu.place == place {
             return Some(Arc::clone(&self.own));
         }
-        self.others.lock().iter().find(|on| on.gpu.place() == place).cloned()
+        self.others.lock().iter().find(|on| on.gpu.place == place).cloned()
     }
 
     /// What it is on each of its GPUs; first on the one that it was made on.
@@ -127,7 +114,7 @@ impl RegionInner {
     pub(super) fn where_it_goes_on(&self) -> Vec<Arc<OnGpu>> {
         let mut places = self.everywhere();
         if places.len() > 1 {
-            places.retain(|on| on.gpu.device().lost().is_none());
+            places.retain(|on| on.gpu.device.lost().is_none());
         }
         places
     }
@@ -140,20 +127,20 @@ impl RegionInner {
     /// Works on a GPU's pages. A shared region goes on without a GPU that is lost, with what its home holds: nothing is left to be done
     /// there, and what its kernels wrote since the last flush is told as lost, once.
     fn work_on(&self, launches: &mut Naming, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        let is_lost = || self.is_shared() && on.gpu.device().lost().is_some();
+        let is_lost = || self.is_shared() && on.gpu.device.lost().is_some();
         if !is_lost() {
             let worked = work();
             if worked.is_ok() || !is_lost() {
                 return worked;
             }
         }
-        launches.coherence.dropped(on.gpu.place());
+        launches.coherence.dropped(on.gpu.place);
         match on.gpu.lost() {
             Some(Error::GpuLost { source, .. }) if on.view.may_have_writes() => {
                 on.view.note_flushed();
                 Err(Error::WritesLost {
                     region: self.name.clone(),
-                    gpu: on.gpu.place(),
+                    gpu: on.gpu.place,
                     source,
                 })
             }
@@ -163,7 +150,7 @@ impl RegionInner {
 
     /// Writes home what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
     fn flush_on(&self, launches: &mut Naming, on: &OnGpu) -> Result<()> {
-        let place = on.gpu.place();
+        let place = on.gpu.place;
         let beside = launches.any_on(place);
         self.work_on(launches, on, || on.gpu.flush(&on.view))?;
         on.view.note_flushed();
@@ -176,7 +163,7 @@ impl RegionInner {
         let pages = 0..self.pages.count();
         self.work_on(launches, on, || release(on, pages, discard))?;
         on.view.note_flushed();
-        launches.coherence.dropped(on.gpu.place());
+        launches.coherence.dropped(on.gpu.place);
         Ok(())
     }
 

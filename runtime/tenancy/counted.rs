@@ -6,17 +6,41 @@ use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError, HostMemory,
     HostRegistration, MemoryLeft, Module, Piece, Simulation, Source, Stream, back_end::Release,
 };
+use gpuvm_tenants::{GpuKey, SharedGpu};
 
-use super::{Counted, Member};
+use super::{Counted, Member, Tenancy};
+use crate::error::{Doing, Error};
+
+/// A GPU, and the tenant who has it, where others may use it too.
+type Joined = (Arc<dyn Gpu>, Option<Arc<Member>>);
+
+/// The GPU with its memory counted, and the tenant who holds it; as it is where this process has it for itself.
+///
+/// # Errors
+/// [`Error::Terms`], [`Error::Setting`] for a name that cannot be, [`Error::Gpu`]. Where the registry cannot be used, the process is no
+/// tenant, which is a warning; its limit holds all the same.
+pub(crate) fn join(gpu: Arc<dyn Gpu>, tenancy: &Tenancy) -> crate::error::Result<Joined> {
+    let Some(name) = gpu.shared_name().filter(|_| !tenancy.alone) else {
+        return Ok((gpu, None));
+    };
+    let key: GpuKey = name.parse().map_err(|error| Error::Setting {
+        setting: "name of a GPU that is shared",
+        value: format!("`{name}`"),
+        reason: format!("{error}"),
+    })?;
+    let total_bytes = gpu.own_memory().doing(|| "asking for its memory".into())?.total;
+    let member = Member::of_process(SharedGpu { key, total_bytes }, tenancy)?;
+    Ok((Arc::new(CountedGpu::new(gpu, Arc::clone(&member))), Some(member)))
+}
 
 /// The GPU as its tenant has it. Memory of neighbours and of the host is not counted.
-pub(super) struct CountedGpu {
+struct CountedGpu {
     gpu: Arc<dyn Gpu>,
     member: Arc<Member>,
 }
 
 impl CountedGpu {
-    pub fn new(gpu: Arc<dyn Gpu>, member: Arc<Member>) -> Self {
+    fn new(gpu: Arc<dyn Gpu>, member: Arc<Member>) -> Self {
         Self { gpu, member }
     }
 

@@ -373,7 +373,7 @@ impl Gpu for SimGpu {
     }
 
     fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
-        spaces::PieceFile::piece(&self.core.memory)
+        memory::PieceFile::piece(&self.core.memory)
     }
 
     fn reserve(&self, bytes: u64, _beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {

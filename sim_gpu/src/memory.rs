@@ -1,6 +1,7 @@
 //! Device memory of a fixed capacity, and host memory for kernels: plain mappings of this process.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::Arc;
 
@@ -8,11 +9,18 @@ use gpuvm_gpu::back_end::{Ranges, Release};
 use gpuvm_gpu::{DeviceMemory, GpuError, HostMemory};
 use parking_lot::Mutex;
 
-use super::spaces::PieceFile;
-
 /// Smallest alignment and granule of an allocation, bytes; CUDA's.
 const GRANULE: u64 = 256;
 const PAGE: u64 = 4096;
+
+/// The file that pieces of one GPU are parts of.
+#[derive(Default)]
+pub(crate) struct PieceFile(pub(crate) Mutex<Option<Opened>>);
+
+pub(crate) struct Opened {
+    pub(crate) file: Arc<OwnedFd>,
+    pub(crate) holes: Ranges,
+}
 
 /// All memory of one simulated GPU.
 pub(crate) struct Memory {

@@ -12,20 +12,11 @@ use gpuvm_gpu::back_end::{Ranges, Release as _};
 use gpuvm_gpu::{AddressSpace, GpuError, Piece};
 use parking_lot::Mutex;
 
-use super::memory::Memory;
+use super::memory::{Memory, Opened, PieceFile};
 
 /// Bytes of a piece: small, so that tests have many.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 const FILE_NAME: &CStr = c"gpuvm-pieces";
-
-/// The file that pieces of one GPU are parts of.
-#[derive(Default)]
-pub(crate) struct PieceFile(Mutex<Option<Opened>>);
-
-struct Opened {
-    file: Arc<OwnedFd>,
-    holes: Ranges,
-}
 
 /// A part of the file.
 struct SimPiece {

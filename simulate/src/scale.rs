@@ -12,6 +12,8 @@ use serde::Serialize;
 
 mod structures;
 
+pub use structures::rows;
+
 /// Bytes a second that a GPU reads over PCIe 5: measured on an H200 (docs/PERFORMANCE.md, bare page reads).
 pub const HOST_LINK_BYTES_PER_SECOND: f64 = 51.4e9;
 /// Bytes a second of a NIC: 400 Gb/s, a ConnectX-7's link. Assumed: nothing has run on one.
@@ -229,13 +231,6 @@ impl Structure {
             breaks_at: self.breaks_at(site),
         }
     }
-}
-
-/// All structures at a site, that which is nearest to its limit, or farthest beyond it, first.
-pub fn rows(site: &Site) -> Vec<Row> {
-    let mut rows: Vec<Row> = structures::ALL.iter().map(|structure| structure.row(site)).collect();
-    rows.sort_by(|a, b| b.share.total_cmp(&a.share));
-    rows
 }
 
 #[cfg(test)]

@@ -339,8 +339,8 @@ impl WatchState {
                 );
             }
         }
-        for place in 0..u64::from(desc.frame_count) {
-            watch(desc.pool_ring + place * 8, Kind::PoolSlot);
+        for place in 0..u64::from(desc.pool.count) {
+            watch(desc.pool.ring + place * 8, Kind::PoolSlot);
         }
         for (queue, at) in (0..).zip(&self.queues) {
             let part = |offset: usize| at.state + offset as u64;
@@ -364,10 +364,10 @@ impl WatchState {
 
     /// What became of each frame, from memory alone.
     fn recount(&mut self, desc: &VmDesc) {
-        self.frames = vec![Frame::InHand; desc.frame_count as usize];
-        self.targets = vec![None; desc.frame_count as usize];
+        self.frames = vec![Frame::InHand; desc.pool.count as usize];
+        self.targets = vec![None; desc.pool.count as usize];
         // What a READ has filled a frame from stays so whatever the host did.
-        self.sources.resize(desc.frame_count as usize, None);
+        self.sources.resize(desc.pool.count as usize, None);
         let mut twice = None;
         for (cell, kind) in self.cells.iter().zip(&self.kinds) {
             match *kind {
@@ -530,7 +530,7 @@ impl WatchState {
                 ));
             }
         }
-        let pool: PoolState = read(desc.pool);
+        let pool: PoolState = read(desc.pool.state);
         let is_withdrawn = |frame: usize| load(desc.frame_pages + frame as u64 * 8) == layout::PAGE_WITHDRAWN;
         let there = (0..self.frames.len()).filter(|frame| !is_withdrawn(*frame)).count();
         if pool.available != there as u64 {

@@ -4,7 +4,9 @@ use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::{ALIVE, BEAT, DONE, GRACE, HELLO_BYTES, HOST_BYTES, How, LOOK, LOST, Line, Loss, TELLING, Token, is_done};
+use super::line::{
+    ALIVE, BEAT, DONE, GRACE, HELLO_BYTES, HOST_BYTES, How, LOOK, LOST, Line, Loss, TELLING, Token, is_done,
+};
 
 /// Connections that have not said who they are, at most.
 const STRANGERS: usize = 64;

@@ -12,95 +12,20 @@
 //! ```
 
 mod first;
+mod line;
 mod other;
 
-use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub use line::{How, Loss};
+use line::{Token, own_host};
+
 use crate::{ClusterError, Ranks};
-
-/// Between two signs of life.
-const BEAT: Duration = Duration::from_millis(500);
-/// Between two looks at the connections.
-const LOOK: Duration = Duration::from_millis(50);
-/// A launcher that ends the job has this long, so that a rank which it ends is not taken for the first that was lost.
-const GRACE: Duration = Duration::from_secs(1);
-/// How long rank 0 stays to tell of a loss.
-const TELLING: Duration = Duration::from_secs(1);
-/// A host's name, cut or padded with zeroes.
-const HOST_BYTES: usize = 64;
-/// What a rank says first.
-const HELLO_BYTES: usize = 16 + 4 + 4 + HOST_BYTES;
-
-const ALIVE: u8 = b'b';
-const DONE: u8 = b'd';
-const LOST: u8 = b'l';
-
-type Token = [u8; 16];
-
-/// How a rank was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Its connection has closed.
-    Closed,
-    /// Nothing came from it for so long.
-    Silent,
-    /// It never came.
-    Absent,
-}
-
-impl How {
-    fn code(self) -> u8 {
-        match self {
-            Self::Closed => 0,
-            Self::Silent => 1,
-            Self::Absent => 2,
-        }
-    }
-
-    fn of(code: u8) -> Self {
-        match code {
-            0 => Self::Closed,
-            1 => Self::Silent,
-            _ => Self::Absent,
-        }
-    }
-}
-
-/// A rank that was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// Which.
-    pub rank: usize,
-    /// Of how many.
-    pub of: usize,
-    /// How.
-    pub how: How,
-    /// Its process and host, where they are known here.
-    pub who: Option<(u32, String)>,
-    /// Whether this rank is the one that tells the user. The others were told by it.
-    pub is_first_to_know: bool,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "rank {} of {}", self.rank, self.of)?;
-        if let Some((process, host)) = &self.who {
-            write!(out, " (process {process} on {host})")?;
-        }
-        out.write_str(match self.how {
-            How::Closed => " is lost: its process has ended, or its host is gone",
-            How::Silent => " is lost: it is silent, stopped or hanging, or its host or the network is gone",
-            How::Absent => " is lost: it has not come to the watch",
-        })?;
-        out.write_str("; the job ends. Look at what that rank printed and at its host's log, then start the job again: memory nodes have nothing to be cleared of")
-    }
-}
 
 /// The watch of one rank. Dropped without [`finish`](Self::finish) it goes on until the process ends, which the others take for a loss.
 #[derive(Debug)]
@@ -177,63 +102,6 @@ impl Watch {
             // A thread that has panicked has said so.
             let _ = thread.join();
         }
-    }
-}
-
-fn own_host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn is_done(done: &AtomicBool) -> bool {
-    // Relaxed: see `Watch::finish`.
-    done.load(Ordering::Relaxed)
-}
-
-/// One end of a connection, which never waits.
-#[derive(Debug)]
-struct Line {
-    stream: TcpStream,
-    /// What came and was not taken yet.
-    heard: Vec<u8>,
-    is_closed: bool,
-}
-
-impl Line {
-    fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            heard: Vec::new(),
-            is_closed: false,
-        })
-    }
-
-    /// Reads what is there; whether anything was.
-    fn listen(&mut self) -> bool {
-        let mut piece = [0; 256];
-        let mut any = false;
-        // So much is a lot: who sends more without an end does not keep the others waiting.
-        for _ in 0..64 {
-            match self.stream.read(&mut piece) {
-                Ok(0) => self.is_closed = true,
-                Ok(length) => {
-                    any = true;
-                    self.heard.extend(&piece[..length]);
-                    continue;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => self.is_closed = true,
-            }
-            break;
-        }
-        any
-    }
-
-    /// Says something short. One who takes nothing is silent soon, and a broken line is seen by the next [`listen`](Self::listen).
-    fn say(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write(bytes);
     }
 }
 

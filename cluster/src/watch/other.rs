@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::{ALIVE, BEAT, DONE, GRACE, HOST_BYTES, How, LOOK, LOST, Line, Loss, Token, is_done, own_host};
+use super::line::{ALIVE, BEAT, DONE, GRACE, HOST_BYTES, How, LOOK, LOST, Line, Loss, Token, is_done, own_host};
 use crate::Place;
 
 /// The watch of a rank that is not 0.

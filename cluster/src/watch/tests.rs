@@ -1,8 +1,10 @@
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use super::first::First;
+use super::line::*;
 use super::other::Other;
 use super::*;
 use crate::Place;

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{AHEAD_BYTES, EMPTY, FAILED_MOST, JOINED_BLOCKS, JOINED_BYTES, Key, Phase, Slot, Slots, ToLoad};
-use crate::{FileError, engine::Op, file::Opened};
+use crate::{FileError, engine::Op, opened::Opened};
 
 impl Slots {
     /// See [`File::expect`](crate::File::expect).

@@ -2,13 +2,12 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{Slot, Slots};
+use super::{RETRY_AFTER, Slot, Slots};
 use crate::{
     FileError,
     engine::Op,
-    file::Opened,
+    opened::Opened,
     rules::{Rule, holds},
-    tier::RETRY_AFTER,
 };
 
 impl Slots {

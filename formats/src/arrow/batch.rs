@@ -34,10 +34,42 @@ pub struct Column {
     buffers: Vec<Elements>,
 }
 
+impl ArrowFile {
+    /// Reads where the columns of record batch `number` are, from 0.
+    ///
+    /// # Errors
+    /// [`FormatError::Missing`], [`FormatError::Read`], [`FormatError::Broken`], [`FormatError::Compressed`].
+    pub fn batch(&self, number: usize) -> Result<Batch<'_>> {
+        let count = self.blocks.len();
+        match self.blocks.get(number) {
+            Some(block) => Batch::read(self, number, block),
+            None => Err(self.source.missing("record batch", &number, format!("{count}, from 0"))),
+        }
+    }
+
+    /// The column of that name in each record batch, in their order: the rows one after another. One region each, where a batch is one.
+    ///
+    /// # Errors
+    /// As [`batch`](Self::batch) and [`Batch::column`].
+    pub fn column(&self, name: &str) -> Result<Vec<Column>> {
+        self.column_at(self.find(name)?)
+    }
+
+    /// As [`column`](Self::column), but that it is number `at` of [`columns`](Self::columns).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn column_at(&self, at: usize) -> Result<Vec<Column>> {
+        self.leaf(at)?;
+        let batches = 0..self.batches();
+        batches.map(|number| self.batch(number)?.column_at(at)).collect()
+    }
+}
+
 impl<'a> Batch<'a> {
-    pub(super) fn read(file: &'a ArrowFile, number: usize, block: &Block) -> Result<Self> {
+    fn read(file: &'a ArrowFile, number: usize, block: &Block) -> Result<Self> {
         let (source, what) = (&file.source, format!("record batch {number}"));
-        read_message(file, &what, block, |message, body| {
+        read_message(file.messages(), &what, block, |message, body| {
             let batch = message.header_as_record_batch();
             let batch = batch.ok_or_else(|| source.broken(format!("{what} is another message")))?;
             let rows = u64::try_from(batch.length());
@@ -45,7 +77,13 @@ impl<'a> Batch<'a> {
                 file,
                 number,
                 rows: rows.map_err(|_| source.broken(format!("{what} has {} rows", batch.length())))?,
-                nodes: nodes_of(file, &what, (&batch, message.version()), body, file.schema.iter())?,
+                nodes: nodes_of(
+                    file.messages(),
+                    &what,
+                    (&batch, message.version()),
+                    body,
+                    file.schema.iter(),
+                )?,
             })
         })
     }

@@ -4,11 +4,15 @@ use std::{collections::HashMap, iter::once, ops::Range, vec::IntoIter};
 
 use arrow_ipc::{Block, Buffer, FieldNode, Message, MetadataVersion, RecordBatch, root_as_message};
 
-use super::{
-    ArrowFile,
-    schema::{Form, Layout},
-};
-use crate::{FormatError, Result};
+use super::schema::{Form, Layout};
+use crate::{FormatError, Result, file::Source};
+
+/// A file whose messages are read, and its bytes among which these may lie.
+#[derive(Clone, Copy)]
+pub(super) struct Messages<'a> {
+    pub source: &'a Source,
+    pub room: &'a Range<u64>,
+}
 
 /// What a record batch has of a column, or of what is nested in one.
 #[derive(Debug)]
@@ -27,12 +31,12 @@ pub(super) fn is_known(version: MetadataVersion) -> bool {
 
 /// What `read` makes of the message of a block, which errors call `what`, and of the bytes of the file that its buffers are among.
 pub(super) fn read_message<T>(
-    file: &ArrowFile,
+    file: Messages<'_>,
     what: &str,
     block: &Block,
     read: impl FnOnce(Message<'_>, Range<u64>) -> Result<T>,
 ) -> Result<T> {
-    let source = &file.source;
+    let source = file.source;
     let place = || {
         let begin = u64::try_from(block.offset()).ok()?;
         let body = begin.checked_add(u64::try_from(block.metaDataLength()).ok()?)?;
@@ -55,8 +59,8 @@ pub(super) fn read_message<T>(
 }
 
 /// A message without its length before it.
-fn description_of(file: &ArrowFile, what: &str, at: Range<u64>) -> Result<Vec<u64>> {
-    let (source, bytes) = (&file.source, at.end - at.start);
+fn description_of(file: Messages<'_>, what: &str, at: Range<u64>) -> Result<Vec<u64>> {
+    let (source, bytes) = (file.source, at.end - at.start);
     if bytes < 8 {
         return Err(source.broken(format!("{what} has a description of {bytes} bytes")));
     }
@@ -74,7 +78,7 @@ fn description_of(file: &ArrowFile, what: &str, at: Range<u64>) -> Result<Vec<u6
 
 /// What `batch`, of a message of this version, has of columns of these layouts. Its buffers are among the bytes `body` of the file.
 pub(super) fn nodes_of<'l>(
-    file: &ArrowFile,
+    file: Messages<'_>,
     what: &str,
     (batch, version): (&RecordBatch<'_>, MetadataVersion),
     body: Range<u64>,
@@ -152,12 +156,12 @@ impl Left<'_> {
 pub(super) type Dictionaries = HashMap<i64, Vec<Node>>;
 
 /// Reads all dictionaries.
-pub(super) fn dictionaries_of(file: &ArrowFile) -> Result<Dictionaries> {
-    let source = &file.source;
+pub(super) fn dictionaries_of(file: Messages<'_>, schema: &[Layout], blocks: &[Block]) -> Result<Dictionaries> {
+    let source = file.source;
     let mut layouts = HashMap::new();
-    file.schema.iter().for_each(|layout| add_values(layout, &mut layouts));
+    schema.iter().for_each(|layout| add_values(layout, &mut layouts));
     let (mut all, mut bytes) = (Dictionaries::new(), 0);
-    for (number, block) in file.dictionary_blocks.iter().enumerate() {
+    for (number, block) in blocks.iter().enumerate() {
         let what = &format!("dictionary batch {number}");
         let broken = |reason: String| source.broken(format!("{what} {reason}"));
         // What is kept is no more than the file has.

@@ -13,7 +13,7 @@ use crate::{
     file::{Source, some_of},
 };
 pub use batch::{Batch, Column};
-use message::{Dictionaries, dictionaries_of, is_known};
+use message::{Dictionaries, Messages, dictionaries_of, is_known};
 use schema::{Layout, Leaf};
 
 /// What a file begins and ends with.
@@ -94,36 +94,6 @@ impl ArrowFile {
         self.blocks.len()
     }
 
-    /// Reads where the columns of record batch `number` are, from 0.
-    ///
-    /// # Errors
-    /// [`FormatError::Missing`], [`FormatError::Read`], [`FormatError::Broken`], [`FormatError::Compressed`].
-    pub fn batch(&self, number: usize) -> Result<Batch<'_>> {
-        let count = self.blocks.len();
-        match self.blocks.get(number) {
-            Some(block) => Batch::read(self, number, block),
-            None => Err(self.source.missing("record batch", &number, format!("{count}, from 0"))),
-        }
-    }
-
-    /// The column of that name in each record batch, in their order: the rows one after another. One region each, where a batch is one.
-    ///
-    /// # Errors
-    /// As [`batch`](Self::batch) and [`Batch::column`].
-    pub fn column(&self, name: &str) -> Result<Vec<Column>> {
-        self.column_at(self.find(name)?)
-    }
-
-    /// As [`column`](Self::column), but that it is number `at` of [`columns`](Self::columns).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn column_at(&self, at: usize) -> Result<Vec<Column>> {
-        self.leaf(at)?;
-        let batches = 0..self.batches();
-        batches.map(|number| self.batch(number)?.column_at(at)).collect()
-    }
-
     /// The number of the column of that name.
     fn find(&self, name: &str) -> Result<usize> {
         let mut found = (0..self.leaves.len()).filter(|&at| self.leaves[at].name == name);
@@ -153,12 +123,19 @@ impl ArrowFile {
         leaf.ok_or_else(|| self.source.missing("column", &at, format!("{count}, from 0")))
     }
 
+    fn messages(&self) -> Messages<'_> {
+        Messages {
+            source: &self.source,
+            room: &self.room,
+        }
+    }
+
     /// All dictionaries of the file.
     fn dictionaries(&self) -> Result<&Dictionaries> {
         if let Some(read) = self.dictionaries.get() {
             return Ok(read);
         }
-        let read = dictionaries_of(self)?;
+        let read = dictionaries_of(self.messages(), &self.schema, &self.dictionary_blocks)?;
         Ok(self.dictionaries.get_or_init(|| read))
     }
 }

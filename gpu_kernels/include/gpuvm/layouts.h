@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 18;
+constexpr const unsigned int LAYOUT_VERSION = 19;
 
 /// Most GPUs, and so views, of a broadcast array.
 constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
@@ -596,7 +596,7 @@ struct alignas(64) RegionDesc {
     unsigned int replicas;
     /// Unused, to align.
     unsigned int pad;
-    /// [`reciprocal`] of `homes`.
+    /// [`crate::reciprocal`] of `homes`.
     unsigned long long homes_reciprocal;
     /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
     unsigned long long victims;
@@ -604,58 +604,25 @@ struct alignas(64) RegionDesc {
     unsigned long long reserved;
 };
 
-/// The whole virtual memory. Nobody writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
-/// copy, at the beginning of its [`LaunchState`](crate::LaunchState).
-struct alignas(128) VmDesc {
-    /// [`crate::LAYOUT_VERSION`] of the runtime.
-    unsigned int layout_version;
-    /// Base-two logarithm of the page size.
-    unsigned int page_shift;
-    /// Address of frame 0; frames follow each other.
-    unsigned long long frames;
-    /// Number of frames that there may be: places of the pool's ring.
-    unsigned int frame_count;
-    /// Unused.
+/// A pool, of frames or of slots in borrowed memory: what lanes need to take one and to give it back.
+struct PoolDesc {
+    /// Address of the [`PoolState`].
+    unsigned long long state;
+    /// Address of `count` ring slots.
+    unsigned long long ring;
+    /// [`reciprocal`] of `count`.
+    unsigned long long reciprocal;
+    /// Frames, or slots, that there may be.
+    unsigned int count;
+    /// Unused, to align.
     unsigned int pad;
-    /// Address of `frame_count` page ids.
-    unsigned long long frame_pages;
-    /// Address of `frame_count` pool ring slots.
-    unsigned long long pool_ring;
-    /// Address of the `PoolState`.
-    unsigned long long pool;
-    /// Address of `region_count` [`RegionDesc`]s.
-    unsigned long long regions;
-    /// Slots of the region table.
-    unsigned int region_count;
-    /// Number of queue pairs.
-    unsigned int queue_count;
-    /// Address of `queue_count` [`crate::QueueDesc`]s.
-    unsigned long long queues;
-    /// Address of `counter_shards` [`Counters`].
-    unsigned long long counters;
-    /// Number of counter shards, a power of two.
-    unsigned int counter_shards;
-    /// Groups of queue pairs: the queues of one group reach the same homes.
-    unsigned int queue_groups;
-    /// Address of the [`LatencyHistogram`] of demand fetches.
-    unsigned long long latencies;
-    /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
-    unsigned long long wait_limit_ns;
-    /// Address of `fill_count` [`FillState`]s; 0 when there are none.
-    unsigned long long fills;
-    /// Large pages that may be filled at one time.
-    unsigned int fill_count;
-    /// How often `ticks()` counts in a microsecond, rounded up.
-    unsigned int ticks_per_us;
-    /// [`reciprocal`] of `frame_count`.
-    unsigned long long frame_reciprocal;
 };
 
 /// Slots in memory that neighbour GPUs lend, each for one page that has left its frame. The word of such a page has the slot's number plus
 /// one in its frame field.
 struct alignas(128) VictimsDesc {
-    /// The slots that are free, as a pool of frames: `pool`, `pool_ring`, `frame_count` and `frame_reciprocal` alone are used.
-    VmDesc free;
+    /// The slots that are free.
+    PoolDesc free;
     /// Slots lie in chunks, each in one neighbour's memory, which takes it back as a whole. Address of the address of each chunk's first
     /// slot.
     unsigned long long chunks;
@@ -680,7 +647,7 @@ struct alignas(128) VictimsDesc {
     /// Address of 32 bits a slot: how often its page had been fetched when it came, with [`USE_BIT`]. A hint.
     unsigned long long slot_uses;
     /// Unused, to the end of the line.
-    unsigned int reserved[16];
+    unsigned int reserved[8];
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -722,6 +689,45 @@ struct alignas(128) FillState {
     unsigned int taken;
     /// Unused, to 128 bytes.
     unsigned long long reserved[10];
+};
+
+/// The whole virtual memory. Nobody writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
+/// copy, at the beginning of its [`LaunchState`](crate::LaunchState).
+struct alignas(128) VmDesc {
+    /// [`crate::LAYOUT_VERSION`] of the runtime.
+    unsigned int layout_version;
+    /// Base-two logarithm of the page size.
+    unsigned int page_shift;
+    /// Address of frame 0; frames follow each other.
+    unsigned long long frames;
+    /// The frames that are free; its count is that of all frames that there may be.
+    PoolDesc pool;
+    /// Address of a page id for each frame that there may be.
+    unsigned long long frame_pages;
+    /// Address of `region_count` [`RegionDesc`]s.
+    unsigned long long regions;
+    /// Slots of the region table.
+    unsigned int region_count;
+    /// Number of queue pairs.
+    unsigned int queue_count;
+    /// Address of `queue_count` [`crate::QueueDesc`]s.
+    unsigned long long queues;
+    /// Address of `counter_shards` [`Counters`].
+    unsigned long long counters;
+    /// Number of counter shards, a power of two.
+    unsigned int counter_shards;
+    /// Groups of queue pairs: the queues of one group reach the same homes.
+    unsigned int queue_groups;
+    /// Address of the [`LatencyHistogram`] of demand fetches.
+    unsigned long long latencies;
+    /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
+    unsigned long long wait_limit_ns;
+    /// Address of `fill_count` [`FillState`]s; 0 when there are none.
+    unsigned long long fills;
+    /// Large pages that may be filled at one time.
+    unsigned int fill_count;
+    /// How often `ticks()` counts in a microsecond, rounded up.
+    unsigned int ticks_per_us;
 };
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -1128,7 +1134,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
-static_assert(sizeof(VictimsDesc) == 256, "size of VictimsDesc");
+static_assert(sizeof(VictimsDesc) == 128, "size of VictimsDesc");
 static_assert(sizeof(TableHead) == 5248, "size of TableHead");
 static_assert(sizeof(StreamState) == 16, "size of StreamState");
 static_assert(sizeof(FillState) == 128, "size of FillState");
@@ -1136,6 +1142,7 @@ static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(Counters) == 512, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
+static_assert(sizeof(PoolDesc) == 32, "size of PoolDesc");
 static_assert(sizeof(PoolState) == 640, "size of PoolState");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 384, "size of LaunchState");
@@ -1215,17 +1222,17 @@ static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset o
 static_assert(__builtin_offsetof(RegionDesc, victims) == 112, "offset of RegionDesc::victims");
 static_assert(__builtin_offsetof(RegionDesc, reserved) == 120, "offset of RegionDesc::reserved");
 static_assert(__builtin_offsetof(VictimsDesc, free) == 0, "offset of VictimsDesc::free");
-static_assert(__builtin_offsetof(VictimsDesc, chunks) == 128, "offset of VictimsDesc::chunks");
-static_assert(__builtin_offsetof(VictimsDesc, lent) == 136, "offset of VictimsDesc::lent");
-static_assert(__builtin_offsetof(VictimsDesc, writers) == 144, "offset of VictimsDesc::writers");
-static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 152, "offset of VictimsDesc::chunk_shift");
-static_assert(__builtin_offsetof(VictimsDesc, spare_min) == 156, "offset of VictimsDesc::spare_min");
-static_assert(__builtin_offsetof(VictimsDesc, slots_kept) == 160, "offset of VictimsDesc::slots_kept");
-static_assert(__builtin_offsetof(VictimsDesc, keeps) == 168, "offset of VictimsDesc::keeps");
-static_assert(__builtin_offsetof(VictimsDesc, age_shift) == 172, "offset of VictimsDesc::age_shift");
-static_assert(__builtin_offsetof(VictimsDesc, slot_pages) == 176, "offset of VictimsDesc::slot_pages");
-static_assert(__builtin_offsetof(VictimsDesc, slot_uses) == 184, "offset of VictimsDesc::slot_uses");
-static_assert(__builtin_offsetof(VictimsDesc, reserved) == 192, "offset of VictimsDesc::reserved");
+static_assert(__builtin_offsetof(VictimsDesc, chunks) == 32, "offset of VictimsDesc::chunks");
+static_assert(__builtin_offsetof(VictimsDesc, lent) == 40, "offset of VictimsDesc::lent");
+static_assert(__builtin_offsetof(VictimsDesc, writers) == 48, "offset of VictimsDesc::writers");
+static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 56, "offset of VictimsDesc::chunk_shift");
+static_assert(__builtin_offsetof(VictimsDesc, spare_min) == 60, "offset of VictimsDesc::spare_min");
+static_assert(__builtin_offsetof(VictimsDesc, slots_kept) == 64, "offset of VictimsDesc::slots_kept");
+static_assert(__builtin_offsetof(VictimsDesc, keeps) == 72, "offset of VictimsDesc::keeps");
+static_assert(__builtin_offsetof(VictimsDesc, age_shift) == 76, "offset of VictimsDesc::age_shift");
+static_assert(__builtin_offsetof(VictimsDesc, slot_pages) == 80, "offset of VictimsDesc::slot_pages");
+static_assert(__builtin_offsetof(VictimsDesc, slot_uses) == 88, "offset of VictimsDesc::slot_uses");
+static_assert(__builtin_offsetof(VictimsDesc, reserved) == 96, "offset of VictimsDesc::reserved");
 static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::cost");
 static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
@@ -1262,24 +1269,20 @@ static_assert(__builtin_offsetof(StripeDesc, flags) == 28, "offset of StripeDesc
 static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc::layout_version");
 static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
-static_assert(__builtin_offsetof(VmDesc, frame_count) == 16, "offset of VmDesc::frame_count");
-static_assert(__builtin_offsetof(VmDesc, pad) == 20, "offset of VmDesc::pad");
-static_assert(__builtin_offsetof(VmDesc, frame_pages) == 24, "offset of VmDesc::frame_pages");
-static_assert(__builtin_offsetof(VmDesc, pool_ring) == 32, "offset of VmDesc::pool_ring");
-static_assert(__builtin_offsetof(VmDesc, pool) == 40, "offset of VmDesc::pool");
-static_assert(__builtin_offsetof(VmDesc, regions) == 48, "offset of VmDesc::regions");
-static_assert(__builtin_offsetof(VmDesc, region_count) == 56, "offset of VmDesc::region_count");
-static_assert(__builtin_offsetof(VmDesc, queue_count) == 60, "offset of VmDesc::queue_count");
-static_assert(__builtin_offsetof(VmDesc, queues) == 64, "offset of VmDesc::queues");
-static_assert(__builtin_offsetof(VmDesc, counters) == 72, "offset of VmDesc::counters");
-static_assert(__builtin_offsetof(VmDesc, counter_shards) == 80, "offset of VmDesc::counter_shards");
-static_assert(__builtin_offsetof(VmDesc, queue_groups) == 84, "offset of VmDesc::queue_groups");
-static_assert(__builtin_offsetof(VmDesc, latencies) == 88, "offset of VmDesc::latencies");
-static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 96, "offset of VmDesc::wait_limit_ns");
-static_assert(__builtin_offsetof(VmDesc, fills) == 104, "offset of VmDesc::fills");
-static_assert(__builtin_offsetof(VmDesc, fill_count) == 112, "offset of VmDesc::fill_count");
-static_assert(__builtin_offsetof(VmDesc, ticks_per_us) == 116, "offset of VmDesc::ticks_per_us");
-static_assert(__builtin_offsetof(VmDesc, frame_reciprocal) == 120, "offset of VmDesc::frame_reciprocal");
+static_assert(__builtin_offsetof(VmDesc, pool) == 16, "offset of VmDesc::pool");
+static_assert(__builtin_offsetof(VmDesc, frame_pages) == 48, "offset of VmDesc::frame_pages");
+static_assert(__builtin_offsetof(VmDesc, regions) == 56, "offset of VmDesc::regions");
+static_assert(__builtin_offsetof(VmDesc, region_count) == 64, "offset of VmDesc::region_count");
+static_assert(__builtin_offsetof(VmDesc, queue_count) == 68, "offset of VmDesc::queue_count");
+static_assert(__builtin_offsetof(VmDesc, queues) == 72, "offset of VmDesc::queues");
+static_assert(__builtin_offsetof(VmDesc, counters) == 80, "offset of VmDesc::counters");
+static_assert(__builtin_offsetof(VmDesc, counter_shards) == 88, "offset of VmDesc::counter_shards");
+static_assert(__builtin_offsetof(VmDesc, queue_groups) == 92, "offset of VmDesc::queue_groups");
+static_assert(__builtin_offsetof(VmDesc, latencies) == 96, "offset of VmDesc::latencies");
+static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 104, "offset of VmDesc::wait_limit_ns");
+static_assert(__builtin_offsetof(VmDesc, fills) == 112, "offset of VmDesc::fills");
+static_assert(__builtin_offsetof(VmDesc, fill_count) == 120, "offset of VmDesc::fill_count");
+static_assert(__builtin_offsetof(VmDesc, ticks_per_us) == 124, "offset of VmDesc::ticks_per_us");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");
@@ -1313,6 +1316,11 @@ static_assert(__builtin_offsetof(Counters, broadcast_lines) == 232, "offset of C
 static_assert(__builtin_offsetof(Counters, victims_displaced) == 240, "offset of Counters::victims_displaced");
 static_assert(__builtin_offsetof(Counters, pad) == 248, "offset of Counters::pad");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
+static_assert(__builtin_offsetof(PoolDesc, state) == 0, "offset of PoolDesc::state");
+static_assert(__builtin_offsetof(PoolDesc, ring) == 8, "offset of PoolDesc::ring");
+static_assert(__builtin_offsetof(PoolDesc, reciprocal) == 16, "offset of PoolDesc::reciprocal");
+static_assert(__builtin_offsetof(PoolDesc, count) == 24, "offset of PoolDesc::count");
+static_assert(__builtin_offsetof(PoolDesc, pad) == 28, "offset of PoolDesc::pad");
 static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
 static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
 static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");

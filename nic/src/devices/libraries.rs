@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::path::PathBuf;
 
-use super::Machine;
+use super::machine::Machine;
 
 /// The file that the loader takes for the library `name`, such as `libmlx5.so.1`; `None` where it cannot be loaded.
 ///

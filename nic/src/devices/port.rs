@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
-use super::Machine;
+use super::machine::Machine;
 
 /// The state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::Machine;
+use super::machine::Machine;
 
 /// A folder that looks like the root of a machine. Its methods panic where the file system refuses: they are for tests.
 #[derive(Debug)]

@@ -7,13 +7,14 @@
 //! the first byte; all fields are big-endian.
 
 mod answer;
+mod bytes;
 mod codec;
 mod layout;
 
 pub use answer::Answer;
 pub use layout::*;
 
-use codec::Bytes;
+use bytes::Bytes;
 
 /// Codes of the commands.
 pub mod opcode {

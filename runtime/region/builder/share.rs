@@ -97,10 +97,10 @@ impl<E> Region<E> {
                 reason: reason.to_owned(),
             })
         };
-        if !inner.read_only || inner.is_replicated() {
+        if !inner.kind.read_only || inner.own.is_replicated() {
             return refuse("processes share read-only regions without replicas: say read_only, and not replicas(2)");
         }
-        let keys = inner.node_memory(|memory| {
+        let keys = inner.own.node_memory(|memory| {
             let nodes = memory.grants.iter().map(|grant| grant.client().address().to_owned());
             memory.share().map(|keys| nodes.zip(keys).collect())
         });

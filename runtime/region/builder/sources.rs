@@ -5,7 +5,7 @@ use std::{io::Read, path::Path, sync::Arc};
 use bytemuck::Pod;
 use gpuvm_files::{File, FileError, Storage};
 
-use super::{Integrity, Region, RegionBuilder};
+use super::{Integrity, Region, RegionBuilder, data::Data};
 use crate::{
     element::Untyped,
     error::{Error, Result},
@@ -26,39 +26,6 @@ const COPIED_BELOW: usize = 2 << 20;
 struct SpanAsked {
     offset_bytes: u64,
     length: u64,
-}
-
-/// Elements on their way into a region.
-pub(super) enum Data<T> {
-    Vec(Vec<T>),
-    /// Exactly the region's elements.
-    Pages(memmap2::MmapMut),
-}
-
-impl<T: Pod> Data<T> {
-    pub fn elements(&self) -> &[T] {
-        match self {
-            Self::Vec(data) => data,
-            Self::Pages(map) => bytemuck::cast_slice(map),
-        }
-    }
-
-    pub fn elements_mut(&mut self) -> &mut [T] {
-        match self {
-            Self::Vec(data) => data,
-            Self::Pages(map) => bytemuck::cast_slice_mut(map),
-        }
-    }
-
-    pub fn into_memory(self) -> HostPages {
-        match self {
-            Self::Vec(data) => HostPages::of_vec(data),
-            Self::Pages(map) => {
-                let bytes = map.len() as u64;
-                HostPages::of_pages(map, bytes)
-            }
-        }
-    }
 }
 
 impl<E> RegionBuilder<E> {
@@ -277,7 +244,7 @@ impl<E> RegionBuilder<E> {
     }
 
     fn mapped_mut(self, path: &Path, span: Option<SpanAsked>) -> Result<Region<E>> {
-        if self.read_only {
+        if self.kind.read_only {
             let by = span.map_or("map_file", |_| "map_file_span");
             return Err(self.refused(format!("it is read-only: map it by {by}")));
         }
@@ -303,7 +270,7 @@ impl<E> RegionBuilder<E> {
         if this.length == 0 {
             return Err(this.refused(format!("{} is empty", name.display())));
         }
-        let writable = !this.read_only;
+        let writable = !this.kind.read_only;
         this.behind(0, || tier.attach(name, storage, writable))
     }
 
@@ -435,7 +402,7 @@ impl<T: Pod> RegionBuilder<T> {
         this.check()?;
         let bytes = size_of_val(values.as_slice());
         let stays = bytes >= COPIED_BELOW && values.as_ptr().addr().is_multiple_of(128);
-        if this.place.gpu.transport() == TransportKind::Direct && !stays {
+        if this.place.gpu.transport == TransportKind::Direct && !stays {
             return this.from_slice(&values);
         }
         this.finish(Data::Vec(values))

@@ -4,81 +4,23 @@
 //! run. Workers live over many seeds, so kernels are compiled once.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize, Serializer};
-use thiserror::Error;
+use serde::{Serialize, Serializer};
 
-use crate::run::{Failure, Passed};
-use crate::workload::Workload;
+use crate::run::Failure;
 use worker::{Lost, Worker};
 
+pub use plan::{Campaign, CampaignError, Ran};
 pub use total::Total;
 pub use worker::serve;
 
+mod plan;
 mod total;
 mod worker;
-
-/// What a campaign runs.
-#[derive(Debug, Clone)]
-pub struct Campaign {
-    /// The program to start for a worker: it must call [`serve`].
-    pub program: PathBuf,
-    /// What it is called, its first argument.
-    pub name: String,
-    /// Arguments of the worker.
-    pub arguments: Vec<String>,
-    /// Seeds.
-    pub seeds: Range<u64>,
-    /// Workloads, each with every seed.
-    pub workloads: Vec<Workload>,
-    /// Workers at one time.
-    pub jobs: usize,
-    /// Longest real time of one run.
-    pub limit: Duration,
-    /// Go on after a failure.
-    pub keep_going: bool,
-    /// Set by somebody else to end it before its end: runs under way are broken off.
-    pub stop: Arc<AtomicBool>,
-}
-
-/// A campaign that could not be run.
-#[derive(Debug, Error)]
-pub enum CampaignError {
-    /// A worker process did not start.
-    #[error("cannot start a worker process ({program})")]
-    Start {
-        /// The program.
-        program: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// More runs than can be counted.
-    #[error("{seeds} seeds of {workloads} workloads are more runs than can be counted; give fewer --seeds")]
-    TooMany {
-        /// Seeds.
-        seeds: u64,
-        /// Workloads, each with every seed.
-        workloads: u64,
-    },
-}
-
-/// One run's end, as a worker tells it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Ran {
-    /// The workload.
-    pub workload: Workload,
-    /// The seed.
-    pub seed: u64,
-    /// How it went.
-    pub outcome: Result<Passed, Failure>,
-}
 
 /// What a campaign came to.
 #[derive(Debug, Serialize)]
@@ -275,7 +217,10 @@ fn work(campaign: &Campaign, asked: u64, shared: &Mutex<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::workload::Workload;
 
     fn campaign(seeds: Range<u64>) -> Campaign {
         Campaign {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Ran;
+use super::plan::Ran;
 use crate::watch::Looks;
 use crate::workload::Workload;
 

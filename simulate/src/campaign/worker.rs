@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Campaign, CampaignError, Ran};
+use super::plan::{Campaign, CampaignError, Ran};
 use crate::run::{self, Failure, Options, Passed};
 use crate::watch::Watcher;
 use crate::workload::Workload;

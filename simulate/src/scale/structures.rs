@@ -222,3 +222,10 @@ pub(super) const ALL: &[Structure] = &[
         limit: |_| CATCH_UP_SECONDS_MAX,
     },
 ];
+
+/// All structures at a site, that which is nearest to its limit, or farthest beyond it, first.
+pub fn rows(site: &Site) -> Vec<Row> {
+    let mut rows: Vec<Row> = ALL.iter().map(|structure| structure.row(site)).collect();
+    rows.sort_by(|a, b| b.share.total_cmp(&a.share));
+    rows
+}

@@ -175,7 +175,7 @@ impl WatchState {
         let (Some(desc), Some(region)) = (self.desc, self.region_of(page_id).copied()) else {
             return false;
         };
-        if frame >= desc.frame_count && region.flags & layout::REGION_NEVER_EVICTED == 0 {
+        if frame >= desc.pool.count && region.flags & layout::REGION_NEVER_EVICTED == 0 {
             return false;
         }
         let page = page_id & (layout::REGION_PAGES_MAX - 1);

@@ -61,7 +61,7 @@ impl Slots {
     }
 
     fn chunk_count(&self) -> u32 {
-        self.desc.free.frame_count >> self.desc.chunk_shift
+        self.desc.free.count >> self.desc.chunk_shift
     }
 
     fn address(&self, slot: u32) -> u64 {
@@ -91,8 +91,8 @@ impl Slots {
         let kept = self.desc.slots_kept;
         let kept =
             (0..self.frames.div_ceil(2)).map(move |n| (kept + u64::from(n) * 8, Kind::SlotsKept { frame: 2 * n }));
-        let ring = self.desc.free.pool_ring;
-        let places = (0..u64::from(self.desc.free.frame_count)).map(move |n| (ring + n * 8, Kind::SlotPlace));
+        let ring = self.desc.free.ring;
+        let places = (0..u64::from(self.desc.free.count)).map(move |n| (ring + n * 8, Kind::SlotPlace));
         let turns = self.lender.iter().flat_map(|lender| {
             (0..self.chunk_count()).map(|chunk| (lender.turns + u64::from(chunk) * 8, Kind::Turn { chunk }))
         });
@@ -107,7 +107,7 @@ impl Slots {
             return Some(format!("slot {slot} is not free at the end: {held:?}"));
         }
         let free = self.slots.iter().filter(|held| **held == Slot::Free).count() as u64;
-        let state: PoolState = read(self.desc.free.pool);
+        let state: PoolState = read(self.desc.free.state);
         (state.available != free).then(|| {
             let available = state.available as i64;
             format!("{free} slots are free at the end, and {available} are said to be")
@@ -154,7 +154,7 @@ impl Watcher {
     /// Something else is there.
     pub fn lender_ends(&self) -> Result<u64, String> {
         let mut state = self.lock();
-        for _ in 0..state.slots.as_ref().map_or(0, |slots| slots.desc.free.frame_count) {
+        for _ in 0..state.slots.as_ref().map_or(0, |slots| slots.desc.free.count) {
             state.look_at_lenders_memory();
         }
         if let Some(finding) = state.findings.first() {
@@ -196,7 +196,7 @@ impl WatchState {
             self.slots = Some(Slots {
                 desc: read(region.victims),
                 page_bytes: 1 << desc.page_shift,
-                frames: desc.frame_count,
+                frames: desc.pool.count,
                 slots: Vec::new(),
                 claimed: HashMap::new(),
                 lender: None,
@@ -208,7 +208,7 @@ impl WatchState {
     /// Whose each slot is, from memory alone.
     pub(super) fn recount_slots(&mut self) {
         let Some(slots) = &mut self.slots else { return };
-        slots.slots = vec![Slot::InHand; slots.desc.free.frame_count as usize];
+        slots.slots = vec![Slot::InHand; slots.desc.free.count as usize];
         let has_victims = |page_id| {
             let mut regions = self.regions.iter();
             let number = super::region_number(page_id);
@@ -384,8 +384,7 @@ impl WatchState {
         let (Some(desc), Some(slots), Some(region)) = (self.desc, &self.slots, self.region_of(page_id)) else {
             return;
         };
-        let Some(home) = home_of(region, 0).filter(|_| slot < slots.desc.free.frame_count && !slots.is_back(slot))
-        else {
+        let Some(home) = home_of(region, 0).filter(|_| slot < slots.desc.free.count && !slots.is_back(slot)) else {
             return;
         };
         let (start, bytes) = page_span(&desc, region, page_id & (layout::REGION_PAGES_MAX - 1));
@@ -416,7 +415,7 @@ impl WatchState {
     /// A lender's memory changes by its own stores alone: one slot is looked at each time.
     pub(super) fn look_at_lenders_memory(&mut self) {
         let Some(slots) = &mut self.slots else { return };
-        let (shift, count) = (slots.desc.chunk_shift, slots.desc.free.frame_count);
+        let (shift, count) = (slots.desc.chunk_shift, slots.desc.free.count);
         let Some(lender) = &mut slots.lender else { return };
         let slot = lender.next % count;
         lender.next = slot + 1;

@@ -1,6 +1,8 @@
 //! Planted corruptions: a virtual memory of plain vectors, changed as lanes would change it, and as they must not.
 
-use gpuvm_layouts::{self as layout, PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, StripeDesc, VmDesc};
+use gpuvm_layouts::{
+    self as layout, PoolDesc, PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, StripeDesc, VmDesc,
+};
 use gpuvm_sim_gpu::{Observer, Step};
 
 use super::{Finding, Watcher};
@@ -110,10 +112,8 @@ impl Fake {
         *self.desc = VmDesc {
             page_shift: PAGE.trailing_zeros(),
             frames: self.frames.as_ptr() as u64,
-            frame_count: FRAMES as u32,
+            pool: PoolDesc::new(&raw const *self.pool as u64, self.ring.as_ptr() as u64, FRAMES as u32),
             frame_pages: self.frame_pages.as_ptr() as u64,
-            pool_ring: self.ring.as_ptr() as u64,
-            pool: &raw const *self.pool as u64,
             regions: self.regions.as_ptr() as u64,
             region_count: 1,
             queue_count: 1,

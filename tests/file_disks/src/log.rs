@@ -15,7 +15,7 @@ use std::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{Error, pages::PAGE};
+use crate::{error::Error, pages::PAGE};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::Error;
+use crate::error::Error;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

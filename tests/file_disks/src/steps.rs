@@ -26,7 +26,7 @@ use std::{
 use gpuvm::{Kernel, LaunchConfig, Look, Region, SimulatedGpu, Storage, Vm};
 
 use crate::{
-    Error, chain,
+    error::{Error, chain},
     pages::{PAGE, Pages},
 };
 

@@ -4,7 +4,7 @@
 //! pairs with SEND, READ and WRITE, protection domains and keys, completion queues and their descriptors. A request is done when it is posted, by
 //! the thread that posts it. Keys, bounds, rights and domains are checked as a device checks them; a receiver without a buffer
 //! makes its sender wait; a peer that is gone is retries exceeded; a completion that finds no room is lost, and counted
-//! ([`loopback_rdma_overruns`]).
+//! (`loopback_rdma_overruns`).
 //!
 //! To put it in the libraries' place, give the shared library both names, by links to one file, in a folder, and name the folder in
 //! `LD_LIBRARY_PATH` when a program starts. All peers are threads of that program. Addresses are IPv4, and any may be bound.
@@ -14,8 +14,6 @@ mod verbs;
 mod world;
 
 use std::ffi::c_int;
-
-use world::world;
 
 /// The result of a call: an errno on failure.
 type Outcome<T> = Result<T, c_int>;
@@ -47,16 +45,4 @@ fn success(done: Outcome<()>) -> c_int {
             -1
         }
     }
-}
-
-/// How many completions found no room so far.
-#[unsafe(no_mangle)]
-pub extern "C" fn loopback_rdma_overruns() -> u64 {
-    world().overruns
-}
-
-/// How many domains, regions, queues, queue pairs and identifiers there are.
-#[unsafe(no_mangle)]
-pub extern "C" fn loopback_rdma_objects() -> u64 {
-    world().objects()
 }

@@ -239,3 +239,15 @@ impl World {
         }
     }
 }
+
+/// How many completions found no room so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn loopback_rdma_overruns() -> u64 {
+    world().overruns
+}
+
+/// How many domains, regions, queues, queue pairs and identifiers there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn loopback_rdma_objects() -> u64 {
+    world().objects()
+}

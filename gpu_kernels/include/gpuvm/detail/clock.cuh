@@ -41,7 +41,7 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
         if (direct)
             *direct = frame_of(seen);
         else
-            pool_give(vm, frame_of(seen));
+            pool_give(&vm->pool, frame_of(seen));
         return true;
     }
     return false;
@@ -98,7 +98,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         ++found;
     }
     // Together, so that neighbours stay neighbours.
-    if (left) pool_give_run(vm, first, left, limit);
+    if (left) pool_give_run(&vm->pool, first, left, limit);
     // A stream takes frames one after the other, or the page that came last would leave first.
     if (once) atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(n) - window);
     if constexpr (kQueued)
@@ -139,7 +139,7 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
     fault.page = page_of(id);
     fault.size = clock_limit(vm);
     fault.waited_ns = waited;
-    for (u32 frame = 0; frame < vm->frame_count; ++frame) {
+    for (u32 frame = 0; frame < vm->pool.count; ++frame) {
         u64 held = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(held & layout::PAGE_ID_TAKEN_BIT)) continue;
         u64 word = ld_relaxed_gpu(word_of(vm, held));
@@ -164,12 +164,12 @@ constexpr u32 kSparingTurns = 64;
 GPUVM_NOINLINE void spare_fewer(const layout::VmDesc* vm, u32 rank) {
     layout::PoolState* pool = pool_of(vm);
     u64 searched = static_cast<u64>(kSparingTurns) * kClockWindow;
-    u64 until = ld_relaxed_gpu(&pool->hand) + (searched < vm->frame_count ? vm->frame_count : searched);
+    u64 until = ld_relaxed_gpu(&pool->hand) + (searched < vm->pool.count ? vm->pool.count : searched);
     st_relaxed_gpu(&pool->spared, static_cast<u64>(rank) << layout::POOL_RANK_SHIFT | until);
 }
 GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
-    if (pool_pop(vm, &frame)) return frame;
+    if (pool_pop(&vm->pool, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
     if (kDirect) note_full(vm, id, false);
     Wait wait(vm);
@@ -183,7 +183,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
             break;
         }
         if constexpr (kQueued) reap_all(vm, kClockWindow);
-        if (pool_pop(vm, &frame)) break;
+        if (pool_pop(&vm->pool, &frame)) break;
         frame = kNoFrame;
         if constexpr (kQueued)
             if (!is_direct(region_of(vm, id)) && is_unreachable(vm, id)) {

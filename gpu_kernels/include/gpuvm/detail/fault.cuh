@@ -211,7 +211,7 @@ GPUVM_DEVICE u32 wait_for_frame_of(const Miss* miss) {
     return miss->pooled() ? wait_for_frame(miss->vm(), miss->id()) : static_cast<u32>(miss->page);
 }
 GPUVM_DEVICE void give_frame_back(const Miss* miss, u32 frame) {
-    if (miss->pooled()) pool_give(miss->vm(), frame);
+    if (miss->pooled()) pool_give(&miss->vm()->pool, frame);
 }
 
 // A page of which no copy can be read.
@@ -307,7 +307,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     u64 index = grant.first + rank;
     u32 got = !miss->pooled()               ? static_cast<u32>(miss->page)
               : grant.ticket & kDirectFrame ? static_cast<u32>(grant.ticket)
-                                            : pool_take(vm, grant.ticket + rank);
+                                            : pool_take(&vm->pool, grant.ticket + rank);
     write_slot(q, index, layout::REQUEST_FETCH, id, got, pins, 0);
     u32 granted = 0, left = won;
     for (u32 n = 0; n < grant.count; ++n) {
@@ -418,7 +418,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         bool claimed = try_claim(word, seen);
         if (!miss->pooled())
             frame = static_cast<u32>(miss->page);
-        else if (frame == kNoFrame && !pool_pop(vm, &frame))
+        else if (frame == kNoFrame && !pool_pop(&vm->pool, &frame))
             frame = kNoFrame;
         if (!claimed || frame == kNoFrame) {
             if (!late) fetch.cancel();

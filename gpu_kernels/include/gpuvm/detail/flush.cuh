@@ -115,7 +115,7 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 id, bool discard)
             if (is_resident(seen) && !own) {
                 drop_kept(region, frame_of(seen), true);
                 frame_left(vm, frame_of(seen));
-                pool_give(vm, frame_of(seen));
+                pool_give(&vm->pool, frame_of(seen));
             }
             return true;
         }

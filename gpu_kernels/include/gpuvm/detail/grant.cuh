@@ -21,11 +21,11 @@ constexpr u32 kGrantTurns = 2;
 // warp holds something (`may_wait` false).
 GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 id, bool pooled, u32 want, bool may_wait) {
     Grant grant{0, 0, 0, 0};
-    u32 frames = pooled ? pool_reserve(vm, want) : want;
+    u32 frames = pooled ? pool_reserve(&vm->pool, want) : want;
     // Lanes without a frame would wait until the pages of the others have come. This waits for nobody.
     for (u32 turns = 0; frames < want && turns < kGrantTurns; ++turns) {
         turn_clock(vm, window_for(want - frames), want - frames, nullptr, id);
-        frames += pool_reserve(vm, want - frames);
+        frames += pool_reserve(&vm->pool, want - frames);
     }
     u32 direct = kNoFrame;
     if (frames == 0) {
@@ -37,11 +37,11 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 id, bool pooled, u
     grant.count = try_reserve_any(vm, id, false, frames, &grant.queue, &grant.first);
     if (grant.count == 0 && may_wait && wait_for_slot(vm, id, false, &grant.queue, &grant.first)) grant.count = 1;
     if (direct != kNoFrame) {
-        if (grant.count == 0) pool_give(vm, direct);
+        if (grant.count == 0) pool_give(&vm->pool, direct);
         grant.ticket = kDirectFrame | direct;
     } else if (pooled) {
-        pool_unreserve(vm, frames - grant.count);
-        if (grant.count) grant.ticket = pool_tickets(vm, grant.count);
+        pool_unreserve(&vm->pool, frames - grant.count);
+        if (grant.count) grant.ticket = pool_tickets(&vm->pool, grant.count);
     }
     return grant;
 }

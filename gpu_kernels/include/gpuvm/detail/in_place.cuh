@@ -109,7 +109,7 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
         bool enough_free = available > 0 && available * 2 >= low_water(vm);
         if (sample == kNoSample && enough_free) return false;
         if (displaces_idle(vm, head, id, epoch, sample, &frame)) {
-            pool_give(vm, frame);
+            pool_give(&vm->pool, frame);
             return false;
         }
         use = enough / 2;

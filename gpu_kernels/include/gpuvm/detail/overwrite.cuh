@@ -30,7 +30,7 @@ GPUVM_NOINLINE u32 open_blank(Miss* miss, u32 pins) {
         }
         if (!miss->pooled())
             frame = static_cast<u32>(miss->page);
-        else if (frame == kNoFrame && !pool_pop(vm, &frame))
+        else if (frame == kNoFrame && !pool_pop(&vm->pool, &frame))
             frame = kNoFrame;
         if (frame != kNoFrame) break;
         // Nobody waits for a frame while a page is claimed: others may need the page to go on.

@@ -16,10 +16,10 @@ struct Quick {
 // What the commonest miss needs of the virtual memory, in registers: loads that wait for nothing.
 GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     layout::VmDesc view;
-    view.pool = ld_weak(&vm->pool);
-    view.pool_ring = ld_weak(&vm->pool_ring);
-    view.frame_count = ld_weak(&vm->frame_count);
-    view.frame_reciprocal = ld_weak(&vm->frame_reciprocal);
+    view.pool.state = ld_weak(&vm->pool.state);
+    view.pool.ring = ld_weak(&vm->pool.ring);
+    view.pool.reciprocal = ld_weak(&vm->pool.reciprocal);
+    view.pool.count = ld_weak(&vm->pool.count);
     view.frame_pages = ld_weak(&vm->frame_pages);
     view.counters = ld_weak(&vm->counters);
     view.counter_shards = ld_weak(&vm->counter_shards);
@@ -44,7 +44,7 @@ GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) 
 GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, const Victim& victim, bool lent) {
     if (!lent) {
         st_relaxed_gpu(page_in_frame(view, frame), u64{0});
-        pool_give(view, frame);
+        pool_give(&view->pool, frame);
         // Not lent any more, it is nobody's; but the hand over the slots must not look for the page there.
         if (kVictims && named(victim)) give_slot(victim.victims, named(victim) - 1);
         revert_claim(word);
@@ -108,10 +108,10 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         fetch.begin(home, bytes);
         phase = fetch.phase();
         bool claimed = try_claim(word, seen);  // while the page is on its way, as all of this
-        available = claimed ? pool_reserve_one(&view) : 0;
+        available = claimed ? pool_reserve_one(&view.pool) : 0;
         GPUVM_TIMELINE_ONLY(claimed_after = timeline_since(started);)
         if (available) {
-            frame = pool_take(&view, pool_tickets(&view, 1));
+            frame = pool_take(&view.pool, pool_tickets(&view.pool, 1));
             low = static_cast<u32>(low_water(&view));
             histogram = latencies(&view);
             st_relaxed_gpu(page_in_frame(&view, frame), id);

@@ -38,14 +38,14 @@ GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     fetch->page = page;
     fetch->id = page_id(region_of(fetch->array), page);
     fetch->frame = static_cast<u32>(page);
-    if (fetch->pooled() && !pool_pop(vm, &fetch->frame)) return false;
+    if (fetch->pooled() && !pool_pop(&vm->pool, &fetch->frame)) return false;
     bool claimed = try_claim(fetch->word(), seen);
     // As if it had been used, so that it is there when somebody comes. A page that is read once would leave at once.
     if (claimed && !is_read_once(region_of(vm, fetch->id))) touch(fetch->word(), seen);
     if (claimed) fetch->id = replica_to_fetch(vm, fetch->id);
     if (!claimed || !fetch->id || !reserve_for(fetch)) {
         if (claimed) revert_claim(fetch->word());
-        if (fetch->pooled()) pool_give(fetch->vm(), fetch->frame);
+        if (fetch->pooled()) pool_give(&fetch->vm()->pool, fetch->frame);
         return !claimed;
     }
     Queue q(fetch->vm(), fetch->queue);

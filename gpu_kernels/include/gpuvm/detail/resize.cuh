@@ -39,11 +39,11 @@ GPUVM_DEVICE void empty_frame(const layout::VmDesc* vm, u32 frame, u32* rung) {
 GPUVM_DEVICE void sift(const layout::VmDesc* vm, u32 first, u32 end, u32 most) {
     i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
     u32 count = available < most ? static_cast<u32>(available < 0 ? 0 : available) : most;
-    for (u32 frame; count && pool_pop(vm, &frame); --count) {
+    for (u32 frame; count && pool_pop(&vm->pool, &frame); --count) {
         if (frame >= first && frame < end)
             withdraw(vm, frame);
         else
-            pool_give(vm, frame);
+            pool_give(&vm->pool, frame);
     }
 }
 
@@ -69,7 +69,7 @@ GPUVM_DEVICE void restore_some(const layout::VmDesc* vm, u32 first, u32 end, u32
     for (u32 frame = begin; frame < stop; ++frame) {
         if (ld_relaxed_gpu(page_in_frame(vm, frame)) != layout::PAGE_RETURNING) continue;
         st_relaxed_gpu(page_in_frame(vm, frame), u64{0});
-        pool_give(vm, frame);
+        pool_give(&vm->pool, frame);
     }
     change_done(vm, stop - begin);
 }

@@ -55,7 +55,7 @@ GPUVM_DEVICE void end_write_back(const layout::VmDesc* vm, u64 id, u32 frame, bo
     count_written_back(vm, source_of(vm, id).bytes);
     GPUVM_TIMELINE_ONLY(timeline_written(vm, id, frame, 0);)
     write_back_done(word);
-    if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
+    if (release_frame && try_leave(vm, word, frame)) pool_give(&vm->pool, frame);
 }
 
 // `finish_write` for a region with replicas or checksums: the last of the page's WRITEs ends the write-back.

@@ -10,11 +10,11 @@ planted! {
         RESIZE "    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word"
             => "    if (!id) withdraw(vm, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word";
     "withdrawn-and-given", Frames(3), ResizeDirect, SEEN, "a frame that is withdrawn is not in the pool":
-        RESIZE "            withdraw(vm, frame);\n        else\n            pool_give(vm, frame);"
-            => "            withdraw(vm, frame);\n        pool_give(vm, frame);";
+        RESIZE "            withdraw(vm, frame);\n        else\n            pool_give(&vm->pool, frame);"
+            => "            withdraw(vm, frame);\n        pool_give(&vm->pool, frame);";
     "sifted-and-kept", Frames(4), ResizeDirect, SEEN, "a frame that stays goes back to the pool":
-        RESIZE "            withdraw(vm, frame);\n        else\n            pool_give(vm, frame);"
-            => "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(vm, frame);";
+        RESIZE "            withdraw(vm, frame);\n        else\n            pool_give(&vm->pool, frame);"
+            => "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(&vm->pool, frame);";
     "cleaned-and-withdrawn", Frames(5), Resize, SEEN,
     "a frame whose page is being cleaned reaches the pool when its WRITE ends, and is withdrawn there":
         RESIZE "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);"

@@ -13,8 +13,8 @@ planted! {
         DUEL "return atom_cas_relaxed_gpu(word, seen, next) == seen;" => "st_relaxed_gpu(word, next);\n    return true;";
     "frame-of-a-sample-given-twice", Places(3), InPlace, &["home differ from byte", "which the pool has", "was published in frame"],
     "the frame of a displaced page goes to the waiting lane or to the pool, not to both":
-        CLOCK "            *direct = frame_of(seen);\n        else\n            pool_give(vm, frame_of(seen));"
-            => "            *direct = frame_of(seen);\n        pool_give(vm, frame_of(seen));";
+        CLOCK "            *direct = frame_of(seen);\n        else\n            pool_give(&vm->pool, frame_of(seen));"
+            => "            *direct = frame_of(seen);\n        pool_give(&vm->pool, frame_of(seen));";
     "sample-displaced-while-it-comes", Places(4), InPlace, &["the end of a fetch changed"], "a page that is on its way is not displaced":
         CLOCK "if (!is_resident(seen) || let_leave(" => "if (state_of(seen) == kAbsent || let_leave(";
     "no-second-look-in-place", Places(5), Rising, NOT_RISEN, "after a read at a home that changes, the page's word is looked at again":

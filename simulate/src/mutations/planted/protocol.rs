@@ -54,8 +54,8 @@ planted! {
         GRANT "    u32 direct = kNoFrame;\n    if (frames == 0) {\n        if (!may_wait) return grant;"
             => "    u32 direct = kNoFrame;\n    Wait hold(vm);\n    while (pooled && frames && frames < want && hold.again()) {\n        \
                 turn_clock(vm, kClockWindow, 1, nullptr, 0);\n        reap_all(vm, kClockWindow);\n        \
-                frames += pool_reserve(vm, want - frames);\n    }\n    \
-                if (pooled && frames < want) pool_unreserve(vm, frames), frames = 0;\n    if (frames == 0) {\n        \
+                frames += pool_reserve(&vm->pool, want - frames);\n    }\n    \
+                if (pooled && frames < want) pool_unreserve(&vm->pool, frames), frames = 0;\n    if (frames == 0) {\n        \
                 if (!may_wait) return grant;";
     "failed-write-left-clean", Protocol(12), Stream under "remote-operation:1/8", &["its home differ from byte"],
     "a page whose WRITE failed is dirty again before its mark goes":

@@ -1,6 +1,6 @@
 //! Slots at a neighbour, who takes their memory back.
 
-use gpuvm_layouts::{self as layout, PoolState, VictimsDesc, VmDesc};
+use gpuvm_layouts::{self as layout, PoolDesc, PoolState, VictimsDesc};
 use gpuvm_sim_gpu::{Observer, Step};
 
 use super::{Fake, PAGE};
@@ -33,12 +33,7 @@ impl Borrower {
         let (lent, writers, turns) = (vec![1; SLOTS], vec![0; SLOTS], vec![0; SLOTS]);
         let slots_kept = vec![0; 2];
         let desc = Box::new(VictimsDesc {
-            free: VmDesc {
-                pool: &raw const *pool as u64,
-                pool_ring: ring.as_ptr() as u64,
-                frame_count: SLOTS as u32,
-                ..bytemuck::Zeroable::zeroed()
-            },
+            free: PoolDesc::new(&raw const *pool as u64, ring.as_ptr() as u64, SLOTS as u32),
             chunks: chunks.as_ptr() as u64,
             lent: lent.as_ptr() as u64,
             writers: writers.as_ptr() as u64,

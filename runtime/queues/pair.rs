@@ -1,4 +1,4 @@
-//! Requests whose completion does not come.
+//! One queue pair, and its requests whose completion does not come.
 //!
 //! A NIC completes every request, sooner or later, with success or an error; but a completion can be lost where the NIC, its
 //! driver or the path to memory fails, and its lane would wait for its whole limit and then lose the page. So the keeper looks
@@ -16,22 +16,27 @@
 //!
 //! Rings that the NIC's driver made are left to the driver, whose transport has time-outs of its own.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
-use gpuvm_nic::wire::mlx5::{CQE_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Syndrome};
-use parking_lot::MutexGuard;
+use gpuvm_memory_node::JoinQueue;
+use gpuvm_nic::{
+    Nic, QueueAttributes,
+    wire::mlx5::{CQE_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Syndrome},
+};
+use parking_lot::Mutex;
 
-use super::{Pair, Queues, mending::phase_of};
-use crate::error::{Doing, Result};
+use super::rings::GivenRings;
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Result},
+};
 
 /// Value of `QueueState::failed` for a pair whose completions do not come.
-const FAILED_OVERDUE: u32 = layout::QUEUE_FAILED | 0x15 << 8 | VENDOR_OVERDUE << 16;
+pub(super) const FAILED_OVERDUE: u32 = layout::QUEUE_FAILED | 0x15 << 8 | VENDOR_OVERDUE << 16;
 /// Vendor syndrome of such pairs, and of the completions that the host writes for them.
 const VENDOR_OVERDUE: u32 = 0xfe;
-/// Searches for overdue requests in the time that one may take.
-const SEARCHES: u64 = 4;
 /// Looks at a closed pair before requests without completion are given up.
 const LOOKS: u32 = 4;
 
@@ -44,64 +49,61 @@ pub(super) struct Watch {
     looks: u32,
 }
 
+/// One queue pair's memory and number.
+pub(super) struct Pair {
+    pub nic: Arc<dyn Nic>,
+    pub number: u32,
+    /// Kept while the queue pair lives.
+    pub rings: Option<GivenRings>,
+    /// Requests in flight, at most.
+    pub depth: u32,
+    pub records: DeviceArray<RequestRecord>,
+    pub watch: Mutex<Watch>,
+}
+
 impl Pair {
-    fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock()
+    pub fn reset(&self) -> Result<()> {
+        let reset = self.nic.reset(self.number);
+        reset.doing(|| format!("resetting queue pair {:#x}", self.number))
     }
 
     /// The pair begins anew.
-    pub(super) fn forget(&self) {
-        *self.watch() = Watch::default();
+    pub fn forget(&self) {
+        *self.watch.lock() = Watch::default();
     }
-}
 
-impl Queues {
-    /// Declares pairs failed whose oldest request has had no completion for too long.
-    pub(super) fn fail_overdue(&self, gpu: &dyn Gpu, states: &[QueueState], now_ns: u64) -> Result<()> {
-        // Relaxed: the keeper's own, under `resetting`.
-        if now_ns < self.next_search_ns.load(Ordering::Relaxed) {
-            return Ok(());
+    pub fn read_records(&self, gpu: &dyn Gpu) -> Result<Vec<RequestRecord>> {
+        let records = self.records.read(gpu, 0, self.depth as usize);
+        records.doing(|| "reading the requests of a queue pair".to_owned())
+    }
+
+    /// The oldest request without a completion, and since when it has been that. `desc` reads the pair's description.
+    pub fn waits_for(
+        &self,
+        gpu: &dyn Gpu,
+        state: &QueueState,
+        now_ns: u64,
+        desc: impl FnOnce() -> Result<QueueDesc>,
+    ) -> Result<Option<(u64, u64)>> {
+        if self.rings.is_none() || state.failed != 0 || state.posted == 0 {
+            return Ok(None);
         }
-        let pause_ns = (self.patience_ns / SEARCHES).max(1);
-        self.next_search_ns
-            .store(now_ns.saturating_add(pause_ns), Ordering::Relaxed);
-        for (index, (pair, state)) in (0..).zip(self.pairs.iter().zip(states)) {
-            if pair.rings.is_none() || state.failed != 0 || state.posted == 0 {
-                continue;
-            }
-            let Some(oldest) = self.oldest_without_completion(gpu, index, state)? else {
-                pair.watch().oldest = None;
-                continue;
-            };
-            let since_ns = {
-                let mut watch = pair.watch();
-                match watch.oldest {
-                    Some((index, since_ns)) if index == oldest => since_ns,
-                    _ => {
-                        watch.oldest = Some((oldest, now_ns));
-                        continue;
-                    }
-                }
-            };
-            if now_ns - since_ns < self.patience_ns {
-                continue;
-            }
-            tracing::warn!(
-                "request {oldest} of queue pair {:#x} has had no completion for {} us: the pair is mended",
-                pair.number,
-                (now_ns - since_ns) / 1000
-            );
-            // A lane may store its own error at this moment: either stands for the pair.
-            self.set_failed(gpu, index, FAILED_OVERDUE)?;
-        }
-        Ok(())
+        let oldest = self.oldest_without_completion(gpu, state, desc)?;
+        let mut watch = self.watch.lock();
+        let known = watch.oldest.filter(|(index, _)| Some(*index) == oldest);
+        watch.oldest = known.or(oldest.map(|oldest| (oldest, now_ns)));
+        Ok(watch.oldest)
     }
 
     /// The oldest request that the NIC owes a completion. One whose completion is there waits for somebody to need it, and
     /// may stand before others for as long as nobody does.
-    fn oldest_without_completion(&self, gpu: &dyn Gpu, index: u32, state: &QueueState) -> Result<Option<u64>> {
-        let records = self.pairs[index as usize].records.read(gpu, 0, self.depth as usize);
-        let records = records.doing(|| "reading the requests of a queue pair".to_owned())?;
+    fn oldest_without_completion(
+        &self,
+        gpu: &dyn Gpu,
+        state: &QueueState,
+        desc: impl FnOnce() -> Result<QueueDesc>,
+    ) -> Result<Option<u64>> {
+        let records = self.read_records(gpu)?;
         let posted = records
             .iter()
             .filter(|record| phase_of(record) == layout::RECORD_POSTED);
@@ -110,7 +112,7 @@ impl Queues {
             return Ok(None);
         }
         requests.sort_unstable();
-        let desc = self.desc(gpu, index)?;
+        let desc = desc()?;
         for request in requests {
             if !has_completion(gpu, &desc, request)? {
                 return Ok(Some(request));
@@ -120,30 +122,34 @@ impl Queues {
     }
 
     /// Has the unfinished requests of a closed pair end. `unfinished` are their records.
-    pub(super) fn end_waiting(&self, gpu: &dyn Gpu, index: u32, unfinished: &[RequestRecord]) -> Result<()> {
-        let pair = &self.pairs[index as usize];
+    pub fn end_waiting(
+        &self,
+        gpu: &dyn Gpu,
+        unfinished: &[RequestRecord],
+        desc: impl FnOnce() -> Result<QueueDesc>,
+    ) -> Result<()> {
         let waiting: Vec<u64> = unfinished
             .iter()
             .filter(|record| phase_of(record) == layout::RECORD_POSTED)
             .map(index_of)
             .collect();
         // The driver knows best where it made the rings. What else is unfinished, a lane is at work on.
-        if pair.rings.is_none() || waiting.is_empty() {
+        if self.rings.is_none() || waiting.is_empty() {
             return Ok(());
         }
         let looks = {
-            let mut watch = pair.watch();
+            let mut watch = self.watch.lock();
             watch.looks = watch.looks.saturating_add(1);
             watch.looks
         };
         match looks {
             // Where the NIC cannot do that, the reset does.
             1 => {
-                if let Err(error) = pair.nic.fail(pair.number) {
+                if let Err(error) = self.nic.fail(self.number) {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
                         "queue pair {:#x} is not flushed",
-                        pair.number
+                        self.number
                     );
                 }
                 Ok(())
@@ -152,20 +158,17 @@ impl Queues {
                 tracing::warn!(
                     "{} requests of queue pair {:#x} have no completion: they are made again",
                     waiting.len(),
-                    pair.number
+                    self.number
                 );
-                self.complete_as_flushed(gpu, index, &waiting)
+                self.complete_as_flushed(gpu, &desc()?, waiting)
             }
             _ => Ok(()),
         }
     }
 
     /// Takes a closed pair through reset, and completes requests of it in the NIC's place.
-    fn complete_as_flushed(&self, gpu: &dyn Gpu, index: u32, waiting: &[u64]) -> Result<()> {
-        let pair = &self.pairs[index as usize];
-        let desc = self.desc(gpu, index)?;
-        pair.reset()?;
-        let mut requests = waiting.to_vec();
+    fn complete_as_flushed(&self, gpu: &dyn Gpu, desc: &QueueDesc, mut requests: Vec<u64>) -> Result<()> {
+        self.reset()?;
         if desc.flags & layout::QUEUE_COLLAPSED != 0 {
             // One entry stands for all up to the newest.
             requests.sort_unstable();
@@ -176,10 +179,10 @@ impl Queues {
             let completion = Completion {
                 kind: CqeOpcode::RequestError,
                 opcode: Opcode::Nop,
-                queue_pair: pair.number,
-                index: block_of(&desc, request).wrapping_add(blocks - 1),
+                queue_pair: self.number,
+                index: block_of(desc, request).wrapping_add(blocks - 1),
                 solicited: false,
-                owner: lap_of(&desc, request),
+                owner: lap_of(desc, request),
                 detail: CompletionDetail::Error {
                     syndrome: Syndrome::Flushed,
                     vendor: VENDOR_OVERDUE as u8,
@@ -190,18 +193,47 @@ impl Queues {
             let emitted = completion.emit(&mut entry);
             debug_assert!(emitted.is_ok());
             // What lanes look at first is stored last.
-            let (at, tail) = (entry_of(&desc, request), CQE_BYTES - 8);
+            let (at, tail) = (entry_of(desc, request), CQE_BYTES - 8);
             let written = gpu.write(at, &entry[..tail]);
             let written = written.and_then(|()| gpu.write(at + tail as u64, &entry[tail..]));
             written.doing(|| "completing a request that was given up".to_owned())?;
         }
         Ok(())
     }
+}
 
-    fn desc(&self, gpu: &dyn Gpu, index: u32) -> Result<QueueDesc> {
-        let read = self.table.read(gpu, index.into(), 1);
-        Ok(read.doing(|| "reading the description of a queue pair".to_owned())?[0])
+/// A queue pair of a NIC, for the connection manager.
+pub(super) struct Joining<'a> {
+    nic: &'a dyn Nic,
+    number: u32,
+}
+
+impl<'a> Joining<'a> {
+    pub fn of(pair: &'a Pair) -> Self {
+        Self {
+            nic: &*pair.nic,
+            number: pair.number,
+        }
     }
+}
+
+impl JoinQueue for Joining<'_> {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn modify(&self, attributes: &QueueAttributes) -> std::io::Result<()> {
+        self.nic.modify(self.number, attributes).map_err(std::io::Error::other)
+    }
+
+    fn max_outstanding_reads(&self) -> u8 {
+        u8::try_from(self.nic.capabilities().max_rd_atomic).unwrap_or(u8::MAX)
+    }
+}
+
+/// The phase of a request's record.
+pub(super) fn phase_of(record: &RequestRecord) -> u64 {
+    record.state & ((1 << layout::RECORD_INDEX_SHIFT) - 1)
 }
 
 /// Whether the completion of a request that is posted has come.

@@ -1,0 +1,123 @@
+//! The files of a tier that are open.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Weak},
+};
+
+use crate::{
+    FileError,
+    device::{DeviceSlots, OnDevice},
+    storage::{Look, Storage},
+};
+
+/// A file that is open, whoever uses it.
+pub(crate) struct Opened {
+    /// Distinguishes it in the tier.
+    pub id: u32,
+    pub path: PathBuf,
+    /// Where slots are a device's memory. Before the storage, whose descriptor it uses until it is dropped.
+    pub device: Option<OnDevice>,
+    pub storage: Arc<dyn Storage>,
+    pub writable: bool,
+    /// Bytes when it was opened.
+    pub length: u64,
+    pub identity: (u64, u64),
+}
+
+impl Opened {
+    /// Copies bytes out of slots that were acquired.
+    pub fn copy_out(&self, address: u64, out: &mut [u8]) -> Result<(), FileError> {
+        match &self.device {
+            Some(device) => device.copy_out(address, out).map_err(|source| self.unreached(source)),
+            None => {
+                let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
+                // SAFETY: the piece is acquired, so its memory is a slot's and stays; who writes the same bytes meanwhile by way of a NIC
+                // leaves either content, as for memory that devices share.
+                unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies bytes into slots that were acquired for writing.
+    pub fn copy_in(&self, address: u64, data: &[u8]) -> Result<(), FileError> {
+        match &self.device {
+            Some(device) => device.copy_in(address, data).map_err(|source| self.unreached(source)),
+            None => {
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+                // SAFETY: the piece is acquired for writing, so its memory is a slot's and stays; as in `copy_out`.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    fn unreached(&self, source: std::io::Error) -> FileError {
+        FileError::Device {
+            path: self.path.clone(),
+            source: Arc::new(source),
+        }
+    }
+
+    /// Whether it is as long as it was, and has its name.
+    pub fn check(&self) -> Result<(), FileError> {
+        let look = self.storage.look().map_err(|source| FileError::Sync {
+            path: self.path.clone(),
+            source: Arc::new(source),
+        })?;
+        if look.length < self.length {
+            return Err(FileError::Shrank {
+                path: self.path.clone(),
+                before: self.length,
+                now: look.length,
+            });
+        }
+        match look.deleted {
+            true => Err(FileError::Deleted {
+                path: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The files of a tier that are open.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    files: Vec<Weak<Opened>>,
+    next: u32,
+}
+
+impl OpenFiles {
+    /// The file that is open already under this identity in the same way, else the new one.
+    pub fn enter(
+        &mut self,
+        storage: Arc<dyn Storage>,
+        path: PathBuf,
+        writable: bool,
+        look: Look,
+        device: Option<&Arc<dyn DeviceSlots>>,
+    ) -> std::io::Result<Arc<Opened>> {
+        self.files.retain(|file| file.strong_count() > 0);
+        let same = |file: &Arc<Opened>| {
+            file.identity == look.identity && file.writable == writable && file.length == look.length
+        };
+        if let Some(file) = self.files.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(file);
+        }
+        let device = device.map(|slots| OnDevice::open(slots, &*storage)).transpose()?;
+        let file = Arc::new(Opened {
+            id: self.next,
+            path,
+            storage,
+            device,
+            writable,
+            length: look.length,
+            identity: look.identity,
+        });
+        self.next += 1;
+        self.files.push(Arc::downgrade(&file));
+        Ok(file)
+    }
+}
