@@ -22,84 +22,20 @@ pub struct Cli {
 /// An application.
 #[derive(Debug, Subcommand)]
 pub enum App {
-    /// Breadth-first search.
-    Bfs(Bfs),
     /// PageRank of an undirected graph.
     Pagerank(Pagerank),
-    /// Sums of rows of an embedding table by ids, few of which are popular.
-    Embedding(Embedding),
-}
-
-impl App {
-    /// What it is called.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Bfs(_) => "bfs",
-            Self::Pagerank(_) => "pagerank",
-            Self::Embedding(_) => "embedding",
-        }
-    }
-
-    /// What all of them take.
-    #[cfg_attr(
-        not(feature = "mpi"),
-        expect(dead_code, reason = "only a program with MPI runs anything")
-    )]
-    pub fn common(&self) -> &Common {
-        match self {
-            Self::Bfs(args) => &args.common,
-            Self::Pagerank(args) => &args.common,
-            Self::Embedding(args) => &args.common,
-        }
-    }
-}
-
-/// `gpuvm-mpi bfs`.
-#[derive(Debug, Args)]
-pub struct Bfs {
-    /// The graph: kron:SCALE, urand:SCALE, or a file. The ranks of a host map a .gcsr file together.
-    pub graph: GraphSpec,
-
-    /// The vertex to start at. Without it: the lowest one with neighbours.
-    #[arg(long, value_name = "VERTEX")]
-    pub source: Option<u32>,
-
-    #[command(flatten)]
-    pub common: Common,
 }
 
 /// `gpuvm-mpi pagerank`.
 #[derive(Debug, Args)]
 pub struct Pagerank {
-    /// The graph, as for bfs; undirected.
+    /// The graph, undirected: kron:SCALE, urand:SCALE, or a file. The ranks of a host map a .gcsr file together.
     pub graph: GraphSpec,
 
     /// Iterations.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub iterations: u32,
 
-    #[command(flatten)]
-    pub common: Common,
-}
-
-/// `gpuvm-mpi embedding`.
-#[derive(Debug, Args)]
-pub struct Embedding {
-    /// Rows of the table, of 128 floats each.
-    #[arg(long, value_name = "N", default_value_t = 1 << 16)]
-    pub rows: u64,
-
-    /// Bags of 32 ids, shared out among the ranks.
-    #[arg(long, value_name = "N", default_value_t = 1 << 12)]
-    pub bags: u64,
-
-    #[command(flatten)]
-    pub common: Common,
-}
-
-/// What all applications take.
-#[derive(Debug, Args)]
-pub struct Common {
     /// The GPU of each rank: sim; cuda, which is cuda:N for the N-th rank of a host; cuda:0 for all where the launcher shows each rank one GPU.
     #[arg(long, default_value = "sim", value_parser = parse_gpu)]
     pub gpu: RankGpu,
@@ -132,7 +68,7 @@ pub struct Common {
     #[arg(long, default_value = "fetch")]
     pub placement: Placement,
 
-    /// The seed of generated graphs, tables and ids.
+    /// The seed of generated graphs.
     #[arg(long, value_name = "N", default_value_t = 27_491_095)]
     pub seed: u64,
 

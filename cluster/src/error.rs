@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use gpuvm_workloads::apps::AppError;
 use gpuvm_workloads::graph::GraphError;
 
 /// A rank that cannot go on. The command ends the whole job then.
@@ -64,9 +63,6 @@ pub enum ClusterError {
     /// The graph.
     #[error("the graph cannot be had")]
     Graph(#[from] GraphError),
-    /// An application.
-    #[error(transparent)]
-    App(#[from] AppError),
     /// The virtual memory.
     #[error("{step} failed")]
     Vm {
@@ -77,12 +73,10 @@ pub enum ClusterError {
     },
     /// The ranks' result is not what one rank has.
     #[error(
-        "{what} {place} is {found}, and one rank has {expected}; this is an error of gpuvm: please report it with the command"
+        "the rank of vertex {place} is {found}, and one rank of MPI has {expected}; this is an error of gpuvm: please report it with the command"
     )]
     Differs {
-        /// What the value is.
-        what: &'static str,
-        /// Which.
+        /// The vertex.
         place: usize,
         /// What the ranks have.
         found: String,

@@ -4,15 +4,15 @@
 //! nodes ([`shared`]). What they make is partitioned: each rank writes its own part ([`Partitioned`]). Barriers, reductions and exchanges
 //! are MPI's, behind the trait [`Ranks`], which [`Alone`] answers for one rank without MPI.
 //!
-//! [`apps`] has breadth-first search, PageRank and an embedding gather in this form, of the kernels that `gpuvm run` has. [`watch`] ends the
-//! job of a rank that dies or falls silent, with an error that names it.
+//! [`pagerank`](pagerank()) is in this form, of the kernel that `gpuvm run` has. [`watch`] ends the job of a rank that dies or falls silent, with an
+//! error that names it.
 //!
 //! The feature `mpi` brings the binding to MPI (`Mpi`), which needs `mpicc` to build. Nothing else here does.
 
-pub mod apps;
 mod error;
 #[cfg(feature = "mpi")]
 mod mpi_ranks;
+mod pagerank;
 mod partitioned;
 mod ranks;
 pub mod shared;
@@ -21,5 +21,6 @@ pub mod watch;
 pub use error::ClusterError;
 #[cfg(feature = "mpi")]
 pub use mpi_ranks::Mpi;
+pub use pagerank::{Ran, compare, pagerank};
 pub use partitioned::Partitioned;
 pub use ranks::{Alone, Place, Ranks};

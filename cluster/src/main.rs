@@ -42,12 +42,11 @@ fn start(cli: &Cli) -> ExitCode {
 }
 
 #[cfg(not(feature = "mpi"))]
-fn start(cli: &Cli) -> ExitCode {
+fn start(_: &Cli) -> ExitCode {
     if is_first() {
         eprintln!(
-            "error: gpuvm-mpi {} needs MPI, and this program was built without it; install OpenMPI or MPICH (Debian: openmpi-bin libopenmpi-dev) \
-             and build it with: cargo build --release -p gpuvm-cluster --features mpi",
-            cli.app.name()
+            "error: gpuvm-mpi needs MPI, and this program was built without it; install OpenMPI or MPICH (Debian: openmpi-bin libopenmpi-dev) \
+             and build it with: cargo build --release -p gpuvm-cluster --features mpi"
         );
     }
     ExitCode::from(WRONG_OPTIONS)

@@ -9,7 +9,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 use mpi::{Count, Threading};
 
-use crate::ranks::{check_count, check_parts};
+use crate::ranks::check_parts;
 use crate::{ClusterError, Place, Ranks};
 
 /// The ranks that `mpirun` or `srun` started; one where nobody did. MPI ends with it: all ranks drop it. Only the thread that made it uses
@@ -88,14 +88,6 @@ impl Ranks for Mpi {
         let places: Vec<Count> = parts.iter().map(|part| part.start as Count).collect();
         let mut into = PartitionMut::new(all, counts, places);
         self.world.all_gather_varcount_into(own, &mut into);
-        Ok(())
-    }
-
-    fn union(&self, what: &str, words: &mut [u32]) -> Result<(), ClusterError> {
-        check_count(what, words.len())?;
-        let own = words.to_vec();
-        self.world
-            .all_reduce_into(&own[..], words, SystemOperation::bitwise_or());
         Ok(())
     }
 

@@ -69,51 +69,20 @@ impl<T: Pod> Partitioned<T> {
     pub fn gather(&self, ranks: &dyn Ranks) -> Result<Vec<T>, ClusterError> {
         let own = self.own()?;
         let mut all = vec![T::zeroed(); self.parts.last().map_or(0, |part| part.end)];
-        gather_of(ranks, &self.name, &own, &self.parts, &mut all)?;
+        let words = size_of::<T>() / 4;
+        let in_words = |part: &Range<usize>| part.start * words..part.end * words;
+        let parts: Vec<_> = self.parts.iter().map(in_words).collect();
+        let odd = |error| ClusterError::Parts {
+            what: self.name.clone(),
+            reason: format!("elements of {} bytes are no words: {error}", size_of::<T>()),
+        };
+        let own = bytemuck::try_cast_slice(&own).map_err(odd)?;
+        ranks.gather(
+            &self.name,
+            own,
+            &parts,
+            bytemuck::try_cast_slice_mut(&mut all).map_err(odd)?,
+        )?;
         Ok(all)
-    }
-}
-
-/// [`Ranks::gather`] of elements of several words.
-///
-/// # Errors
-/// [`ClusterError::Parts`] and [`ClusterError::TooMany`].
-pub(crate) fn gather_of<T: Pod>(
-    ranks: &dyn Ranks,
-    what: &str,
-    own: &[T],
-    parts: &[Range<usize>],
-    all: &mut [T],
-) -> Result<(), ClusterError> {
-    let words = size_of::<T>() / 4;
-    let in_words = |part: &Range<usize>| part.start * words..part.end * words;
-    let parts: Vec<_> = parts.iter().map(in_words).collect();
-    let odd = |error| ClusterError::Parts {
-        what: what.to_owned(),
-        reason: format!("elements of {} bytes are no words: {error}", size_of::<T>()),
-    };
-    let own = bytemuck::try_cast_slice(own).map_err(odd)?;
-    ranks.gather(what, own, &parts, bytemuck::try_cast_slice_mut(all).map_err(odd)?)
-}
-
-/// So many elements in so many parts, about alike.
-pub(crate) fn even_parts(elements: usize, count: usize) -> Vec<Range<usize>> {
-    let cut = |part: usize| (elements as u128 * part as u128 / count.max(1) as u128) as usize;
-    (0..count).map(|part| cut(part)..cut(part + 1)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn even_parts_have_each_element_once() {
-        for (elements, count) in [(0, 3), (1, 4), (10, 1), (10, 3), (usize::MAX, 7)] {
-            let parts = even_parts(elements, count);
-            assert_eq!((parts[0].start, parts[count - 1].end), (0, elements));
-            assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
-            let shortest = parts.iter().map(Range::len).min().unwrap();
-            assert!(parts.iter().all(|part| part.len() <= shortest + 1));
-        }
     }
 }

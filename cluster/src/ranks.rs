@@ -35,12 +35,6 @@ pub trait Ranks {
     /// [`ClusterError::Parts`] and [`ClusterError::TooMany`], before anything is sent. All ranks give the same parts, so all fail.
     fn gather(&self, what: &str, own: &[u32], parts: &[Range<usize>], all: &mut [u32]) -> Result<(), ClusterError>;
 
-    /// Sets the bits that any rank has set.
-    ///
-    /// # Errors
-    /// [`ClusterError::TooMany`].
-    fn union(&self, what: &str, words: &mut [u32]) -> Result<(), ClusterError>;
-
     /// The sum of all ranks' numbers.
     fn sum(&self, number: u64) -> u64;
 
@@ -75,10 +69,6 @@ impl Ranks for Alone {
     fn gather(&self, what: &str, own: &[u32], parts: &[Range<usize>], all: &mut [u32]) -> Result<(), ClusterError> {
         check_parts(what, self.place(), own.len(), parts, all.len())?;
         all.copy_from_slice(own);
-        Ok(())
-    }
-
-    fn union(&self, _what: &str, _words: &mut [u32]) -> Result<(), ClusterError> {
         Ok(())
     }
 
@@ -142,7 +132,7 @@ pub fn check_parts(
 ///
 /// # Errors
 /// [`ClusterError::TooMany`].
-pub fn check_count(what: &str, elements: usize) -> Result<(), ClusterError> {
+fn check_count(what: &str, elements: usize) -> Result<(), ClusterError> {
     match i32::try_from(elements) {
         Ok(_) => Ok(()),
         Err(_) => Err(ClusterError::TooMany {

@@ -1,22 +1,18 @@
 //! One rank's run.
 
-use std::fmt::{self, Debug};
+use std::fmt;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytemuck::Pod;
 use gpuvm::{Gpu, MemoryNodes, Mlx5, Rdma, Rxe, SimulatedGpu, Transport, Vm};
-use gpuvm_cluster::apps::{self, Ran, Table};
 use gpuvm_cluster::watch::Watch;
-use gpuvm_cluster::{Alone, ClusterError, Mpi, Ranks, shared};
-use gpuvm_workloads::apps::EmbeddingShape;
-use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions};
+use gpuvm_cluster::{Alone, ClusterError, Mpi, Ranks, compare, pagerank, shared};
+use gpuvm_workloads::graph::{Direction, LoadOptions};
 use serde::Serialize;
 
-use crate::args::{App, Cli, Common, RankGpu};
+use crate::args::{App, Cli, Pagerank, RankGpu};
 
 /// The exit status of a rank that failed, and of all others then.
 const FAILED: u8 = 1;
@@ -27,7 +23,7 @@ const PANICKED: u8 = 101;
 #[derive(Debug, Serialize)]
 struct Report {
     app: &'static str,
-    /// The graph, or the table, in words.
+    /// The graph and the iterations, in words.
     input: String,
     ranks: usize,
     /// Rank 0's GPU.
@@ -73,6 +69,7 @@ impl fmt::Display for Report {
 
 /// Starts MPI, and runs this rank's part.
 pub fn start(cli: &Cli) -> ExitCode {
+    let App::Pagerank(options) = &cli.app;
     let mpi = match Mpi::start() {
         Ok(mpi) => mpi,
         Err(error) => {
@@ -83,7 +80,7 @@ pub fn start(cli: &Cli) -> ExitCode {
     let place = mpi.place();
     let (rank, size) = (place.rank, place.size);
     // MPI's own end waits for the other ranks, which wait for this one: a panic must not come there.
-    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli.app, &mpi)));
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(options, &mpi)));
     match ran {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
@@ -122,12 +119,11 @@ fn end() -> ! {
     unsafe { libc::_exit(FAILED.into()) }
 }
 
-fn run(app: &App, ranks: &Mpi) -> Result<(), ClusterError> {
-    let common = app.common();
+fn run(options: &Pagerank, ranks: &Mpi) -> Result<(), ClusterError> {
     let watch = Watch::start(
         ranks,
-        common.watch_host.as_deref(),
-        Duration::from_secs(common.silence),
+        options.watch_host.as_deref(),
+        Duration::from_secs(options.silence),
         |loss| {
             if loss.is_first_to_know {
                 tell(&loss.to_string());
@@ -135,74 +131,58 @@ fn run(app: &App, ranks: &Mpi) -> Result<(), ClusterError> {
         },
         || end(),
     )?;
-    let vm = common.vm(ranks)?;
-    match app {
-        App::Bfs(args) => {
-            let graph = load(ranks, &args.graph, common)?;
-            let source = match args.source {
-                Some(source) => source,
-                None => graph.csr().first_connected().unwrap_or(0),
-            };
-            let input = in_words(&args.graph, &graph);
-            let run = |vm: &Vm, ranks: &dyn Ranks| apps::bfs(vm, ranks, graph.csr(), source, common.placement);
-            finish(app, &vm, ranks, input, "the distance of vertex", run)
-        }
-        App::Pagerank(args) => {
-            let graph = load(ranks, &args.graph, common)?;
-            if graph.direction() == Direction::Directed {
-                let what = format!(
-                    "{} is directed, and pagerank takes undirected graphs: gpuvm convert --undirected",
-                    args.graph
-                );
-                return Err(ClusterError::Options(what));
-            }
-            let input = format!("{}, {} iterations", in_words(&args.graph, &graph), args.iterations);
-            let run =
-                |vm: &Vm, ranks: &dyn Ranks| apps::pagerank(vm, ranks, graph.csr(), args.iterations, common.placement);
-            finish(app, &vm, ranks, input, "the rank of vertex", run)
-        }
-        App::Embedding(args) => {
-            let shape = EmbeddingShape::of_rows(args.rows, args.bags);
-            let input = format!("{} rows of 128 floats, {} bags of 32", args.rows, args.bags);
-            let table = Table::new(&vm, ranks, shape, common.placement)?;
-            let run = |vm: &Vm, ranks: &dyn Ranks| apps::embedding(vm, ranks, &table, common.seed, common.placement);
-            finish(app, &vm, ranks, input, "quad of sums", run)
-        }
-    }?;
+    let vm = options.vm(ranks)?;
+    if let Some(report) = report(options, &vm, ranks)? {
+        let text = match options.json {
+            true => serde_json::to_string(&report).unwrap_or_default(),
+            false => report.to_string(),
+        };
+        // A reader that has gone wants nothing more.
+        let _ = std::io::stdout().lock().write_all(format!("{text}\n").as_bytes());
+    }
     ranks.barrier();
     watch.finish();
     Ok(())
 }
 
-/// Runs on all ranks, compares where that is asked for, and reports.
-fn finish<T: Pod + Debug>(
-    app: &App,
-    vm: &Vm,
-    ranks: &Mpi,
-    input: String,
-    what: &'static str,
-    run: impl Fn(&Vm, &dyn Ranks) -> Result<Ran<T>, ClusterError>,
-) -> Result<(), ClusterError> {
-    let common = app.common();
-    let counted = |vm: &Vm| vm.stats().map(|stats| stats.faults).map_err(of_stats);
-    let before = counted(vm)?;
-    let ran = run(vm, ranks)?;
-    let faults = ranks.sum(counted(vm)? - before);
+/// Runs on all ranks, and compares where that is asked for. Rank 0 has the report.
+fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, ClusterError> {
+    let load = LoadOptions {
+        seed: options.seed,
+        ..LoadOptions::default()
+    };
+    let graph = shared::graph(ranks, &options.graph, &load)?;
+    let (spec, csr, iterations) = (&options.graph, graph.csr(), options.iterations);
+    if graph.direction() == Direction::Directed {
+        let what = format!("{spec} is directed, and pagerank takes undirected graphs: gpuvm convert --undirected");
+        return Err(ClusterError::Options(what));
+    }
+    let run = |ranks: &dyn Ranks| pagerank(vm, ranks, csr, iterations, options.placement);
+    let counted = || match vm.stats() {
+        Ok(stats) => Ok(stats.faults),
+        Err(source) => Err(ClusterError::Vm {
+            step: "reading the counters",
+            source,
+        }),
+    };
+    let before = counted()?;
+    let ran = run(ranks)?;
+    let faults = ranks.sum(counted()? - before);
     let set_up_seconds = ranks.most(ran.set_up.as_secs_f64());
     let seconds = ranks.most(ran.elapsed.as_secs_f64());
-    let values = ran.gather(ranks)?;
+    let values = ran.values.gather(ranks)?;
     if ranks.place().rank != 0 {
-        return Ok(());
+        return Ok(None);
     }
     let mut checked = 0;
-    if common.check {
-        let alone = run(vm, &Alone)?.gather(&Alone)?;
-        apps::compare(what, &values, &alone)?;
+    if options.check {
+        compare(&values, &run(&Alone)?.values.gather(&Alone)?)?;
         checked = values.len() as u64;
     }
-    let report = Report {
-        app: app.name(),
-        input,
+    let (vertices, edges) = (csr.vertices(), csr.edges());
+    Ok(Some(Report {
+        app: "pagerank",
+        input: format!("{spec}, {vertices} vertices, {edges} edges, {iterations} iterations"),
         ranks: ranks.place().size,
         gpu: vm.gpu_name(),
         transport: vm.transport().to_string(),
@@ -212,38 +192,10 @@ fn finish<T: Pod + Debug>(
         faults,
         result: format!("{:08x}", crc32c::crc32c(bytemuck::cast_slice(&values))),
         checked,
-    };
-    let text = match common.json {
-        true => serde_json::to_string(&report).unwrap_or_default(),
-        false => report.to_string(),
-    };
-    // A reader that has gone wants nothing more.
-    let _ = std::io::stdout().lock().write_all(format!("{text}\n").as_bytes());
-    Ok(())
+    }))
 }
 
-fn of_stats(source: gpuvm::Error) -> ClusterError {
-    let step = "reading the counters";
-    ClusterError::Vm { step, source }
-}
-
-fn load(ranks: &dyn Ranks, spec: &GraphSpec, common: &Common) -> Result<Arc<Graph>, ClusterError> {
-    let options = LoadOptions {
-        seed: common.seed,
-        ..LoadOptions::default()
-    };
-    Ok(Arc::new(shared::graph(ranks, spec, &options)?))
-}
-
-fn in_words(spec: &GraphSpec, graph: &Graph) -> String {
-    format!(
-        "{spec}, {} vertices, {} edges",
-        graph.csr().vertices(),
-        graph.csr().edges()
-    )
-}
-
-impl Common {
+impl Pagerank {
     /// This rank's virtual memory.
     fn vm(&self, ranks: &dyn Ranks) -> Result<Vm, ClusterError> {
         let place = ranks.place();

@@ -113,6 +113,43 @@ fn a_file_that_shrinks_or_goes_away_is_told_of() {
     assert!(failure(file.sync()).contains("was deleted"));
 }
 
+/// Lengths that are no multiple of anything: a block that came in part lends its bytes to none behind it.
+#[test]
+fn of_a_file_that_shrank_no_block_is_read_that_is_gone() {
+    for engine in [Engine::Auto, Engine::Threads, Engine::Polled(7)] {
+        for (length, cut) in [
+            (9_426, 6_096),
+            (9_426, 4_096),
+            (9_426, 4_097),
+            (20_481, 12_289),
+            (20_500, 16_400),
+            (12_300, 1),
+        ] {
+            let (_folder, path) = file_of(length);
+            let tier = tier(64, engine);
+            let file = tier.open(&path, false).unwrap();
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_len(cut as u64))
+                .unwrap();
+            let told = failure(file.read(0, &mut vec![0; length]));
+            assert!(told.contains("shorter"), "{length} to {cut}: {told}");
+            for first in (0..length).step_by(BLOCK as usize) {
+                let mut block = vec![0; (length - first).min(BLOCK as usize)];
+                let end = first + block.len();
+                match file.read(first as u64, &mut block) {
+                    Ok(()) => assert!(
+                        end <= cut && block == pattern(length)[first..end],
+                        "{length} to {cut}: {first}"
+                    ),
+                    Err(error) => assert!(end > cut, "{length} to {cut}: {first}: {error}"),
+                }
+            }
+        }
+    }
+}
+
 fn on_disk(slots: u64, blocks: u64, engine: Engine) -> (Arc<Disk>, Tier, File) {
     let disk = Disk::new(blocks * BLOCK);
     let tier = tier(slots, engine);

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 pub use libraries::loadable;
 pub use machine::Machine;
-pub use pci::{BadPciAddress, LinkSpeed, PciAddress, PciDevice, PciDistance, PciMeeting};
+use pci::PciDistance;
+pub use pci::{BadPciAddress, PciAddress};
 pub use port::{Gid, GidKind, LinkLayer, PortState, RdmaPort};
 
 /// Bytes that RoCE puts around a packet's payload, rounded up as `rdma_rxe` does.
@@ -44,7 +45,7 @@ impl Machine {
     }
 
     /// The RDMA devices behind PCIe, the nearest to the PCI device `from` first; those of unknown distance last.
-    pub fn nics_by_distance(&self, from: PciAddress) -> Vec<(RdmaDevice, Option<PciDistance>)> {
+    fn nics_by_distance(&self, from: PciAddress) -> Vec<(RdmaDevice, Option<PciDistance>)> {
         let devices = self.rdma_devices().into_iter();
         let mut near: Vec<_> = devices
             .filter_map(|device| Some((device.pci?, device)))
@@ -87,11 +88,9 @@ impl Machine {
             firmware: words("fw_ver"),
             board: words("board_id"),
             model: words("hca_type"),
-            node_guid: words("node_guid").and_then(|text| u64::from_str_radix(&text.replace(':', ""), 16).ok()),
             ports: self.read_ports(&folder, interface.as_deref()),
             uverbs: self.uverbs_of(&name),
             pci,
-            numa_node: pci.and_then(|address| self.numa_node(address)),
             interface,
             kind,
             name,
@@ -132,16 +131,12 @@ pub struct RdmaDevice {
     pub board: Option<String>,
     /// The chip, such as `MT4129`.
     pub model: Option<String>,
-    /// What names the device in a fabric.
-    pub node_guid: Option<u64>,
     /// Its ports, by number.
     pub ports: Vec<RdmaPort>,
     /// `/dev/infiniband/uverbsN`; `None` where `ib_uverbs` is not loaded.
     pub uverbs: Option<PathBuf>,
     /// Where it is on PCIe; `None` for SoftRoCE.
     pub pci: Option<PciAddress>,
-    /// The NUMA node that it is attached to, where the firmware tells.
-    pub numa_node: Option<u32>,
     /// The network interface that it belongs to, or lies over.
     pub interface: Option<String>,
 }

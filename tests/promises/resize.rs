@@ -49,7 +49,7 @@ fn length(vm: &Vm) -> u64 {
 }
 
 fn resize(vm: &Vm, units: u64) -> Resized {
-    let resized = vm.resize_frames_within(units * unit(vm), scaled(Duration::from_secs(5)));
+    let resized = vm.resize_frames_within(units * unit(vm), scaled(Duration::from_secs(60)));
     resized.unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }
 

@@ -4,7 +4,7 @@
 //! lists (plain or gzip) and the GAP benchmark's serialized graphs, `.gcsr` files that are mapped, the GAP benchmark's Kronecker and
 //! uniform generators, and a breadth-first search on the CPU that every paged result is compared with. [`bfs`] is the same search on the GPU, over a paged graph.
 //!
-//! [`table`] holds taxi trips as columns, and five queries over them. [`vectors`] holds vectors, their exact nearest neighbours,
+//! [`input`] holds what their readers have in common. [`table`] holds taxi trips as columns, and five queries over them. [`vectors`] holds vectors, their exact nearest neighbours,
 //! and a graph by which near ones are found.
 //!
 //! [`gps`] holds applications whose GPUs exchange what they make, over broadcast arrays and in the ways that they are compared with.
@@ -24,6 +24,7 @@ pub mod apps;
 pub mod bfs;
 pub mod gps;
 pub mod graph;
+pub mod input;
 mod random;
 pub mod table;
 pub mod take;

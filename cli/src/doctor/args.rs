@@ -25,8 +25,8 @@ pub struct DoctorArgs {
     #[arg(long, requires = "selftest", value_name = "GPU")]
     pub gpu: Option<Gpu>,
 
-    /// What moves the pages in the self-test: direct, soft, rxe, mlx5, or auto. Without it: mlx5 where a ConnectX has a port
-    /// that is up; else auto, and the steps that take a NIC are not run.
+    /// What moves the pages in the self-test: direct, soft, rxe, mlx5, or auto, which is what a `Vm` takes by itself. A
+    /// ConnectX is tested with mlx5 alone.
     #[arg(long, requires = "selftest", value_name = "TRANSPORT")]
     pub transport: Option<Transport>,
 

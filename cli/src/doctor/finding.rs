@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::doctor::view::View;
+
 /// How it stands with what was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -32,19 +34,51 @@ impl FindingState {
     }
 }
 
-/// One check's result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
+/// One thing to look at.
+pub struct Check {
     /// A name for scripts, which does not change.
     pub id: &'static str,
-    /// What was looked at.
+    /// What is looked at.
     pub title: &'static str,
-    /// How it stands.
-    pub state: FindingState,
-    /// What was found.
-    pub found: String,
     /// Why it matters.
     pub why: &'static str,
+    /// Looks.
+    pub look: fn(&View) -> Found,
+}
+
+impl Check {
+    /// Looks at that machine.
+    pub fn finding(&self, view: &View) -> Finding {
+        Finding {
+            id: self.id,
+            title: self.title,
+            why: self.why,
+            result: (self.look)(view),
+        }
+    }
+}
+
+/// One check's result, with its name.
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    /// See [`Check::id`].
+    pub id: &'static str,
+    /// See [`Check::title`].
+    pub title: &'static str,
+    /// See [`Check::why`].
+    pub why: &'static str,
+    /// The result.
+    #[serde(flatten)]
+    pub result: Found,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// How it stands.
+    pub state: FindingState,
+    /// What was found, in words.
+    pub found: String,
     /// The command, or the step, that mends it.
     pub mend: Option<String>,
     /// What was found, for scripts, where there is more than a sentence.
@@ -52,38 +86,7 @@ pub struct Finding {
     pub details: Value,
 }
 
-/// What a check looks at, before its result.
-#[derive(Clone, Copy, Debug)]
-pub struct Check {
-    /// See [`Finding::id`].
-    pub id: &'static str,
-    /// See [`Finding::title`].
-    pub title: &'static str,
-    /// See [`Finding::why`].
-    pub why: &'static str,
-}
-
-impl Check {
-    /// The result without a mend.
-    pub fn is(self, state: FindingState, found: impl Into<String>) -> Finding {
-        Finding {
-            id: self.id,
-            title: self.title,
-            state,
-            found: found.into(),
-            why: self.why,
-            mend: None,
-            details: Value::Null,
-        }
-    }
-
-    /// Nothing depends on it, and why not.
-    pub fn unneeded(self, reason: &str) -> Finding {
-        self.is(FindingState::Unneeded, reason)
-    }
-}
-
-impl Finding {
+impl Found {
     /// With what mends it.
     pub fn mend(mut self, command: impl Into<String>) -> Self {
         self.mend = Some(command.into());
@@ -91,8 +94,43 @@ impl Finding {
     }
 
     /// With what scripts want to know.
-    pub fn details(mut self, details: Value) -> Self {
-        self.details = details;
+    pub fn details(mut self, details: impl Into<Value>) -> Self {
+        self.details = details.into();
         self
     }
+}
+
+/// A result without a mend.
+pub fn found(state: FindingState, found: impl Into<String>) -> Found {
+    Found {
+        state,
+        found: found.into(),
+        mend: None,
+        details: Value::Null,
+    }
+}
+
+/// See [`FindingState::Ok`].
+pub fn ok(text: impl Into<String>) -> Found {
+    found(FindingState::Ok, text)
+}
+
+/// See [`FindingState::Limited`].
+pub fn limited(text: impl Into<String>) -> Found {
+    found(FindingState::Limited, text)
+}
+
+/// See [`FindingState::Missing`].
+pub fn missing(text: impl Into<String>) -> Found {
+    found(FindingState::Missing, text)
+}
+
+/// See [`FindingState::Unknown`].
+pub fn unknown(text: impl Into<String>) -> Found {
+    found(FindingState::Unknown, text)
+}
+
+/// See [`FindingState::Unneeded`].
+pub fn unneeded(text: impl Into<String>) -> Found {
+    found(FindingState::Unneeded, text)
 }

@@ -1,7 +1,7 @@
 //! `gpuvm doctor`: what this machine has, what is missing, what mends it, and a self-test.
 
 pub mod args;
-mod files;
+mod checks;
 mod finding;
 mod gpu;
 mod modes;

@@ -1,48 +1,22 @@
-//! Which modes a machine can run, which one a `Vm` would choose by itself, and what each costs. Data in, data out.
+//! Which modes a machine can run, which one a `Vm` would choose by itself, and what each costs.
 
 use gpuvm::TransportKind;
+use gpuvm_nic::devices::RdmaDevice;
 use serde::Serialize;
 
-/// Where frames would be registered with a NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
-    /// In GPU memory, as a dma-buf.
-    DmaBuf,
-    /// In GPU memory, by nvidia-peermem.
-    Peermem,
-    /// In pinned host memory.
-    Host,
-}
+use crate::doctor::rdma;
+use crate::doctor::view::View;
 
-/// A ConnectX and what is known of the way between it and the GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectX {
-    /// The devices that a `Vm` takes: all that are nearest to the GPU.
-    pub devices: Vec<String>,
-    /// What keeps it from being used: no link, no libraries.
-    pub missing: Vec<String>,
-    /// Where frames would lie.
-    pub frames: Frames,
-    /// Why the GPU may not ring the doorbell by itself.
-    pub doorbell_obstacle: Option<String>,
-    /// Whether its way to the GPU goes through the processor.
-    pub far: bool,
-}
-
-/// What the decision needs to know.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// The NVIDIA GPU that a `Vm` would open.
-    pub nvidia: Option<String>,
-    /// Whether its kernels can be compiled.
-    pub nvrtc: bool,
-    /// Whether those of the simulated GPU can.
-    pub compiler: bool,
-    /// The ConnectX nearest to the GPU.
-    pub connectx: Option<ConnectX>,
-    /// A SoftRoCE device that is up.
-    pub rxe: Option<String>,
-}
+/// What there is: whether kernels run on an NVIDIA GPU, and what moves the pages. The simulated GPU's copies by warps are
+/// for tests; the rings of `rdma_rxe` are out of an NVIDIA GPU's reach.
+const MODES: [(bool, TransportKind); 6] = [
+    (true, TransportKind::Mlx5),
+    (true, TransportKind::Direct),
+    (true, TransportKind::Soft),
+    (false, TransportKind::Mlx5),
+    (false, TransportKind::Soft),
+    (false, TransportKind::Rxe),
+];
 
 /// One way to run kernels over paged data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -62,164 +36,136 @@ pub struct Mode {
     /// What it lacks.
     pub missing: Vec<String>,
     /// What it costs.
-    pub costs: Vec<String>,
+    pub costs: Vec<&'static str>,
 }
 
-/// What the machine can do, as an exit status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// At least one mode runs kernels on hardware.
-    Hardware,
-    /// Only the simulated GPU runs them.
-    Simulation,
-    /// Nothing does.
-    Nothing,
-}
-
-impl Verdict {
-    /// The exit status; 1 is an error of the command's own, 2 a wrong option.
-    pub fn exit_status(self) -> u8 {
-        match self {
-            Self::Hardware => 0,
-            Self::Simulation => 3,
-            Self::Nothing => 4,
-        }
-    }
-
-    /// In words.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Hardware => "kernels run on hardware here",
-            Self::Simulation => "kernels run on the simulated GPU only",
-            Self::Nothing => "no kernel runs here",
-        }
-    }
-}
-
-/// What those modes come to.
-pub fn verdict(modes: &[Mode]) -> Verdict {
-    let works = |mode: &&Mode| mode.works;
-    match modes.iter().filter(works).map(|mode| mode.hardware).max() {
-        Some(true) => Verdict::Hardware,
-        Some(false) => Verdict::Simulation,
-        None => Verdict::Nothing,
+/// What those modes come to, as an exit status and in words. Status 1 is an error of the command's own, 2 a wrong option.
+pub fn verdict(modes: &[Mode]) -> (u8, &'static str) {
+    let works = modes.iter().filter(|mode| mode.works);
+    match works.map(|mode| mode.hardware).max() {
+        Some(true) => (0, "kernels run on hardware here"),
+        Some(false) => (3, "kernels run on the simulated GPU only"),
+        None => (4, "no kernel runs here"),
     }
 }
 
 /// All modes, the chosen one first, then those that work.
-pub fn decide(facts: &Facts) -> Vec<Mode> {
-    let mut modes = Vec::new();
-    for nvidia in [true, false] {
-        for transport in [
-            TransportKind::Mlx5,
-            TransportKind::Direct,
-            TransportKind::Soft,
-            TransportKind::Rxe,
-        ] {
-            // The simulated GPU's copies by warps are for tests; the driver's rings are out of an NVIDIA GPU's reach.
-            let there = match transport {
-                TransportKind::Direct => nvidia,
-                TransportKind::Rxe => !nvidia,
-                _ => true,
-            };
-            if there {
-                modes.push(mode(facts, nvidia, transport));
-            }
-        }
-    }
+pub fn decide(view: &View) -> Vec<Mode> {
+    let mut modes = MODES.map(|(nvidia, transport)| mode(view, nvidia, transport));
     modes.sort_by_key(|mode| (!mode.chosen, !mode.works));
-    modes
+    modes.into()
 }
 
-fn mode(facts: &Facts, nvidia: bool, transport: TransportKind) -> Mode {
-    let mut missing = Vec::new();
-    if nvidia {
-        if facts.nvidia.is_none() {
-            missing.push("an NVIDIA GPU that can be used".to_owned());
-        }
-        if !facts.nvrtc {
-            missing.push("NVRTC, which compiles its kernels".to_owned());
-        }
-    } else if !facts.compiler {
-        missing.push("a C++ compiler, which compiles its kernels".to_owned());
-    }
-    match (transport, &facts.connectx) {
-        (TransportKind::Mlx5, None) => missing.push("a ConnectX NIC".to_owned()),
-        (TransportKind::Mlx5, Some(nic)) => missing.extend(nic.missing.iter().cloned()),
-        (TransportKind::Rxe, _) if facts.rxe.is_none() => missing.push("a SoftRoCE device that is up".to_owned()),
-        _ => {}
-    }
-    let gpu = if nvidia { "nvidia" } else { "simulated" };
-    let device = match (transport, &facts.connectx, &facts.rxe) {
-        (TransportKind::Mlx5, Some(nic), _) => nic
-            .devices
-            .iter()
-            .map(|name| format!(" --rdma-device {name}"))
-            .collect(),
-        (TransportKind::Rxe, _, Some(device)) => format!(" --rdma-device {device}"),
-        _ => String::new(),
-    };
+fn mode(view: &View, nvidia: bool, transport: TransportKind) -> Mode {
+    let devices = devices(view, transport);
     let gpu_option = if nvidia { "cuda:0" } else { "sim" };
+    let named: String = devices
+        .iter()
+        .map(|device| format!(" --rdma-device {}", device.name))
+        .collect();
+    let missing = missing(view, nvidia, transport, &devices);
     Mode {
-        gpu,
+        gpu: if nvidia { "nvidia" } else { "simulated" },
         transport: transport.name(),
-        options: format!("--gpu {gpu_option} --transport {transport}{device}"),
+        options: format!("--gpu {gpu_option} --transport {transport}{named}"),
         works: missing.is_empty(),
         hardware: nvidia,
         // A GPU that opens is taken, whatever else is missing.
-        chosen: nvidia == facts.nvidia.is_some() && transport == TransportKind::of_gpu(nvidia),
+        chosen: nvidia == view.usable_gpu().is_some() && transport == TransportKind::of_gpu(nvidia),
         missing,
-        costs: costs(facts, nvidia, transport),
+        costs: costs(view, nvidia, transport),
     }
 }
 
-fn costs(facts: &Facts, nvidia: bool, transport: TransportKind) -> Vec<String> {
-    let mut costs: Vec<String> = Vec::new();
-    let mut say = |cost: &str| costs.push(cost.to_owned());
+/// The devices that a `Vm` would take: all ConnectX devices that are nearest to the GPU, or one of SoftRoCE. Where no
+/// ConnectX is up, one that is there, for what is wrong with it.
+fn devices(view: &View, transport: TransportKind) -> Vec<RdmaDevice> {
     match transport {
         TransportKind::Mlx5 => {
-            say(
-                "loopback: a page of this host's memory crosses PCIe twice, up to the NIC and down to the GPU; \
-                 one of a memory node crosses it once",
-            );
-            // The simulated GPU's memory is this process's own.
-            if let Some(nic) = facts.connectx.as_ref().filter(|_| nvidia) {
-                match nic.frames {
-                    Frames::DmaBuf => say("frames in GPU memory, registered as dma-buf"),
-                    Frames::Peermem => say("frames in GPU memory, registered by nvidia-peermem"),
-                    Frames::Host => say(
-                        "frames in pinned host memory, since neither dma-buf nor nvidia-peermem serves: every access \
-                         of a kernel crosses PCIe",
-                    ),
-                }
-                if let Some(obstacle) = &nic.doorbell_obstacle {
-                    say(&format!(
-                        "a doorbell proxy, one host thread, may have to ring, which adds its latency to each fault: {obstacle}"
-                    ));
-                }
-                if nic.far {
-                    say("NIC and GPU meet in the processor, not in a switch: lower bandwidth");
-                }
+            let opened = view.probed.gpus.as_ref().ok().and_then(|gpus| gpus.first()?.pci);
+            let gpu = opened.or(view.gpus.first().copied());
+            let near = gpu.map(|gpu| view.machine.nearest_connectx(gpu)).unwrap_or_default();
+            let up = view.connectx().find(|device| device.active_port().is_some());
+            match near.is_empty() {
+                true => up.or(view.connectx().next()).cloned().into_iter().collect(),
+                false => near,
             }
         }
-        TransportKind::Direct => {
-            say(
-                "the faulting warp copies its page over PCIe itself: each byte crosses once, and the warp computes nothing meanwhile",
-            );
-            say("this host's memory, or a neighbour GPU's: no memory nodes");
-        }
-        TransportKind::Soft if nvidia => {
-            say(
-                "a host thread executes the requests and the GPU's copy engines move the bytes: a processor is on each fault's way",
-            );
-        }
         TransportKind::Rxe => {
-            say("every doorbell is a system call of a proxy thread, and the kernel copies each byte through packets");
+            let mut ready = view.softroce().filter(|device| rdma::is_ready(view, device));
+            ready.next().cloned().into_iter().collect()
         }
-        _ => say("a host thread copies the pages within this process"),
+        _ => Vec::new(),
     }
+}
+
+fn missing(view: &View, nvidia: bool, transport: TransportKind, devices: &[RdmaDevice]) -> Vec<String> {
+    let mut needs: Vec<(bool, &str)> = match nvidia {
+        true => vec![
+            (view.usable_gpu().is_some(), "an NVIDIA GPU that can be used"),
+            (view.probed.nvrtc.is_ok(), "NVRTC, which compiles its kernels"),
+        ],
+        false => vec![(
+            view.probed.compiler.is_ok(),
+            "a C++ compiler, which compiles its kernels",
+        )],
+    };
+    let mut closed = Vec::new();
+    match transport {
+        TransportKind::Mlx5 => {
+            needs.push((!devices.is_empty(), "a ConnectX NIC"));
+            needs.extend(["libibverbs.so.1", "libmlx5.so.1"].map(|library| (view.has_library(library), library)));
+            closed.extend(devices.iter().filter(|device| !rdma::is_ready(view, device)));
+        }
+        TransportKind::Rxe => needs.push((!devices.is_empty(), "a SoftRoCE device that is up")),
+        _ => {}
+    }
+    let missing = needs
+        .into_iter()
+        .filter(|(met, _)| !met)
+        .map(|(_, what)| what.to_owned());
+    let closed = closed.into_iter().map(|device| {
+        let name = &device.name;
+        format!("{name} with an active port, an address and a uverbs node that this user may open")
+    });
+    missing.chain(closed).collect()
+}
+
+fn costs(view: &View, nvidia: bool, transport: TransportKind) -> Vec<&'static str> {
+    let mut costs = match transport {
+        TransportKind::Mlx5 => vec![
+            "loopback: a page of this host's memory crosses PCIe twice, up to the NIC and down to the GPU; one of a memory \
+             node crosses it once",
+        ],
+        TransportKind::Direct => vec![
+            "the faulting warp copies its page over PCIe itself: each byte crosses once, and the warp computes nothing \
+             meanwhile",
+            "this host's memory, or a neighbour GPU's: no memory nodes",
+        ],
+        TransportKind::Rxe => {
+            vec!["every doorbell is a system call of a proxy thread, and the kernel copies each byte through packets"]
+        }
+        _ if nvidia => vec![
+            "a host thread executes the requests and the GPU's copy engines move the bytes: a processor is on each fault's \
+             way",
+        ],
+        _ => vec!["a host thread copies the pages within this process"],
+    };
     if !nvidia {
-        say("the simulated GPU runs kernels on the processor: for correctness, not for speed");
+        costs.push("the simulated GPU runs kernels on the processor: for correctness, not for speed");
+    } else if transport == TransportKind::Mlx5 {
+        costs.push(match rdma::dma_buf_works(view) {
+            Some(true) => "frames in GPU memory, registered as dma-buf",
+            _ if view.module_loaded("nvidia_peermem") => "frames in GPU memory, registered by nvidia-peermem",
+            _ => {
+                "frames in pinned host memory, since neither dma-buf nor nvidia-peermem serves: every access of a kernel \
+                 crosses PCIe"
+            }
+        });
+        costs.push(
+            "where the driver does not let the GPU ring the NIC's doorbell, a host thread rings, which adds its latency to \
+             each fault",
+        );
     }
     costs
 }
@@ -227,45 +173,25 @@ fn costs(facts: &Facts, nvidia: bool, transport: TransportKind) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::tests::machines::Fixture;
 
-    fn all_well() -> Facts {
-        Facts {
-            nvidia: Some("NVIDIA H200".into()),
-            nvrtc: true,
-            compiler: true,
-            connectx: Some(ConnectX {
-                devices: vec!["mlx5_0".into(), "mlx5_1".into()],
-                missing: vec![],
-                frames: Frames::DmaBuf,
-                doorbell_obstacle: None,
-                far: false,
-            }),
-            rxe: Some("rxe0".into()),
-        }
-    }
-
-    fn find<'a>(modes: &'a [Mode], gpu: &str, transport: &str) -> &'a Mode {
-        let mut all = modes
-            .iter()
-            .filter(|mode| mode.gpu == gpu && mode.transport == transport);
+    fn find(fixture: &Fixture, gpu: &str, transport: &str) -> Mode {
+        let modes = decide(&fixture.view()).into_iter();
+        let mut all = modes.filter(|mode| mode.gpu == gpu && mode.transport == transport);
         all.next().expect("it is listed")
     }
 
     #[test]
     fn one_mode_is_chosen_and_comes_first() {
-        let facts = [
-            all_well(),
-            Facts::default(),
-            Facts {
-                nvidia: None,
-                ..all_well()
-            },
-        ];
-        for facts in facts {
-            let modes = decide(&facts);
-            assert_eq!(modes.iter().filter(|mode| mode.chosen).count(), 1, "{facts:?}");
+        for fixture in [Fixture::server(), Fixture::laptop(), Fixture::nothing()] {
+            let modes = decide(&fixture.view());
+            assert_eq!(modes.iter().filter(|mode| mode.chosen).count(), 1, "{modes:?}");
             assert!(modes[0].chosen);
-            let gpu = if facts.nvidia.is_some() { "nvidia" } else { "simulated" };
+            let gpu = if fixture.probed.gpus.is_ok() {
+                "nvidia"
+            } else {
+                "simulated"
+            };
             assert_eq!(modes[0].gpu, gpu);
             assert!(modes.iter().all(|mode| mode.works == mode.missing.is_empty()));
             assert!(modes.iter().all(|mode| !mode.costs.is_empty()));
@@ -278,84 +204,46 @@ mod tests {
         let vm = gpuvm::Vm::builder()
             .gpu(gpuvm::SimulatedGpu::new())
             .frame_memory(1 << 20)
-            .build();
-        let facts = Facts {
-            nvidia: None,
-            ..all_well()
-        };
-        let vm = vm.expect("the simulated GPU starts");
-        assert_eq!(decide(&facts)[0].transport, vm.transport().name());
-        assert_eq!(decide(&all_well())[0].transport, TransportKind::of_gpu(true).name());
+            .build()
+            .expect("the simulated GPU starts");
+        let chosen = |fixture: Fixture| decide(&fixture.view())[0].transport;
+        assert_eq!(chosen(Fixture::laptop()), vm.transport().name());
+        assert_eq!(chosen(Fixture::server()), TransportKind::of_gpu(true).name());
     }
 
     #[test]
     fn a_verdict_needs_a_mode_that_works() {
-        assert_eq!(verdict(&decide(&all_well())), Verdict::Hardware);
-        let without_gpu = Facts {
-            nvidia: None,
-            ..all_well()
-        };
-        assert_eq!(verdict(&decide(&without_gpu)), Verdict::Simulation);
-        let without_nvrtc = Facts {
-            nvrtc: false,
-            ..all_well()
-        };
-        let modes = decide(&without_nvrtc);
-        assert_eq!(verdict(&modes), Verdict::Simulation);
-        assert!(
-            modes[0].chosen && !modes[0].works,
-            "the GPU is taken, and cannot be used"
-        );
-        assert_eq!(verdict(&decide(&Facts::default())), Verdict::Nothing);
-        let statuses = [Verdict::Hardware, Verdict::Simulation, Verdict::Nothing].map(Verdict::exit_status);
-        assert_eq!(statuses, [0, 3, 4]);
+        let status = |fixture: &Fixture| verdict(&decide(&fixture.view())).0;
+        let mut server = Fixture::server();
+        assert_eq!(status(&server), 0);
+        server.probed.nvrtc = Err("no NVRTC".into());
+        assert_eq!(status(&server), 3);
+        let chosen = &decide(&server.view())[0];
+        assert!(chosen.chosen && !chosen.works, "the GPU is taken, and cannot be used");
+        assert_eq!(status(&Fixture::laptop()), 3);
+        assert_eq!(status(&Fixture::nothing()), 4);
     }
 
     #[test]
     fn a_connectx_serves_both_gpus() {
-        let modes = decide(&all_well());
-        let mlx5 = find(&modes, "nvidia", "mlx5");
+        let mut server = Fixture::server();
+        let mlx5 = find(&server, "nvidia", "mlx5");
         assert!(mlx5.works, "{mlx5:?}");
-        assert!(find(&modes, "simulated", "mlx5").works);
+        assert_eq!(mlx5.options, "--gpu cuda:0 --transport mlx5 --rdma-device mlx5_0");
+        assert!(
+            mlx5.costs.iter().any(|cost| cost.contains("a host thread rings")),
+            "{mlx5:?}"
+        );
+        let simulated = find(&server, "simulated", "mlx5");
+        assert!(
+            simulated.works && simulated.costs.iter().all(|cost| !cost.contains("frames")),
+            "{simulated:?}"
+        );
+        server.probed.libraries.clear();
         assert_eq!(
-            mlx5.options,
-            "--gpu cuda:0 --transport mlx5 --rdma-device mlx5_0 --rdma-device mlx5_1"
+            find(&server, "nvidia", "mlx5").missing,
+            ["libibverbs.so.1", "libmlx5.so.1"]
         );
-        assert!(mlx5.costs.iter().any(|cost| cost.contains("twice")), "{mlx5:?}");
-        let mut facts = all_well();
-        facts.connectx = None;
-        assert!(
-            find(&decide(&facts), "nvidia", "mlx5")
-                .missing
-                .contains(&"a ConnectX NIC".to_owned())
-        );
-    }
-
-    #[test]
-    fn costs_follow_from_the_facts() {
-        let mut facts = all_well();
-        let nic = facts.connectx.as_mut().expect("it has one");
-        (nic.frames, nic.far) = (Frames::Host, true);
-        nic.doorbell_obstacle = Some("the IOMMU translates".into());
-        let modes = decide(&facts);
-        let costs = find(&modes, "nvidia", "mlx5").costs.join("\n");
-        for word in ["pinned host memory", "proxy", "the IOMMU translates", "not in a switch"] {
-            assert!(costs.contains(word), "{word}: {costs}");
-        }
-        let costs = find(&modes, "simulated", "mlx5").costs.join("\n");
-        assert!(!costs.contains("proxy") && !costs.contains("pinned"), "{costs}");
-        let costs = find(&modes, "simulated", "rxe").costs.join("\n");
-        assert!(
-            costs.contains("system call") && costs.contains("correctness"),
-            "{costs}"
-        );
-    }
-
-    #[test]
-    fn rxe_needs_a_device() {
-        let mut facts = all_well();
-        assert!(find(&decide(&facts), "simulated", "rxe").works);
-        facts.rxe = None;
-        assert!(!find(&decide(&facts), "simulated", "rxe").works);
+        assert_eq!(find(&Fixture::laptop(), "nvidia", "mlx5").missing[2], "a ConnectX NIC");
     }
 }

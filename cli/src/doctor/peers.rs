@@ -3,29 +3,23 @@
 use gpuvm_gpu::cuda::PeerInfo;
 use serde_json::json;
 
-use crate::doctor::finding::{Check, Finding, FindingState};
-use crate::doctor::gpu::addresses;
-use crate::doctor::platform::{iommu_translates, redirecting_above_gpus};
+use crate::doctor::finding::{Found, limited, ok, unknown, unneeded};
+use crate::doctor::platform::iommu_translates;
 use crate::doctor::view::View;
 
-/// The finding.
-pub fn check(view: &View) -> Finding {
-    let check = Check {
-        id: "peers",
-        title: "peer GPUs",
-        why: "a GPU borrows memory of a peer (--borrow), has regions there (home_on_gpu), and stores to its copies of broadcast arrays; without a peer, pages come from the host alone",
-    };
+/// Each pair of GPUs.
+pub fn peers(view: &View) -> Found {
     let Ok(gpus) = &view.probed.gpus else {
-        return check.unneeded(
+        return unneeded(
             "no NVIDIA GPU that the driver opens; the simulated GPU has the neighbours that --borrow names, from 1 on",
         );
     };
     if gpus.len() < 2 {
-        return check.unneeded(&alone(view));
+        return unneeded(alone(view));
     }
     let peers = match &view.probed.peers {
         Ok(peers) => peers,
-        Err(reason) => return check.is(FindingState::Unknown, format!("the driver does not tell: {reason}")),
+        Err(reason) => return unknown(format!("the driver does not tell: {reason}")),
     };
     let details = peers.iter().map(|peer| {
         json!({
@@ -33,32 +27,26 @@ pub fn check(view: &View) -> Finding {
             "native_atomics": peer.native_atomics, "performance_rank": peer.performance_rank,
         })
     });
-    let details = json!(details.collect::<Vec<_>>());
-    let mut said = pairs(peers);
-    let finding = match peers.iter().all(|peer| peer.access) {
-        true => check.is(FindingState::Ok, said.join("; ")),
-        false => {
-            let seen = hindrances(view);
-            said.push(match seen.is_empty() {
-                true => "CUDA gives no reason".to_owned(),
-                false => format!("CUDA gives no reason, but {}", seen.join(", and ")),
-            });
-            check.is(FindingState::Limited, said.join("; ")).mend(
-                "nvidia-smi topo -p2p r names the driver's reason for each pair; nvidia-smi topo -m shows the links",
-            )
-        }
+    let details: Vec<_> = details.collect();
+    let said = pairs(peers).join("; ");
+    if peers.iter().all(|peer| peer.access) {
+        return ok(said).details(details);
+    }
+    let reason = match (has_mig(view), iommu_translates(view)) {
+        (true, _) => ", but MIG is on",
+        (_, Some(true)) => ", but the IOMMU translates",
+        _ => "",
     };
-    finding.details(details)
+    limited(format!("{said}; CUDA gives no reason{reason}"))
+        .mend("nvidia-smi topo -p2p r names the driver's reason for each pair; nvidia-smi topo -m shows the links")
+        .details(details)
 }
 
 /// Why the only GPU has no peer, as far as that is seen.
 fn alone(view: &View) -> String {
-    let gpus = view.probed.gpus.as_deref().unwrap_or_default();
     let on_pcie = view.gpus.len();
-    if gpus.iter().any(|gpu| is_mig(&gpu.name)) {
-        return "CUDA shows a process one MIG instance, which has no peers".to_owned();
-    }
-    match gpus.len() {
+    match view.probed.gpus.as_ref().map_or(0, Vec::len) {
+        _ if has_mig(view) => "CUDA shows a process one MIG instance, which has no peers".to_owned(),
         0 => "the driver has no GPU".to_owned(),
         seen if seen < on_pcie => {
             format!("one GPU; {on_pcie} are on PCIe, and this process sees one: CUDA_VISIBLE_DEVICES, or the container")
@@ -68,8 +56,9 @@ fn alone(view: &View) -> String {
 }
 
 /// The driver names an instance after its profile, such as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
-fn is_mig(name: &str) -> bool {
-    name.split_whitespace().any(|word| word == "MIG")
+fn has_mig(view: &View) -> bool {
+    let mut gpus = view.probed.gpus.iter().flatten();
+    gpus.any(|gpu| gpu.name.split_whitespace().any(|word| word == "MIG"))
 }
 
 /// What the link is, as far as CUDA lets one tell: GPUs have atomic operations on peers over NVLink, and not over PCIe.
@@ -98,21 +87,4 @@ fn pairs(peers: &[PeerInfo]) -> Vec<String> {
         });
     }
     said
-}
-
-/// What is seen on this machine that keeps GPUs from being peers.
-fn hindrances(view: &View) -> Vec<String> {
-    let mut seen = Vec::new();
-    let gpus = view.probed.gpus.as_deref().unwrap_or_default();
-    if gpus.iter().any(|gpu| is_mig(&gpu.name)) {
-        seen.push("MIG is on".to_owned());
-    }
-    if iommu_translates(view) == Some(true) {
-        seen.push("the IOMMU translates".to_owned());
-    }
-    let bridges = redirecting_above_gpus(view);
-    if !bridges.is_empty() {
-        seen.push(format!("bridges redirect (ACS): {}", addresses(&bridges)));
-    }
-    seen
 }

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use clap::Parser;
 use gpuvm::TransportKind;
-use gpuvm_nic::devices::{DeviceKind, PortState};
 use gpuvm_nic::with_causes;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -15,11 +14,10 @@ use crate::bench::machine::Machine;
 use crate::bench::report::{Facts, Report};
 use crate::bench::{measure, size};
 use crate::doctor::args::DoctorArgs;
-use crate::doctor::platform::doorbell_obstacle;
-use crate::doctor::rdma::describe_port;
+use crate::doctor::rdma::describe;
 use crate::doctor::redact::redact;
 use crate::doctor::report::SCHEMA_VERSION;
-use crate::doctor::view::{Flavour, View};
+use crate::doctor::view::View;
 use crate::error::CliError;
 
 /// Bytes of a page.
@@ -34,17 +32,6 @@ const PAGES: (u64, u64) = (1_000_000, 8192);
 /// Faults to time, on either.
 const FAULTS: (u64, u64) = (2000, 500);
 
-/// What takes a NIC, as it is listed where there is none to take.
-const NIC_STEPS: [&str; 4] = [
-    "registration with a ConnectX",
-    "loopback READ over a ConnectX",
-    "doorbell of a ConnectX",
-    "loopback READ and WRITE over a ConnectX",
-];
-
-/// The exit status where nothing failed, and the NIC's steps were left out.
-const NOT_RUN_STATUS: u8 = 3;
-
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,8 +40,6 @@ pub enum Mark {
     Passed,
     /// All data was right, and a fallback served.
     Limited,
-    /// It was not done.
-    NotRun,
     /// Something was wrong.
     Failed,
 }
@@ -64,7 +49,6 @@ impl Mark {
         match self {
             Self::Passed => "[pass]",
             Self::Limited => "[limited]",
-            Self::NotRun => "[not run]",
             Self::Failed => "[FAIL]",
         }
     }
@@ -94,7 +78,7 @@ pub struct Step {
 pub struct SelfTest {
     /// The schema's version.
     pub version: u32,
-    /// Whether every step passed, and none was left out.
+    /// Whether every step passed.
     pub passed: bool,
     /// The exit status.
     pub exit_status: u8,
@@ -118,55 +102,17 @@ pub fn run(args: &DoctorArgs, view: &View) -> SelfTest {
         exit_status: 1,
         kernel: view.release.clone(),
         driver: view.driver.as_ref().map(|driver| {
-            let flavour = match driver.flavour {
-                Flavour::Open => "open",
-                Flavour::Proprietary => "proprietary",
-                Flavour::Unknown => "flavour unknown",
-            };
-            format!("{} ({flavour})", driver.version.as_deref().unwrap_or("version unknown"))
+            let version = driver.version.as_deref().unwrap_or("version unknown");
+            format!("{version} ({} kernel modules)", driver.flavour())
         }),
         rdma: view.rdma.iter().map(describe).collect(),
         machine: None,
         steps: Vec::new(),
     };
-    test.steps(args, view);
+    test.steps(args);
     test.passed = test.steps.iter().all(|step| step.passed);
-    test.exit_status = test.status();
+    test.exit_status = u8::from(!test.passed);
     test
-}
-
-/// What moves the pages where that is left to the self-test: the ConnectX, if one has a port that is up. Else why its steps
-/// cannot be run.
-fn nic_transport(args: &DoctorArgs, view: &View) -> Result<TransportKind, String> {
-    let wanted = |name: &String| args.rdma_device.is_empty() || args.rdma_device.contains(name);
-    let number = args.path.path().port;
-    let mut connectx = view.rdma.iter().filter(|device| device.kind == DeviceKind::Mlx5);
-    if connectx.clone().next().is_none() {
-        return Err("this machine has no ConnectX".to_owned());
-    }
-    let is_up = connectx.any(|device| {
-        let mut ports = device.ports.iter();
-        wanted(&device.name) && ports.any(|port| port.number == number && port.state == PortState::Active)
-    });
-    match is_up {
-        true => Ok(TransportKind::Mlx5),
-        false => Err(format!(
-            "port {number} of no ConnectX that was asked for is active: gpuvm doctor says what it lacks"
-        )),
-    }
-}
-
-/// A device without what would name it or its network.
-fn describe(device: &gpuvm_nic::devices::RdmaDevice) -> String {
-    let facts = [&device.model, &device.board, &device.firmware];
-    let mut text = device.name.clone();
-    for fact in facts.into_iter().flatten() {
-        text.push_str(&format!(" {fact}"));
-    }
-    for port in &device.ports {
-        text.push_str(&format!(", port {}: {}", port.number, describe_port(device, port)));
-    }
-    text
 }
 
 /// What a step found: words and figures.
@@ -190,20 +136,8 @@ impl Found {
 type Outcome = Result<Found, CliError>;
 
 impl SelfTest {
-    fn steps(&mut self, args: &DoctorArgs, view: &View) {
-        let asked = match &args.transport {
-            Some(asked) => Ok(asked.name()),
-            None => nic_transport(args, view).map(TransportKind::name),
-        };
-        self.machine_steps(args, view, asked.as_ref().ok().copied());
-        let reason = asked.err();
-        self.steps
-            .extend(reason.iter().flat_map(|why| NIC_STEPS.map(|name| not_run(name, why))));
-    }
-
-    /// The steps over `transport`; without one over what a `Vm` takes by itself.
-    fn machine_steps(&mut self, args: &DoctorArgs, view: &View, transport: Option<&str>) {
-        let options = args.bench_options(transport);
+    fn steps(&mut self, args: &DoctorArgs) {
+        let options = args.bench_options();
         let mut transport = TransportKind::Soft;
         let mut cuda = false;
         let (mut pairs, mut proxied) = (0, 0);
@@ -233,7 +167,7 @@ impl SelfTest {
         self.bench("loopback READ", &options, &few, reads);
         let doorbells = self.steps.last().map(|step| step.figures.clone()).unwrap_or_default();
         self.steps.push(step("doorbell", None, || {
-            rings(transport, (pairs, proxied), &doorbells, doorbell_obstacle(view))
+            rings(transport, (pairs, proxied), &doorbells)
         }));
         let writes = format!("{few} --access warp --writes 50");
         self.bench("loopback READ and WRITE", &options, &writes, reads);
@@ -273,50 +207,34 @@ impl SelfTest {
         }
         text.push('\n');
         for step in &self.steps {
-            let seconds = match step.mark {
-                Mark::NotRun => String::new(),
-                _ => format!(" ({:.1} s)", step.seconds),
-            };
-            text.push_str(&format!("{} {}{seconds}: {}\n", step.mark.text(), step.name, step.said));
+            let (mark, name, seconds, said) = (step.mark.text(), step.name, step.seconds, &step.said);
+            text.push_str(&format!("{mark} {name} ({seconds:.1} s): {said}\n"));
             if let (Mark::Failed, Some(command)) = (step.mark, &step.command) {
                 text.push_str(&format!("       again: RUST_LOG=gpuvm=debug {command}\n"));
             }
         }
-        text.push_str(match self.worst() {
-            Mark::Passed => "\nall passed",
-            Mark::Limited => "\nall data was right, with limits: see above",
-            Mark::NotRun => "\nwhat was run passed; NOTHING was tested on a ConnectX",
-            Mark::Failed => "\nFAILED",
+        text.push_str(match self.steps.iter().any(|step| step.mark == Mark::Limited) {
+            _ if !self.passed => "\nFAILED",
+            true => "\nall data was right, with limits: see above",
+            false => "\nall passed",
         });
         text
-    }
-
-    /// What is to be said of all steps together.
-    fn worst(&self) -> Mark {
-        let of = [Mark::Failed, Mark::NotRun, Mark::Limited].into_iter();
-        let mut of = of.filter(|mark| self.steps.iter().any(|step| step.mark == *mark));
-        of.next().unwrap_or(Mark::Passed)
-    }
-
-    fn status(&self) -> u8 {
-        match self.worst() {
-            Mark::Passed | Mark::Limited => 0,
-            Mark::Failed => 1,
-            Mark::NotRun => NOT_RUN_STATUS,
-        }
     }
 }
 
 impl DoctorArgs {
-    /// The options that were given, as the benchmarks spell them, over that transport.
-    fn bench_options(&self, transport: Option<&str>) -> Vec<String> {
+    /// The options that were given, as the benchmarks spell them.
+    fn bench_options(&self) -> Vec<String> {
         let mut options = Vec::new();
         let mut option = |name: &str, value: Option<String>| {
             // One argument, whatever the value has in it.
             options.extend(value.map(|value| format!("--{name}={value}")));
         };
         option("gpu", self.gpu.as_ref().map(|gpu| gpu.to_string()));
-        option("transport", transport.map(str::to_owned));
+        option(
+            "transport",
+            self.transport.as_ref().map(|transport| transport.name().to_owned()),
+        );
         for device in &self.rdma_device {
             option("rdma-device", Some(device.clone()));
         }
@@ -368,18 +286,6 @@ fn step(name: &'static str, command: Option<&str>, work: impl FnOnce() -> Outcom
     }
 }
 
-fn not_run(name: &'static str, why: &str) -> Step {
-    Step {
-        name,
-        passed: false,
-        mark: Mark::NotRun,
-        seconds: 0.0,
-        said: why.to_owned(),
-        command: None,
-        figures: Map::new(),
-    }
-}
-
 /// Where the frames lie and how NICs reach them, and the queue pairs.
 fn came_up_as(machine: &Machine) -> (String, Map<String, Value>) {
     let vm = &machine.vm;
@@ -428,14 +334,8 @@ fn reads(report: &Report) -> Outcome {
     Ok(Found::new(said, figures))
 }
 
-/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many, with what
-/// is known against the GPU's ringing by itself.
-fn rings(
-    transport: TransportKind,
-    (pairs, proxied): (u32, u32),
-    figures: &Map<String, Value>,
-    obstacle: Option<String>,
-) -> Outcome {
+/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many.
+fn rings(transport: TransportKind, (pairs, proxied): (u32, u32), figures: &Map<String, Value>) -> Outcome {
     let (doorbells, calls, pages) = (
         figure(figures, "doorbells"),
         figure(figures, "doorbell_calls"),
@@ -460,11 +360,7 @@ fn rings(
     let mut found = Found::new(said, told);
     // SoftRoCE takes a system call; a ConnectX is there to be rung by the GPU.
     if transport == TransportKind::Mlx5 && proxied > 0 {
-        let why = obstacle
-            .unwrap_or_else(|| "the driver refused to map the register, and RUST_LOG=gpuvm=warn says how".into());
-        found
-            .said
-            .push_str(&format!("; the GPU does not reach the NIC's register: {why}"));
+        found.said += "; the driver refused to map the NIC's register for the GPU: RUST_LOG=gpuvm=warn says why";
         found.limited = true;
     }
     Ok(found)
@@ -486,41 +382,27 @@ fn latency(report: &Report) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::tests::machines::{Fixture, NIC_WAY};
 
     #[test]
-    fn a_doorbell_that_nobody_rang_fails() {
-        let told = |doorbells: u64, calls: u64| {
-            let value = json!({ "doorbells": doorbells, "doorbell_calls": calls, "pages": 10 });
-            value.as_object().cloned().expect("an object")
+    fn who_rang_is_told() {
+        let rung = |transport, proxied, doorbells: u64, calls: u64| {
+            let told = json!({ "doorbells": doorbells, "doorbell_calls": calls, "pages": 10 });
+            rings(transport, (4, proxied), told.as_object().expect("an object"))
         };
-        let rung = |transport, pairs, told| rings(transport, pairs, &told, None);
-        assert!(rung(TransportKind::Soft, (4, 0), told(0, 0)).is_err());
-        assert!(rung(TransportKind::Direct, (0, 0), told(0, 0)).is_ok());
-        let found = rung(TransportKind::Mlx5, (4, 0), told(3, 0)).expect("rung");
+        assert!(rung(TransportKind::Soft, 0, 0, 0).is_err(), "no thread rang");
+        assert!(rung(TransportKind::Direct, 0, 0, 0).is_ok());
+        let found = rung(TransportKind::Mlx5, 0, 3, 0).expect("rung");
         assert!(found.said.contains("by no processor") && !found.limited, "{found:?}");
-        let found = rung(TransportKind::Rxe, (4, 4), told(3, 2)).expect("rung");
+        let found = rung(TransportKind::Rxe, 4, 3, 2).expect("rung");
         assert!(found.said.contains("2 calls") && !found.limited, "{found:?}");
-    }
-
-    #[test]
-    fn a_connectx_that_a_proxy_rings_is_limited_and_says_why() {
-        let told = json!({ "doorbells": 3, "doorbell_calls": 0, "pages": 10 });
-        let told = told.as_object().expect("an object");
-        for proxied in [1, 4] {
-            let why = "the IOMMU translates";
-            let found = rings(TransportKind::Mlx5, (4, proxied), told, Some(why.to_owned())).expect("rung");
-            let of_all = format!("{proxied} of 4 queue pairs");
-            assert!(
-                found.limited && found.said.contains(&of_all) && found.said.contains(why),
-                "{found:?}"
-            );
-            assert!(!found.said.contains("by no processor"), "{found:?}");
-            let found = rings(TransportKind::Mlx5, (4, proxied), told, None).expect("rung");
-            assert!(found.limited && found.said.contains("refused to map"), "{found:?}");
-            let step = step("doorbell", None, || Ok(found));
-            assert_eq!((step.mark, step.passed), (Mark::Limited, true));
-        }
+        let found = rung(TransportKind::Mlx5, 1, 3, 0).expect("rung");
+        assert!(found.limited && found.said.contains("1 of 4 queue pairs"), "{found:?}");
+        assert!(
+            found.said.contains("refused to map") && !found.said.contains("by no processor"),
+            "{found:?}"
+        );
+        let step = step("doorbell", None, || Ok(found));
+        assert_eq!((step.mark, step.passed), (Mark::Limited, true));
     }
 
     /// As `gpuvm doctor --selftest` with those.
@@ -535,55 +417,16 @@ mod tests {
     }
 
     #[test]
-    fn a_connectx_that_is_up_is_what_is_tested() {
-        let server = Fixture::server();
-        let of = |fixture: &Fixture, words: &str| nic_transport(&args(words), &fixture.view());
-        assert_eq!(of(&server, ""), Ok(TransportKind::Mlx5));
-        assert_eq!(of(&server, "--rdma-device mlx5_0"), Ok(TransportKind::Mlx5));
-        for other in ["--rdma-device rxe0", "--rdma-port 2"] {
-            assert!(of(&server, other).is_err(), "{other}");
-        }
-        let port = format!("sys/devices/{NIC_WAY}/infiniband/mlx5_0/ports/1");
-        server.tree.file(&format!("{port}/state"), "1: DOWN\n");
-        let why = of(&server, "").expect_err("it is down");
-        assert!(why.contains("port 1"), "{why}");
-        assert_eq!(
-            of(&Fixture::laptop(), ""),
-            Err("this machine has no ConnectX".to_owned())
-        );
-    }
-
-    #[test]
-    fn steps_that_were_not_run_are_no_pass() {
-        let fixture = Fixture::laptop();
-        let words = "--gpu cuda:99";
-        let test = run(&args(words), &fixture.view());
-        let left_out: Vec<_> = test.steps.iter().filter(|step| step.mark == Mark::NotRun).collect();
-        assert_eq!(left_out.len(), NIC_STEPS.len());
-        assert!(!test.passed && test.exit_status == 1, "no such GPU");
-        let mut test = test;
-        test.steps.retain(|step| step.mark == Mark::NotRun);
-        assert_eq!(test.status(), NOT_RUN_STATUS);
-        let text = test.text();
-        assert!(
-            !text.contains("all passed") && text.contains("[not run] doorbell of a ConnectX: "),
-            "{text}"
-        );
-        test.steps.clear();
-        assert_eq!(test.status(), 0);
-    }
-
-    #[test]
     fn every_option_of_the_path_reaches_the_benchmarks() {
-        let words =
-            "--rdma-queues devx --rdma-port 2 --gid-index 3 --rdma-mtu 1024 --service-level 5 --traffic-class 96";
-        let options = args(words).bench_options(Some("mlx5"));
+        let words = "--transport mlx5 --rdma-queues devx --rdma-port 2 --gid-index 3 --rdma-mtu 1024 --service-level 5 \
+                     --traffic-class 96";
+        let options = args(words).bench_options();
         let parsed = machine_args(&options).expect("options of a benchmark");
         assert_eq!(parsed.rdma_queues, Some(gpuvm::QueueMaking::Devx));
         let path = parsed.path.path();
         assert_eq!((path.port, path.gid_index, path.mtu), (2, Some(3), Some(1024)));
         assert_eq!((path.service_level, path.traffic_class), (5, 96));
-        assert_eq!(args("").bench_options(None), Vec::<String>::new());
+        assert_eq!(args("").bench_options(), Vec::<String>::new());
     }
 
     #[test]

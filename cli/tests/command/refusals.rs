@@ -21,7 +21,7 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8 --no-such-flag", "--no-such-flag"),
         ("kron:99", "the scale '99' is not a whole number from 1 to 30"),
         ("kron:8:0", "the degree '0' is not a whole number from 1 to 4096"),
-        ("kron", "names a generator without a scale"),
+        ("kron", "the scale is missing; write kron:SCALE[:DEGREE]"),
         ("kron:8 --memory 0%", "a share is a number above 0%"),
         ("kron:8 --memory -5%", "a share is a number above 0%"),
         ("kron:8 --memory lots", "'lots' is no size; write 4KiB, 64M, 2GiB"),

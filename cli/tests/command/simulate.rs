@@ -417,7 +417,7 @@ fn every_rule_of_the_lists_has_its_mutation() {
         (Origin::Guards, 6),
         (Origin::Copies, 10),
         (Origin::Places, 12),
-        (Origin::Victims, 15),
+        (Origin::Victims, 13),
         (Origin::Broadcast, 8),
         (Origin::Frames, 10),
         (Origin::Words, 2),

@@ -120,6 +120,6 @@ fn a_rank_that_hangs_ends_the_job_and_is_named() {
 
 /// Nothing of the lost jobs is in the way.
 fn runs_again() {
-    let ended = start(RANKS, &[], &["bfs", "kron:8", "--workers", "1", "--check"]).end(Instant::now(), LONG);
+    let ended = start(RANKS, &[], &["pagerank", "kron:8", "--workers", "1", "--check"]).end(Instant::now(), LONG);
     assert_eq!(ended.status, Some(0), "{}{}", ended.output, ended.errors);
 }

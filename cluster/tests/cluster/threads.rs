@@ -7,10 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Barrier, Mutex};
 
 use gpuvm::{MemoryNodes, Placement, Rdma, SimulatedGpu, Vm};
-use gpuvm_cluster::apps::{self, Ran, Table};
-use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, shared};
-use gpuvm_workloads::apps::EmbeddingShape;
-use gpuvm_workloads::graph::{Graph, GraphSpec, LoadOptions, reference};
+use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, compare, pagerank, shared};
+use gpuvm_workloads::graph::{Csr, Direction, Graph, GraphSpec, LoadOptions, reference};
 
 /// What threads exchange.
 struct Board {
@@ -51,14 +49,6 @@ impl Ranks for Threads<'_> {
     fn gather(&self, _: &str, own: &[u32], parts: &[Range<usize>], all: &mut [u32]) -> Result<(), ClusterError> {
         for (part, said) in parts.iter().zip(self.exchange(bytemuck::cast_slice(own))) {
             all[part.clone()].copy_from_slice(&bytemuck::pod_collect_to_vec(&said));
-        }
-        Ok(())
-    }
-
-    fn union(&self, _: &str, words: &mut [u32]) -> Result<(), ClusterError> {
-        for said in self.exchange(bytemuck::cast_slice(words)) {
-            let said: Vec<u32> = bytemuck::pod_collect_to_vec(&said);
-            words.iter_mut().zip(said).for_each(|(word, said)| *word |= said);
         }
         Ok(())
     }
@@ -123,64 +113,24 @@ fn graph() -> Graph {
     spec.load(&LoadOptions::default(), &mut |_| {}).unwrap()
 }
 
-/// The result of so many ranks, which all of them have.
-fn result<T: bytemuck::Pod + Send + PartialEq + std::fmt::Debug>(
-    size: usize,
-    work: impl Fn(&Vm, &dyn Ranks) -> Result<Ran<T>, ClusterError> + Sync,
-) -> Vec<T> {
-    let mut all = on(size, |vm, ranks| work(vm, ranks).unwrap().gather(ranks).unwrap());
-    let last = all.pop().unwrap();
-    assert!(all.iter().all(|other| *other == last), "ranks have different results");
-    last
-}
-
-#[test]
-fn a_search_is_the_processors() {
-    let graph = graph();
-    let csr = graph.csr();
-    let source = csr.first_connected().unwrap();
-    let expected = reference::bfs(csr, source).unwrap();
-    assert!(expected.iter().filter(|distance| **distance > 1).count() > 100);
-    for size in [1, 2, 3, 5] {
-        let found = result(size, |vm, ranks| apps::bfs(vm, ranks, csr, source, Placement::Fetch));
-        apps::compare("distance", &found, &expected).unwrap();
-    }
-}
-
 #[test]
 fn ranks_of_pages_are_the_same_to_the_bit() {
     let graph = graph();
-    let csr = graph.csr();
-    let alone = apps::pagerank(&vm(), &Alone, csr, 5, Placement::Fetch).unwrap();
-    let expected = reference::pagerank(csr, 5);
-    for (found, expected) in alone.own.iter().zip(expected) {
+    let run = |vm: &Vm, ranks: &dyn Ranks| {
+        let ran = pagerank(vm, ranks, graph.csr(), 5, Placement::Fetch).unwrap();
+        ran.values.gather(ranks).unwrap()
+    };
+    let alone = run(&vm(), &Alone);
+    for (found, expected) in alone.iter().zip(reference::pagerank(graph.csr(), 5)) {
         assert!(
             (f64::from(*found) - expected).abs() < 1e-4 * expected,
             "{found} is not {expected}"
         );
     }
-    for size in [2, 3] {
-        let found = result(size, |vm, ranks| apps::pagerank(vm, ranks, csr, 5, Placement::Fetch));
-        apps::compare("rank", &found, &alone.own).unwrap();
-    }
-}
-
-#[test]
-fn bags_are_the_same_on_all_ranks() {
-    // Fewer bags than ranks for one of them: a part may be empty.
-    for (bags, sizes) in [(37, [1, 2, 3]), (2, [1, 2, 3])] {
-        let shape = EmbeddingShape::of_rows(2000, bags);
-        let sums = |vm: &Vm, ranks: &dyn Ranks| {
-            let table = Table::new(vm, ranks, shape, Placement::Fetch)?;
-            apps::embedding(vm, ranks, &table, 3, Placement::Fetch)
-        };
-        let found = sizes.map(|size| result(size, sums));
-        assert_eq!(found[0].len() as u64, bags * 32);
-        let ids = shape.ids(3, 0..bags);
-        // The first column of the first bag, by the processor.
-        let expected: f32 = ids[..32].iter().map(|&id| shape.quad(u64::from(id) * 32)[0]).sum();
-        assert_eq!(found[0][0][0], expected);
-        assert!(found.iter().all(|other| *other == found[0]));
+    for size in [2, 3, 5] {
+        for found in on(size, run) {
+            compare(&found, &alone).unwrap();
+        }
     }
 }
 
@@ -213,10 +163,9 @@ fn parts_that_do_not_fit_are_refused() {
     let array = Partitioned::<u32>::zeroed(&vm(), &Alone, "parts", iter::once(1..3).collect()).unwrap();
     let text = array.gather(&Alone).err().unwrap().to_string();
     assert!(text.contains("rank 0 is 1..3, behind one that ends at 0"), "{text}");
-    let outside = apps::bfs(&vm(), &Alone, graph().csr(), u32::MAX, Placement::Fetch)
-        .err()
-        .unwrap();
-    assert!(outside.to_string().contains("--source"), "{outside}");
+    let none = Csr::from_edges(0, &[], Direction::Undirected).unwrap();
+    let none = pagerank(&vm(), &Alone, &none, 1, Placement::Fetch).err().unwrap();
+    assert!(none.to_string().contains("a graph without vertices"), "{none}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn run(arguments: &[&str], rank: Option<&str>) -> (Option<i32>, String) {
 fn a_program_without_mpi_says_what_to_do() {
     let (status, text) = run(&["pagerank", "kron:8"], None);
     assert_eq!(status, Some(2));
-    assert!(text.starts_with("error: gpuvm-mpi pagerank needs MPI"), "{text}");
+    assert!(text.starts_with("error: gpuvm-mpi needs MPI"), "{text}");
     assert!(text.contains("--features mpi") && text.contains("openmpi"), "{text}");
 }
 

@@ -91,6 +91,8 @@ impl Slots {
                 self.stats.loaded += 1;
                 self.slots[slot as usize].phase = Phase::Ready;
             } else {
+                // The bytes came in order: what is left is of this block, and a shorter one behind it has none.
+                left = 0;
                 let path = op.file.path.clone();
                 let why = failure.get_or_insert_with(|| match &result {
                     Ok(bytes) => FileError::Shrank {

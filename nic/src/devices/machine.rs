@@ -26,11 +26,6 @@ impl Machine {
         Self { root: root.into() }
     }
 
-    /// Whether it is this machine, and not a copy of files.
-    pub fn is_here(&self) -> bool {
-        self.root == Path::new("/")
-    }
-
     /// The place of an absolute path below the root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
@@ -42,26 +37,17 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// The first 4 MiB of a regular file.
-    pub fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+    /// The first 4 MiB of a regular file's text, without white space around it.
+    pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.path(path);
         // A pipe would hold the reader for ever.
         if !path.metadata().ok()?.is_file() {
             return None;
         }
         let mut bytes = Vec::new();
-        File::open(path)
-            .ok()?
-            .take(TEXT_BYTES_MAX)
-            .read_to_end(&mut bytes)
-            .ok()?;
-        Some(bytes)
-    }
-
-    /// A file's text without white space around it.
-    pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        let text = String::from_utf8(self.bytes(path)?).ok()?;
-        Some(text.trim().to_owned())
+        let file = File::open(path).ok()?;
+        file.take(TEXT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8(bytes).ok()?.trim().to_owned())
     }
 
     /// The first line of a file, which is all of it where the kernel writes one word; `None` for an empty one.

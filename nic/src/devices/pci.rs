@@ -65,7 +65,7 @@ impl fmt::Display for PciAddress {
 
 /// Where the ways from two PCI devices to the processor meet, the nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PciMeeting {
+pub(super) enum PciMeeting {
     /// In a PCIe switch or another bridge: their traffic does not reach the processor (`PIX`, `PXB` of `nvidia-smi topo`).
     Bridge,
     /// In one host bridge (`PHB`).
@@ -78,46 +78,11 @@ pub enum PciMeeting {
 
 /// How far two PCI devices are from each other; less is nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PciDistance {
+pub(super) struct PciDistance {
     /// Where their ways meet.
-    pub meeting: PciMeeting,
+    pub(super) meeting: PciMeeting,
     /// Links from the one up to there and down to the other.
-    pub steps: u32,
-}
-
-/// What a PCIe link does and could do.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LinkSpeed {
-    /// Billions of transfers a second on each lane now.
-    pub gt_per_s: Option<f64>,
-    /// The most that the device can.
-    pub gt_per_s_max: Option<f64>,
-    /// Lanes now.
-    pub width: Option<u32>,
-    /// The most that the device has.
-    pub width_max: Option<u32>,
-}
-
-/// A PCI function.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PciDevice {
-    /// Its address.
-    pub address: PciAddress,
-    /// Vendor: 0x10de is NVIDIA, 0x15b3 Mellanox.
-    pub vendor: Option<u16>,
-    /// Device.
-    pub device: Option<u16>,
-    /// Class, subclass and programming interface: 0x0302xx is a 3D controller.
-    pub class: Option<u32>,
-    /// The driver that it is bound to.
-    pub driver: Option<String>,
-    /// Its NUMA node, where the firmware tells.
-    pub numa_node: Option<u32>,
-    /// Its link.
-    pub link: LinkSpeed,
-    /// The sizes of its base address registers 0 to 5 in bytes, 0 for one that it does not have. NVIDIA's BAR1 is the
-    /// second memory window: register 1, or 2 after one of 64 bits.
-    pub bar_bytes: [u64; 6],
+    pub(super) steps: usize,
 }
 
 impl Machine {
@@ -129,45 +94,25 @@ impl Machine {
         addresses
     }
 
-    /// One PCI function.
-    pub fn pci_device(&self, address: PciAddress) -> Option<PciDevice> {
-        let folder = folder(address);
-        if !self.has(&folder) {
-            return None;
-        }
-        let number = |file: &str| {
-            self.number(folder.join(file))
-                .and_then(|value| u32::try_from(value).ok())
-        };
-        let speed = |file: &str| self.text(folder.join(file)).and_then(|text| parse_speed(&text));
-        let short = |file: &str| number(file).and_then(|value| u16::try_from(value).ok());
-        Some(PciDevice {
-            address,
-            vendor: short("vendor"),
-            device: short("device"),
-            class: number("class"),
-            driver: self.link_name(folder.join("driver")),
-            numa_node: self.numa_node(address),
-            link: LinkSpeed {
-                gt_per_s: speed("current_link_speed"),
-                gt_per_s_max: speed("max_link_speed"),
-                // 63 lanes is how an unknown width reads.
-                width: number("current_link_width").filter(|lanes| (1..=32).contains(lanes)),
-                width_max: number("max_link_width").filter(|lanes| (1..=32).contains(lanes)),
-            },
-            bar_bytes: parse_bars(&self.text(folder.join("resource")).unwrap_or_default()),
-        })
+    /// The PCI functions of a vendor (0x10de is NVIDIA, 0x15b3 Mellanox) and of a class (2 network, 3 display), sorted.
+    pub fn pci_functions(&self, vendor: u64, class: u64) -> Vec<PciAddress> {
+        let mut addresses = self.pci_addresses();
+        addresses.retain(|address| {
+            let number = |file: &str| self.number(folder(*address).join(file));
+            // Behind the class stand the subclass and the programming interface.
+            number("vendor") == Some(vendor) && number("class").is_some_and(|code| code >> 16 == class)
+        });
+        addresses
     }
 
-    /// The bridges above a PCI function, from the host bridge's port down; without the function itself.
-    pub fn pci_bridges(&self, address: PciAddress) -> Vec<PciAddress> {
-        let mut way = self.way(address).unwrap_or_default();
-        way.pop();
-        way.iter().filter_map(|name| name.parse().ok()).collect()
+    /// The size of the largest memory window (base address register) of a PCI function in bytes, which is NVIDIA's BAR1;
+    /// `None` where it has none, or sysfs does not tell.
+    pub fn largest_window_bytes(&self, address: PciAddress) -> Option<u64> {
+        largest_window(&self.text(folder(address).join("resource"))?)
     }
 
     /// How far two PCI functions are from each other; `None` where one of them is not there.
-    pub fn pci_distance(&self, a: PciAddress, b: PciAddress) -> Option<PciDistance> {
+    pub(super) fn pci_distance(&self, a: PciAddress, b: PciAddress) -> Option<PciDistance> {
         let (way_a, way_b) = (self.way(a)?, self.way(b)?);
         let common = way_a.iter().zip(&way_b).take_while(|(a, b)| a == b).count();
         let meeting = match common {
@@ -177,13 +122,10 @@ impl Machine {
             _ => PciMeeting::Bridge,
         };
         let steps = way_a.len() + way_b.len() - 2 * common;
-        Some(PciDistance {
-            meeting,
-            steps: steps as u32,
-        })
+        Some(PciDistance { meeting, steps })
     }
 
-    pub(super) fn numa_node(&self, address: PciAddress) -> Option<u32> {
+    fn numa_node(&self, address: PciAddress) -> Option<u32> {
         // -1 where the firmware does not tell.
         self.text(folder(address).join("numa_node"))?.parse().ok()
     }
@@ -219,24 +161,13 @@ pub(super) fn last_address(path: &Path) -> Option<PciAddress> {
     names.filter_map(|name| name.parse().ok()).next_back()
 }
 
-/// `32.0 GT/s PCIe`.
-pub(super) fn parse_speed(text: &str) -> Option<f64> {
-    let (number, rest) = text.split_once(' ')?;
-    let speed: f64 = number.parse().ok()?;
-    (rest.starts_with("GT/s") && speed > 0.0 && speed < 1e4).then_some(speed)
-}
-
-/// The first six lines `start end flags` of a `resource` file.
-pub(super) fn parse_bars(text: &str) -> [u64; 6] {
-    let mut bars = [0; 6];
+/// The largest of the first six lines `start end flags` of a `resource` file.
+pub(super) fn largest_window(text: &str) -> Option<u64> {
     let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-    for (bar, line) in bars.iter_mut().zip(text.lines()) {
-        let mut numbers = line.split_ascii_whitespace().map(hex);
-        if let (Some(Some(start)), Some(Some(end))) = (numbers.next(), numbers.next())
-            && end > start
-        {
-            *bar = (end - start).saturating_add(1);
-        }
-    }
-    bars
+    let sizes = text.lines().take(6).filter_map(|line| {
+        let (start, rest) = line.split_once(' ')?;
+        let (start, end) = (hex(start)?, hex(rest.split(' ').next()?)?);
+        (end > start).then(|| (end - start).saturating_add(1))
+    });
+    sizes.max()
 }

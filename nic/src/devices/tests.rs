@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use super::pci::{parse_bars, parse_speed};
+use super::pci::{PciMeeting, largest_window};
 use super::port::{parse_gid, parse_rate};
 use super::tree::Tree;
 use super::*;
@@ -51,9 +51,8 @@ fn a_connectx_is_described() {
     assert_eq!(device.firmware.as_deref(), Some("28.43.1014"));
     assert_eq!(device.board.as_deref(), Some("MT_0000000838"));
     assert_eq!(device.model.as_deref(), Some("MT4129"));
-    assert_eq!(device.node_guid, Some(0xa088_c203_0012_3456));
     assert_eq!(device.uverbs.as_deref(), Some(Path::new("/dev/infiniband/uverbs0")));
-    assert_eq!((device.pci, device.numa_node), (Some(at("0000:19:00.0")), Some(0)));
+    assert_eq!(device.pci, Some(at("0000:19:00.0")));
     let port = device.active_port().expect("it is up");
     assert_eq!((port.number, port.link_layer), (1, LinkLayer::Ethernet));
     assert_eq!(port.rate_bits_per_s, Some(400_000_000_000));
@@ -121,10 +120,6 @@ fn the_nearest_nic_comes_first() {
     assert!(near.iter().all(|(_, distance)| distance.is_none()));
     let same = tree.machine().pci_distance(at("0000:18:00.0"), at("0000:18:00.0"));
     assert_eq!(same.expect("it is there").steps, 0);
-    assert_eq!(
-        tree.machine().pci_bridges(at("0000:18:00.0")),
-        ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"].map(at)
-    );
 }
 
 #[test]
@@ -152,24 +147,17 @@ fn the_nearest_connectx_devices_are_those_at_one_distance() {
 }
 
 #[test]
-fn a_pci_function_is_described() {
+fn pci_functions_are_found_by_vendor_and_class() {
     let (_folder, tree) = five();
-    let folder = "sys/devices/pci0000:30/0000:30:01.0/0000:31:00.0";
-    tree.pci_link(folder, ("16.0 GT/s", 8), ("32.0 GT/s", 16)).file(
-        &format!("{folder}/resource"),
-        "0x0000204000000000 0x0000204001ffffff 0x000000000014220c\n0x0 0x0 0x0\n0x1000 0x1fff 0x40200\n",
-    );
-    let device = tree.machine().pci_device(at("0000:31:00.0")).expect("it is there");
-    assert_eq!(
-        (device.vendor, device.device, device.class),
-        (Some(0x15b3), Some(0x1021), Some(0x02_0000))
-    );
-    assert_eq!(device.driver.as_deref(), Some("mlx5_core"));
-    assert_eq!(device.bar_bytes, [32 << 20, 0, 4096, 0, 0, 0]);
-    let link = device.link;
-    assert_eq!((link.gt_per_s, link.width), (Some(16.0), Some(8)));
-    assert_eq!((link.gt_per_s_max, link.width_max), (Some(32.0), Some(16)));
-    assert_eq!(tree.machine().pci_device(at("0000:99:00.0")), None);
+    let machine = tree.machine();
+    assert_eq!(machine.pci_functions(0x10de, 3), [at("0000:18:00.0")]);
+    let nics = ["0000:19:00.0", "0000:20:00.0", "0000:31:00.0", "0000:81:00.0"].map(at);
+    assert_eq!(machine.pci_functions(0x15b3, 2), nics);
+    assert_eq!(machine.pci_functions(0x15b3, 3), []);
+    let windows = "0x0000204000000000 0x0000204001ffffff 0x000000000014220c\n0x0 0x0 0x0\n0x1000 0x1fff 0x40200\n";
+    tree.file("sys/devices/pci0000:30/0000:30:01.0/0000:31:00.0/resource", windows);
+    assert_eq!(machine.largest_window_bytes(at("0000:31:00.0")), Some(32 << 20));
+    assert_eq!(machine.largest_window_bytes(at("0000:99:00.0")), None);
 }
 
 #[test]
@@ -177,13 +165,7 @@ fn garbage_is_not_believed() {
     let (_folder, tree) = five();
     let device = "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0";
     let folder = format!("{device}/infiniband/mlx5_0");
-    for file in [
-        "fw_ver",
-        "node_guid",
-        "ports/1/link_layer",
-        "ports/1/rate",
-        "ports/1/gids/3",
-    ] {
+    for file in ["fw_ver", "ports/1/link_layer", "ports/1/rate", "ports/1/gids/3"] {
         tree.file(&format!("{folder}/{file}"), b"\xff\xfe\x00garbage".as_slice());
     }
     tree.file(&format!("{folder}/ports/1/state"), "9: SLEEPY\n");
@@ -199,10 +181,7 @@ fn garbage_is_not_believed() {
         .iter()
         .find(|device| device.name == "mlx5_0")
         .expect("it is there");
-    assert_eq!(
-        (&device.firmware, device.node_guid, device.numa_node),
-        (&None, None, None)
-    );
+    assert_eq!(device.firmware, None);
     let [port] = device.ports.as_slice() else {
         panic!("{:?}", device.ports);
     };
@@ -212,8 +191,11 @@ fn garbage_is_not_believed() {
         (LinkLayer::Other, None, None)
     );
     assert_eq!(port.gids.len(), 3);
-    let pci = tree.machine().pci_device(at("0000:81:00.0")).expect("it is there");
-    assert_eq!(pci.vendor, None);
+    assert_eq!(
+        tree.machine().pci_functions(0x15b3, 2).len(),
+        3,
+        "one has lost its vendor"
+    );
     // No machine at all.
     let nowhere = Machine::at("/proc/no such folder");
     assert_eq!((nowhere.rdma_devices(), nowhere.pci_addresses()), (vec![], vec![]));
@@ -240,14 +222,11 @@ fn numbers_of_sysfs() {
     for bad in ["", "fast", "-1 Gb/sec", "NaN Gb/sec", "inf Gb/sec", "3 apples"] {
         assert_eq!(parse_rate(bad), None, "{bad}");
     }
-    assert_eq!(parse_speed("32.0 GT/s PCIe"), Some(32.0));
-    for bad in ["Unknown", "", "x GT/s", "-8 GT/s", "NaN GT/s"] {
-        assert_eq!(parse_speed(bad), None, "{bad}");
-    }
     assert_eq!(
-        parse_bars("0x0 0xffffffffffffffff 0x0\n0x5 0x4 0\nwords here\n"),
-        [u64::MAX, 0, 0, 0, 0, 0]
+        largest_window("0x0 0xffffffffffffffff 0x0\n0x5 0x4 0\nwords here\n"),
+        Some(u64::MAX)
     );
+    assert_eq!(largest_window("0x0 0x0 0x0\n0x5 0x4 0\n\nwords\n0x\n"), None);
 }
 
 #[test]

@@ -67,14 +67,6 @@ impl Tree {
         folder
     }
 
-    /// The link of a PCI function: speed and width now, and the most.
-    pub fn pci_link(&self, folder: &str, now: (&str, u32), most: (&str, u32)) -> &Self {
-        self.file(&format!("{folder}/current_link_speed"), format!("{} PCIe\n", now.0))
-            .file(&format!("{folder}/current_link_width"), format!("{}\n", now.1))
-            .file(&format!("{folder}/max_link_speed"), format!("{} PCIe\n", most.0))
-            .file(&format!("{folder}/max_link_width"), format!("{}\n", most.1))
-    }
-
     /// An RDMA device `name` whose folders lie in `device` (a PCI function, or `sys/devices/virtual` for SoftRoCE), as
     /// number `index` of the uverbs devices, with one port for RoCE over `interface`.
     pub fn rdma(&self, device: &str, name: &str, index: u32, interface: &str) -> String {
@@ -83,7 +75,6 @@ impl Tree {
         self.file(&format!("{folder}/fw_ver"), "28.43.1014\n")
             .file(&format!("{folder}/hca_type"), "MT4129\n")
             .file(&format!("{folder}/board_id"), "MT_0000000838\n")
-            .file(&format!("{folder}/node_guid"), "a088:c203:0012:3456\n")
             .file(&format!("{port}/state"), "4: ACTIVE\n")
             .file(&format!("{port}/link_layer"), "Ethernet\n")
             .file(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");

@@ -1,27 +1,27 @@
 //! The codecs against the public header `<infiniband/mlx5dv.h>`.
 //!
-//! `mlx5dv_reference.c` prints sizes, offsets and codes of the header, and requests made by its inline helpers;
-//! `mlx5dv_reference.txt` is its recorded output. The codecs are always compared with the record; the record is compared
+//! `mlx5_wire_reference.txt` records sizes, offsets and codes of the header; `mlx5dv_reference.txt` what `mlx5dv_reference.c`
+//! prints, requests made by its inline helpers. The codecs are always compared with the records; the records are compared
 //! with the header where the header and a C compiler are there.
 
-use std::collections::HashMap;
-
-use crate::reference::{Reference, check_field};
+use crate::reference::{Program, Reference, check_fields};
 use gpuvm_nic::wire::mlx5::{
     AtomicSegment, BLOCK_BYTES, Completion, CompletionDetail, ControlSegment, Cqe, CqeOpcode, DataSegment,
     InlineHeader, Opcode, Operation, RemoteAddressSegment, Segment, Segments, Syndrome, WorkRequest, control_flags,
 };
 
 const REFERENCE: Reference = Reference {
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mlx5dv_reference.c"),
-    record: include_str!("../mlx5dv_reference.txt"),
-    header: "infiniband/mlx5dv.h",
+    program: Program::FromNames(&[]),
+    record: include_str!("../mlx5_wire_reference.txt"),
+    headers: &["infiniband/mlx5dv.h"],
     package: "libibverbs-dev",
 };
-
-fn record() -> HashMap<&'static str, &'static str> {
-    REFERENCE.facts()
-}
+/// Requests and completions in bytes.
+const MADE: Reference = Reference {
+    program: Program::File(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mlx5dv_reference.c")),
+    record: include_str!("../mlx5dv_reference.txt"),
+    ..REFERENCE
+};
 
 fn number(name: &str) -> u64 {
     REFERENCE.number(name)
@@ -34,112 +34,53 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn record_is_what_the_header_says() {
     REFERENCE.check_record("record_is_what_the_header_says");
+    MADE.check_record("record_is_what_the_header_says");
 }
 
 #[test]
 fn offsets_in_control_segments_are_the_headers() {
-    check_field!(
-        REFERENCE,
-        ControlSegment,
-        set_opmod_index_opcode,
-        u32,
-        "mlx5_wqe_ctrl_seg",
-        "opmod_idx_opcode"
-    );
-    check_field!(
-        REFERENCE,
-        ControlSegment,
-        set_qpn_ds,
-        u32,
-        "mlx5_wqe_ctrl_seg",
-        "qpn_ds"
-    );
-    check_field!(
-        REFERENCE,
-        ControlSegment,
-        set_signature,
-        u8,
-        "mlx5_wqe_ctrl_seg",
-        "signature"
-    );
-    check_field!(
-        REFERENCE,
-        ControlSegment,
-        set_flags,
-        u8,
-        "mlx5_wqe_ctrl_seg",
-        "fm_ce_se"
-    );
-    check_field!(
-        REFERENCE,
-        ControlSegment,
-        set_immediate,
-        u32,
-        "mlx5_wqe_ctrl_seg",
-        "imm"
-    );
+    check_fields! { REFERENCE, ControlSegment, "mlx5_wqe_ctrl_seg" {
+        set_opmod_index_opcode(u32) = "opmod_idx_opcode"
+        set_qpn_ds(u32) = "qpn_ds"
+        set_signature(u8) = "signature"
+        set_flags(u8) = "fm_ce_se"
+        set_immediate(u32) = "imm"
+    } }
 }
 
 #[test]
 fn offsets_in_segments_are_the_headers() {
-    check_field!(
-        REFERENCE,
-        RemoteAddressSegment,
-        set_address,
-        u64,
-        "mlx5_wqe_raddr_seg",
-        "raddr"
-    );
-    check_field!(
-        REFERENCE,
-        RemoteAddressSegment,
-        set_rkey,
-        u32,
-        "mlx5_wqe_raddr_seg",
-        "rkey"
-    );
-    check_field!(
-        REFERENCE,
-        AtomicSegment,
-        set_swap_add,
-        u64,
-        "mlx5_wqe_atomic_seg",
-        "swap_add"
-    );
-    check_field!(
-        REFERENCE,
-        AtomicSegment,
-        set_compare,
-        u64,
-        "mlx5_wqe_atomic_seg",
-        "compare"
-    );
+    check_fields! { REFERENCE, RemoteAddressSegment, "mlx5_wqe_raddr_seg" {
+        set_address(u64) = "raddr"
+        set_rkey(u32) = "rkey"
+    } }
+    check_fields! { REFERENCE, AtomicSegment, "mlx5_wqe_atomic_seg" {
+        set_swap_add(u64) = "swap_add"
+        set_compare(u64) = "compare"
+    } }
 }
 
 #[test]
 fn offsets_in_completions_are_the_headers() {
-    check_field!(REFERENCE, Cqe, set_wqe_id, u16, "mlx5_cqe64", "wqe_id");
-    check_field!(REFERENCE, Cqe, set_flags_rqpn, u32, "mlx5_cqe64", "flags_rqpn");
-    check_field!(REFERENCE, Cqe, set_srqn_uidx, u32, "mlx5_cqe64", "srqn_uidx");
-    check_field!(REFERENCE, Cqe, set_immediate, u32, "mlx5_cqe64", "imm_inval_pkey");
-    check_field!(REFERENCE, Cqe, set_byte_count, u32, "mlx5_cqe64", "byte_cnt");
-    check_field!(REFERENCE, Cqe, set_timestamp, u64, "mlx5_cqe64", "timestamp");
-    check_field!(REFERENCE, Cqe, set_opcode_qpn, u32, "mlx5_cqe64", "sop_drop_qpn");
-    check_field!(REFERENCE, Cqe, set_wqe_counter, u16, "mlx5_cqe64", "wqe_counter");
-    check_field!(REFERENCE, Cqe, set_signature, u8, "mlx5_cqe64", "signature");
-    check_field!(REFERENCE, Cqe, set_op_own, u8, "mlx5_cqe64", "op_own");
-    check_field!(
-        REFERENCE,
-        Cqe,
-        set_vendor_syndrome,
-        u8,
-        "mlx5_err_cqe",
-        "vendor_err_synd"
-    );
-    check_field!(REFERENCE, Cqe, set_syndrome, u8, "mlx5_err_cqe", "syndrome");
-    check_field!(REFERENCE, Cqe, set_opcode_qpn, u32, "mlx5_err_cqe", "s_wqe_opcode_qpn");
-    check_field!(REFERENCE, Cqe, set_wqe_counter, u16, "mlx5_err_cqe", "wqe_counter");
-    check_field!(REFERENCE, Cqe, set_op_own, u8, "mlx5_err_cqe", "op_own");
+    check_fields! { REFERENCE, Cqe, "mlx5_cqe64" {
+        set_wqe_id(u16) = "wqe_id"
+        set_flags_rqpn(u32) = "flags_rqpn"
+        set_srqn_uidx(u32) = "srqn_uidx"
+        set_immediate(u32) = "imm_inval_pkey"
+        set_byte_count(u32) = "byte_cnt"
+        set_timestamp(u64) = "timestamp"
+        set_opcode_qpn(u32) = "sop_drop_qpn"
+        set_wqe_counter(u16) = "wqe_counter"
+        set_signature(u8) = "signature"
+        set_op_own(u8) = "op_own"
+    } }
+    check_fields! { REFERENCE, Cqe, "mlx5_err_cqe" {
+        set_vendor_syndrome(u8) = "vendor_err_synd"
+        set_syndrome(u8) = "syndrome"
+        set_opcode_qpn(u32) = "s_wqe_opcode_qpn"
+        set_wqe_counter(u16) = "wqe_counter"
+        set_op_own(u8) = "op_own"
+    } }
 }
 
 #[test]
@@ -298,7 +239,7 @@ fn requests_are_the_headers() {
     for (name, request) in cases {
         let mut buffer = [0xa5; 1024];
         let bytes = request.emit(&mut buffer).expect("a request with a wire form");
-        assert_eq!(hex(&buffer[..bytes]), record()[name], "{name}");
+        assert_eq!(hex(&buffer[..bytes]), MADE.facts()[name], "{name}");
         assert_eq!(WorkRequest::parse(&buffer), Ok(request), "{name}");
     }
 }
@@ -332,7 +273,7 @@ fn completions_are_the_headers() {
     for (name, completion) in [("cqe", done), ("cqe_error", error)] {
         let mut buffer = [0xa5; 64];
         completion.emit(&mut buffer).expect("64 bytes");
-        assert_eq!(hex(&buffer), record()[name], "{name}");
+        assert_eq!(hex(&buffer), MADE.facts()[name], "{name}");
         assert_eq!(Completion::parse(&buffer), Ok(completion), "{name}");
     }
 }

@@ -1,16 +1,17 @@
 //! The structures of libmlx5 that the mlx5 back end uses against `<infiniband/mlx5dv.h>`.
 //!
-//! `mlx5dv_layouts_reference.c` prints sizes, offsets and codes; `mlx5dv_layouts_reference.txt` is its recorded output.
+//! `mlx5dv_layouts_reference.txt` records sizes, offsets and codes: what a C program said of the header.
 
 use std::mem::{offset_of, size_of};
 
-use crate::reference::Reference;
+use crate::reference::{Program, Reference};
 use gpuvm_nic::mlx5::dv;
 
 const REFERENCE: Reference = Reference {
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mlx5dv_layouts_reference.c"),
+    // It grows with the library's versions.
+    program: Program::FromNames(&[("mlx5dv_obj.fits", "sizeof(struct mlx5dv_obj) <= 128")]),
     record: include_str!("../mlx5dv_layouts_reference.txt"),
-    header: "infiniband/mlx5dv.h",
+    headers: &["infiniband/mlx5dv.h"],
     package: "libibverbs-dev",
 };
 

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
-use super::Reference;
+use super::{Program, Reference};
 
 const REFERENCE: Reference = Reference {
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/../nic/tests/mlx5dv_cases.c"),
+    program: Program::File(concat!(env!("CARGO_MANIFEST_DIR"), "/../nic/tests/mlx5dv_cases.c")),
     record: include_str!("../mlx5dv_cases.txt"),
-    header: "infiniband/mlx5dv.h",
+    headers: &["infiniband/mlx5dv.h"],
     package: "libibverbs-dev",
 };
 

@@ -8,16 +8,25 @@ use std::io::Write as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A C program that prints a line for each fact, `name value`, and its recorded output.
+/// Facts of public headers, a line for each, `name values`: what a C program printed.
 pub struct Reference {
-    /// The program's path.
-    pub source: &'static str,
+    /// The program.
+    pub program: Program,
     /// Its recorded output.
     pub record: &'static str,
-    /// The header that may be missing, and the package that has it.
-    pub header: &'static str,
-    /// The package that has it.
+    /// The headers, which may be missing.
+    pub headers: &'static [&'static str],
+    /// The package that has them.
     pub package: &'static str,
+}
+
+/// A C program.
+pub enum Program {
+    /// Its path.
+    File(&'static str),
+    /// Written from the record's names: a constant's value, a structure's size and alignment, a field's offset and size, as many
+    /// of them as the record has. For other names: how they begin, and an expression with `{}` for how they go on.
+    FromNames(&'static [(&'static str, &'static str)]),
 }
 
 impl Reference {
@@ -28,6 +37,29 @@ impl Reference {
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.split_once(' '))
             .collect()
+    }
+
+    /// The program's text.
+    fn source(&self) -> String {
+        let others = match self.program {
+            Program::File(path) => return std::fs::read_to_string(path).expect("the program"),
+            Program::FromNames(others) => others,
+        };
+        let mut text = "#include <stddef.h>\n#include <stdio.h>\n".to_owned();
+        text.extend(self.headers.iter().map(|header| format!("#include <{header}>\n")));
+        text.push_str("int main(void) {\n");
+        for line in self.record.lines().filter(|line| !line.starts_with('#')) {
+            let (name, values) = line.split_once(' ').expect("values after the name");
+            let mut expressions = expressions(name, others);
+            expressions.truncate(values.split(' ').count());
+            let formats = " %lld".repeat(expressions.len());
+            let values: String = expressions
+                .iter()
+                .map(|value| format!(", (long long)({value})"))
+                .collect();
+            text.push_str(&format!("printf(\"{name}{formats}\\n\"{values});\n"));
+        }
+        text + "}\n"
     }
 
     /// A recorded number.
@@ -46,26 +78,51 @@ impl Reference {
 
     /// What the program says with these arguments; `None`, with a word of it, where the header or a compiler is missing.
     pub fn run(&self, test: &str, arguments: &[String]) -> Option<String> {
-        match header_output(self.source, arguments) {
+        match header_output(&self.source(), arguments) {
             Ok(said) => Some(said),
             // Only a missing compiler or header may be skipped; anything else is an error of the C file.
             Err(why)
-                if why.contains(self.header) && why.contains("No such file")
+                if self
+                    .headers
+                    .iter()
+                    .any(|header| why.contains(&format!("{header}: No such file")))
                     || why.contains("not found")
                     || why.contains("no C compiler")
                     || why.contains("does not start") =>
             {
                 // Straight to stderr: the test harness hides what `eprintln!` prints when a test passes.
                 let text = format!(
-                    "\n*** SKIPPED: {test}: <{}> or a C compiler is missing; the codecs were compared with the recorded \
-                     bytes only (install {})\n",
-                    self.header, self.package
+                    "\n*** SKIPPED: {test}: a header of {:?} or a C compiler is missing; the codecs were compared with the \
+                     record only (install {})\n",
+                    self.headers, self.package
                 );
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 None
             }
-            Err(why) => panic!("{} does not compile:\n{why}", self.source),
+            Err(why) => panic!("{test}: the C program does not compile:\n{why}"),
         }
+    }
+}
+
+/// C expressions for the values of a name, in the record's order.
+fn expressions(name: &str, others: &[(&str, &str)]) -> Vec<String> {
+    let other = others
+        .iter()
+        .find_map(|(start, expression)| Some((name.strip_prefix(start)?, expression)));
+    if let Some((rest, expression)) = other {
+        return vec![expression.replace("{}", rest)];
+    }
+    if name.starts_with(|sign: char| !sign.is_ascii_lowercase()) {
+        return vec![name.to_owned()];
+    }
+    let (outer, field) = name.split_once('.').unwrap_or((name, ""));
+    let kind = if outer == "ibv_gid" { "union" } else { "struct" };
+    match field {
+        "" => vec![format!("sizeof({kind} {outer})"), format!("_Alignof({kind} {outer})")],
+        _ => vec![
+            format!("offsetof({kind} {outer}, {field})"),
+            format!("sizeof((({kind} {outer} *)0)->{field})"),
+        ],
     }
 }
 
@@ -76,7 +133,8 @@ fn header_output(source: &str, arguments: &[String]) -> Result<String, String> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("gpuvm-header-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    let program = folder.join("reference");
+    let (file, program) = (folder.join("reference.c"), folder.join("reference"));
+    std::fs::write(&file, source).map_err(|error| error.to_string())?;
     let host = host();
     let compiler = cc::Build::new()
         .cargo_metadata(false)
@@ -86,7 +144,7 @@ fn header_output(source: &str, arguments: &[String]) -> Result<String, String> {
         .out_dir(&folder)
         .try_get_compiler()
         .map_err(|error| format!("no C compiler: {error}"))?;
-    let built = compiler.to_command().arg(source).arg("-o").arg(&program).output();
+    let built = compiler.to_command().arg(&file).arg("-o").arg(&program).output();
     let result = match built {
         Err(error) => Err(format!("the C compiler does not start: {error}")),
         Ok(output) if !output.status.success() => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -111,16 +169,15 @@ pub fn touched(bytes: usize, set: impl Fn(&mut [u8])) -> Vec<usize> {
     (0..bytes).filter(|i| buffer[*i] != 0xa5).collect()
 }
 
-/// Checks that a view's setter changes the bytes of the header's field, and no others.
-macro_rules! check_field {
-    ($reference:expr, $view:ident, $set:ident, $ty:ty, $structure:literal, $name:literal) => {
-        let bytes = 256;
-        let found = $crate::reference::touched(bytes, |buffer| {
+/// Checks that each of a view's setters changes the bytes of the header's field, and no others.
+macro_rules! check_fields {
+    ($reference:ident, $view:ident, $structure:literal { $($set:ident($ty:ty) = $name:literal)* }) => {$(
+        let found = $crate::reference::touched(256, |buffer| {
             $view::new_checked(buffer).expect("its size").$set(<$ty>::MIN)
         });
         let offset = $reference.number(concat!($structure, ".", $name)) as usize;
         let expected: Vec<_> = (offset..offset + size_of::<$ty>()).collect();
         assert_eq!(found, expected, "{}.{}", $structure, $name);
-    };
+    )*};
 }
-pub(crate) use check_field;
+pub(crate) use check_fields;

@@ -6,7 +6,7 @@ use super::error::AppError;
 use super::{
     App, Bfs, Components, Dense, DenseKind, Embedding, EmbeddingShape, Knn, PageRank, Sort, Sssp, TableQuery, Triangles,
 };
-use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, SpecError, Weights};
+use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, Weights};
 use crate::table::TableSpec;
 
 /// An application, before it has its input.
@@ -108,15 +108,13 @@ const fn of_graph(name: &'static str, make: Make) -> Entry {
     }
 }
 
-fn graph(input: &str, weights: Weights) -> Result<Arc<Graph>, AppError> {
-    let spec: GraphSpec = input.parse().map_err(|error: SpecError| AppError::Input {
-        what: error.to_string(),
-    })?;
+/// The graph that an input names.
+pub(crate) fn graph(input: &str, weights: Weights) -> Result<Arc<Graph>, AppError> {
     let options = LoadOptions {
         weights,
         ..LoadOptions::default()
     };
-    let graph = spec.load(&options, &mut |_| {}).map_err(AppError::Graph)?;
+    let graph = input.parse::<GraphSpec>()?.load(&options, &mut |_| {})?;
     Ok(Arc::new(graph))
 }
 

@@ -7,9 +7,10 @@ use std::sync::OnceLock;
 use gpuvm::{Buffer, Kernel};
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare, compare_by, require_memory};
+use super::error::{AppError, Step, compare, compare_by};
 use super::space::{Space, Stream, Use};
 use super::{App, Array, Loaded};
+use crate::input::require_memory;
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;

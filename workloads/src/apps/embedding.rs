@@ -11,10 +11,11 @@ use gpuvm::{Buffer, Kernel, LaunchConfig};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare, require_memory};
+use super::error::{AppError, Step, compare};
 use super::space::{Space, Use, Way, finish};
 use super::{App, Array, Loaded};
 use crate::graph::generate::stream;
+use crate::input::require_memory;
 
 /// Blocks of 128 threads of a multiprocessor, by the kernel's bounds.
 const BLOCKS: u32 = 4;
@@ -61,7 +62,9 @@ impl EmbeddingShape {
             let what = format!("an embedding table of {self:?}: {fault}");
             return Err(AppError::Input { what });
         }
-        require_memory(4 * (self.rows * self.columns + self.bags * self.bag_ids))
+        Ok(require_memory(
+            4 * (self.rows * self.columns + self.bags * self.bag_ids),
+        )?)
     }
 
     /// Four neighbouring columns of the table, counted row by row.
@@ -153,15 +156,6 @@ impl Embedding {
     }
 }
 
-/// The kernel `sum_bags` of `embedding.cu`, and the launch that fills the GPU.
-///
-/// # Errors
-/// The compiler's.
-pub fn sum_bags(space: &Space) -> Result<(Kernel, LaunchConfig), AppError> {
-    let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
-    Ok((kernel, space.whole_gpu(BLOCKS, 0)))
-}
-
 impl App for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
@@ -188,11 +182,11 @@ impl App for Embedding {
                 reason: "a bag's rows lie anywhere in the table".to_owned(),
             });
         }
-        let (kernel, config) = sum_bags(space)?;
+        let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
         Ok(Box::new(Work {
             app: self,
             kernel,
-            config,
+            config: space.whole_gpu(BLOCKS, 0),
             table: space.array("table", Use::Read, &self.table)?,
             ids: space.upload(&self.ids)?,
             sums: space.buffer(self.shape.bags * self.shape.columns / 4)?,

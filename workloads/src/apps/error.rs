@@ -8,9 +8,9 @@ use super::space::Way;
 use crate::bfs::BfsError;
 use crate::gps::Form;
 use crate::graph::GraphError;
-use crate::graph::csr::short_of_memory;
-use crate::table::{TableError, TableSpecError};
-use crate::vectors::{VectorError, VectorSpecError};
+use crate::input::{MemoryError, SpecError};
+use crate::table::TableError;
+use crate::vectors::VectorError;
 
 /// What was under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,15 +95,15 @@ pub enum AppError {
     /// A table that could not be read or made.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A name of no table.
-    #[error(transparent)]
-    TableSpec(#[from] TableSpecError),
     /// Vectors that could not be read, made or searched.
     #[error(transparent)]
     Vectors(#[from] VectorError),
-    /// A name of no vectors.
+    /// A name of no input.
     #[error(transparent)]
-    VectorSpec(#[from] VectorSpecError),
+    Spec(#[from] SpecError),
+    /// The machine cannot hold the input.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// A value differs from the one that the processor computed.
     #[error("{what} {place} is {found}, and ought to be {expected}")]
     Wrong {
@@ -127,18 +127,6 @@ impl AppError {
     /// An error of the GPU at that step.
     pub fn device(step: Step) -> impl Fn(GpuError) -> Self {
         move |source| Self::Device { step, source }
-    }
-}
-
-/// Fails where the machine lacks the memory for an input of so many bytes.
-pub(super) fn require_memory(needed_bytes: u64) -> Result<(), AppError> {
-    match short_of_memory(needed_bytes) {
-        Some(available) => Err(AppError::Input {
-            what: format!(
-                "the input needs {needed_bytes} bytes of memory, this machine has {available} available; give a smaller one"
-            ),
-        }),
-        None => Ok(()),
     }
 }
 

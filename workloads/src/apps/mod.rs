@@ -26,7 +26,7 @@ pub use array::{Array, Streamed};
 pub use bfs::Bfs;
 pub use components::Components;
 pub use dense::{Dense, DenseKind};
-pub use embedding::{Embedding, EmbeddingShape, sum_bags};
+pub use embedding::{Embedding, EmbeddingShape};
 pub(crate) use error::compare_by;
 pub use error::{AppError, Step};
 pub use knn::Knn;

@@ -10,10 +10,11 @@ use gpuvm::{Buffer, Kernel, Launch, LaunchConfig, StreamHandle};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare, require_memory};
+use super::error::{AppError, Step, compare};
 use super::space::{Space, Use, Way, finish};
 use super::{App, Array, Loaded};
 use crate::graph::generate::stream;
+use crate::input::require_memory;
 
 /// Blocks of 128 threads of a multiprocessor that bring and store keys, beside those that sort.
 const BLOCKS: u32 = 2;

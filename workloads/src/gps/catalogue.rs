@@ -1,10 +1,9 @@
 //! The applications by name, with what their inputs are called.
 
-use std::sync::Arc;
-
 use super::{Als, Case, Diffusion, Jacobi, PageRank, Shortest, Single, Wave};
 use crate::apps::AppError;
-use crate::graph::{Graph, GraphSpec, LoadOptions, SpecError, Weights};
+use crate::apps::catalogue::graph;
+use crate::graph::Weights;
 
 /// An application, before it has its input.
 pub struct Entry {
@@ -86,15 +85,4 @@ const GRAPH: &str = "an undirected graph: a file, kron:SCALE[:DEGREE] or urand:S
 /// The application of that name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
-}
-
-fn graph(input: &str, weights: Weights) -> Result<Arc<Graph>, AppError> {
-    let spec: GraphSpec = input.parse().map_err(|error: SpecError| AppError::Input {
-        what: error.to_string(),
-    })?;
-    let options = LoadOptions {
-        weights,
-        ..LoadOptions::default()
-    };
-    Ok(Arc::new(spec.load(&options, &mut |_| {})?))
 }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::array::Array;
 use super::error::GraphError;
 use super::{Direction, Progress, ProgressFn, Stage};
+use crate::input::{MemoryError, require_memory};
 
 /// The most vertices of a graph: distances are `i32`, so the longest path still fits.
 pub const MAX_VERTICES: u32 = i32::MAX as u32;
@@ -154,29 +155,6 @@ pub(super) fn build<W: Copy + Ord + Send + Sync>(
     Ok((Csr::of_parts(offsets, neighbours), weights))
 }
 
-/// The bytes that the machine has available, where `needed_bytes` are more, by `/proc/meminfo`.
-/// Linux grants more than it has and kills the process later; this says so before.
-pub(crate) fn short_of_memory(needed_bytes: u64) -> Option<u64> {
-    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    available
-        .map(|kib| kib * 1024)
-        .filter(|available| needed_bytes > *available)
-}
-
-/// Fails where the machine is [`short_of_memory`].
-pub(super) fn require_memory(needed_bytes: u64) -> Result<(), GraphError> {
-    match short_of_memory(needed_bytes) {
-        Some(available_bytes) => Err(GraphError::Memory {
-            needed_bytes,
-            available_bytes,
-        }),
-        None => Ok(()),
-    }
-}
-
 /// Adds an edge to a growing list.
 ///
 /// # Errors
@@ -186,7 +164,7 @@ pub(super) fn push_edge<E>(edges: &mut Vec<E>, edge: E) -> Result<(), GraphError
         let more = edges.len().max(1 << 12);
         let needed_bytes = (more * size_of::<E>()) as u64;
         require_memory(needed_bytes)?;
-        edges.try_reserve_exact(more).map_err(|_| GraphError::Memory {
+        edges.try_reserve_exact(more).map_err(|_| MemoryError {
             needed_bytes,
             available_bytes: 0,
         })?;
@@ -247,6 +225,5 @@ mod tests {
         );
         let error = Csr::from_edges(u32::MAX, &[], Direction::Directed).unwrap_err();
         assert!(matches!(error, GraphError::VerticesOutOfRange { .. }));
-        assert!(matches!(require_memory(u64::MAX), Err(GraphError::Memory { .. })));
     }
 }

@@ -1,8 +1,6 @@
 //! `.gcsr` files: compressed sparse rows as they lie in memory, to be mapped and not read. `docs/GRAPHS.md` has the layout.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
 
 use bytemuck::{Pod, Zeroable};
 use rayon::prelude::*;
@@ -12,6 +10,7 @@ use super::csr::Csr;
 use super::error::GraphError;
 use super::rows;
 use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, VertexIds, Weights};
+use crate::input::{FileError, FileFault, Input, Place};
 
 /// How a file begins. No text does, and a transfer that changes line ends is noticed.
 pub(super) const MAGIC: [u8; 8] = *b"\x89gcsr\r\n\x1a";
@@ -166,12 +165,11 @@ fn checksum(bytes: &[u8]) -> u32 {
 
 /// Maps a file, and checks that everything in it is as the types promise.
 pub(super) fn load(
-    path: &Path,
-    file: &File,
+    file: &Input<'_>,
     options: &LoadOptions,
     progress: &mut ProgressFn<'_>,
 ) -> Result<Graph, GraphError> {
-    let mapped = Mapped::new(path, file)?;
+    let mapped = Mapped::new(file)?;
     if options.verify {
         mapped.verify()?;
     }
@@ -181,7 +179,7 @@ pub(super) fn load(
         true => Direction::Directed,
     };
     if options.verify && direction == Direction::Undirected && !rows::are_mirrored(&csr, weights.as_deref()) {
-        return Err(GraphError::NotMirrored { path: path.to_owned() });
+        return Err(rows::not_mirrored(file.path));
     }
     let ids = match ids {
         Some(ids) => VertexIds::Listed(ids),
@@ -199,7 +197,7 @@ pub(super) fn load(
 
 /// A mapped file whose header was checked: its sections lie in the file.
 struct Mapped<'a> {
-    path: &'a Path,
+    file: &'a Input<'a>,
     map: Map,
     header: Header,
 }
@@ -208,40 +206,37 @@ struct Mapped<'a> {
 type Contents = (Csr, Option<Array<u32>>, Option<Array<u64>>);
 
 impl<'a> Mapped<'a> {
-    fn new(path: &'a Path, file: &File) -> Result<Self, GraphError> {
-        let wrong = |at: usize, what: String| GraphError::Header {
-            path: path.to_owned(),
-            at: at as u64,
-            what,
+    fn new(file: &'a Input<'a>) -> Result<Self, FileError> {
+        let wrong = |fault, at: usize, what: &str| file.error(fault, Place::Byte(at as u64), what);
+        let malformed = |at, what: &str| wrong(FileFault::Malformed, at, what);
+        let unmapped = |source| {
+            let what = "cannot map the file into memory";
+            file.error(FileFault::Read, Place::File, what).caused_by(source)
         };
-        let unmapped = |source| GraphError::Map {
-            path: path.to_owned(),
-            source,
-        };
-        let map = array::map(file, path).map_err(unmapped)?;
+        let map = array::map(&file.file, file.path).map_err(unmapped)?;
         let Some(header) = map.get(..HEADER_BYTES) else {
             let what = format!("the file ends within the header of {HEADER_BYTES} bytes; convert the graph again");
-            return Err(wrong(map.len(), what));
+            return Err(wrong(FileFault::Truncated, map.len(), &what));
         };
         let header: Header = bytemuck::pod_read_unaligned(header);
         if header.magic != MAGIC {
-            return Err(wrong(0, "no .gcsr file begins with these bytes".to_owned()));
+            return Err(malformed(0, "no .gcsr file begins with these bytes"));
         }
         if header.version != VERSION {
             let what = format!(
                 "the file has version {}, and version {VERSION} is read; convert the graph with this gpuvm",
                 header.version
             );
-            return Err(wrong(8, what));
+            return Err(wrong(FileFault::Unsupported, 8, &what));
         }
         if header.checksum != header.own_checksum() {
             let what = "the checksum of the header does not fit: the file is damaged; convert the graph again";
-            return Err(wrong(HEADER_BYTES - 4, what.to_owned()));
+            return Err(wrong(FileFault::Damaged, HEADER_BYTES - 4, what));
         }
         if let Some((at, what)) = header.fault(map.len() as u64) {
-            return Err(wrong(at, what));
+            return Err(malformed(at, &what));
         }
-        Ok(Mapped { path, map, header })
+        Ok(Mapped { file, map, header })
     }
 
     /// The elements of a section, none where it is not there. The header's check found it to be in the file.
@@ -252,14 +247,13 @@ impl<'a> Mapped<'a> {
     }
 
     /// Compares the sections' checksums.
-    fn verify(&self) -> Result<(), GraphError> {
+    fn verify(&self) -> Result<(), FileError> {
         for (index, section) in self.header.sections.iter().enumerate() {
             if checksum(&self.section::<u8>(index)) != section.checksum {
-                return Err(GraphError::Checksum {
-                    path: self.path.to_owned(),
-                    at: section.at,
-                    section: NAMES[index],
-                });
+                let name = NAMES[index];
+                let what =
+                    format!("the checksum of the {name} does not fit: the file is damaged; convert the graph again");
+                return Err(self.file.error(FileFault::Damaged, Place::Byte(section.at), what));
             }
         }
         Ok(())
@@ -268,19 +262,14 @@ impl<'a> Mapped<'a> {
     /// The sections as arrays, when all elements are what they have to be.
     fn checked(&self, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Contents, GraphError> {
         let byte = |section: usize, index: usize, size: u64| self.header.sections[section].at + index as u64 * size;
-        let of_row = |at, row, what: String| GraphError::Row {
-            path: self.path.to_owned(),
-            at,
-            row,
-            what,
-        };
+        let path = self.file.path;
         let (offsets, neighbours) = (self.section::<u64>(0), self.section::<u32>(1));
         if let Some(fault) = rows::offsets_fault(&offsets, self.header.edges) {
-            return Err(of_row(byte(0, fault.index, 8), fault.row, fault.kind.to_string()));
+            return Err(fault.in_file(path, byte(0, fault.index, 8)));
         }
         let csr = Csr::of_parts(offsets, neighbours);
         if let Some(fault) = rows::rows_fault(&csr, progress) {
-            return Err(of_row(byte(1, fault.index, 4), fault.row, fault.kind.to_string()));
+            return Err(fault.in_file(path, byte(1, fault.index, 4)));
         }
         let wants = options.weights == Weights::FromFileOrDrawn;
         let weights = (wants && self.header.has(WEIGHTS)).then(|| self.section::<u32>(2));
@@ -288,11 +277,8 @@ impl<'a> Mapped<'a> {
             && let Some(index) = rows::first(weights, |weight| *weight == 0)
         {
             let row = rows::row_of(csr.offsets(), index);
-            return Err(of_row(
-                byte(2, index, 4),
-                row,
-                "has the weight 0; weights are positive".to_owned(),
-            ));
+            let what = "has the weight 0; weights are positive";
+            return Err(rows::of_row(path, byte(2, index, 4), row, &what));
         }
         let ids = self.header.has(IDS).then(|| self.section::<u64>(3));
         if let Some(ids) = &ids
@@ -303,7 +289,7 @@ impl<'a> Mapped<'a> {
                 ids[index],
                 ids[index - 1]
             );
-            return Err(of_row(byte(3, index, 8), index as u32, what));
+            return Err(rows::of_row(path, byte(3, index, 8), index as u32, &what));
         }
         Ok((csr, weights, ids))
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::csr::{self, push_edge};
 use super::error::GraphError;
-use super::source::{Lines, shown};
 use super::{Direction, Graph, MAX_VERTICES, ProgressFn, VertexIds};
+use crate::input::{FileError, FileFault, Lines, Place, require_memory, shown};
 
 /// The most numbers after the two ids of an edge: a weight, a sign, a time.
 const EXTRA_COLUMNS: usize = 2;
@@ -34,21 +34,20 @@ pub(super) fn read(lines: &mut Lines<'_>, direction: Option<Direction>) -> Resul
             break;
         }
     }
-    let (path, last_line) = (lines.path(), lines.number());
     if edges.is_empty() {
-        return Err(GraphError::Empty {
-            path,
-            line: last_line,
-            wanted: "edge",
-        });
+        return Err(no_edge(lines).into());
     }
-    let direction = direction.or(said).unwrap_or(Direction::Undirected);
     Ok(EdgeList {
         edges,
-        direction,
-        last_line,
-        path,
+        direction: direction.or(said).unwrap_or(Direction::Undirected),
+        last_line: lines.number(),
+        path: lines.path().to_owned(),
     })
+}
+
+/// The error of a file without edges.
+pub(super) fn no_edge(lines: &Lines<'_>) -> FileError {
+    lines.error(FileFault::Empty, "the file is empty, it holds no edge")
 }
 
 /// SNAP's files say `# Directed graph ...` or `# Undirected graph ...`.
@@ -65,7 +64,7 @@ fn direction_said(comment: &str) -> Option<Direction> {
     }
 }
 
-fn parse_edge(lines: &Lines<'_>, text: &str) -> Result<(u64, u64), GraphError> {
+fn parse_edge(lines: &Lines<'_>, text: &str) -> Result<(u64, u64), FileError> {
     let mut words = text.split_ascii_whitespace();
     let mut id = |missing: &str| {
         let word = words.next().ok_or_else(|| lines.malformed(missing))?;
@@ -93,7 +92,7 @@ impl EdgeList {
     /// Numbers the vertices in ascending order of their ids and sorts the edges into rows.
     pub(super) fn build(self, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
         // The sorted ids, the renumbered edges and the table of a lookup.
-        csr::require_memory(self.edges.len() as u64 * 24)?;
+        require_memory(self.edges.len() as u64 * 24)?;
         let mut ids: Vec<u64> = self.edges.iter().flat_map(|edge| [edge.0, edge.1]).collect();
         rayon::slice::ParallelSliceMut::par_sort_unstable(ids.as_mut_slice());
         ids.dedup();
@@ -101,9 +100,8 @@ impl EdgeList {
         let vertices = match u32::try_from(ids.len()) {
             Ok(vertices) if vertices <= MAX_VERTICES => vertices,
             _ => {
-                let vertices = ids.len() as u64;
-                let (path, line) = (self.path, self.last_line);
-                return Err(GraphError::TooManyVertices { path, line, vertices });
+                let what = format!("{} vertices, at most {MAX_VERTICES} are supported", ids.len());
+                return Err(FileError::new(&self.path, FileFault::TooLarge, Place::Line(self.last_line), what).into());
             }
         };
         let edges = renumber(self.edges, &ids);

@@ -5,16 +5,13 @@
 //! each, one more than vertices), and the neighbours: 32-bit vertices, in a `.wsg` each with a 32-bit weight behind it. A directed graph
 //! then has the offsets and neighbours of its edges backwards, which are not read. All of it is little-endian and without padding.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-
 use bytemuck::Pod;
 
-use super::csr::{self, Csr};
+use super::csr::Csr;
 use super::error::GraphError;
-use super::rows::{self, Fault};
+use super::rows;
 use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, VertexIds, Weights};
+use crate::input::{FileError, FileFault, Input, Place, require_memory};
 
 /// Bytes before the offsets.
 const HEADER_BYTES: u64 = 17;
@@ -22,62 +19,52 @@ const HEADER_BYTES: u64 = 17;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 8 << 20;
 
-/// Reads a file that is `file_bytes` long.
+/// Reads a file.
 pub(super) fn read(
-    path: &Path,
-    file: &File,
+    file: &Input<'_>,
     weighted: bool,
     options: &LoadOptions,
     progress: &mut ProgressFn<'_>,
 ) -> Result<Graph, GraphError> {
-    let mut input = Input {
-        path,
-        file,
-        at: 0,
-        end: 0,
-    };
-    let header = input.header(weighted)?;
     let Header {
         direction,
         vertices,
         edges,
         edge_bytes,
-    } = header;
-    input.end = header.neighbours_at() + edges * edge_bytes;
+    } = Header::of(file, weighted)?;
+    let neighbours_at = HEADER_BYTES + (u64::from(vertices) + 1) * 8;
+    let mut rest = Rest {
+        file,
+        at: HEADER_BYTES,
+        end: neighbours_at + edges * edge_bytes,
+    };
     let keeps = weighted && options.weights == Weights::FromFileOrDrawn;
-    csr::require_memory((u64::from(vertices) + 1) * 8 + edges * if keeps { 8 } else { 4 })?;
-    let offsets: Vec<u64> = input.take(u64::from(vertices) + 1, progress)?;
+    require_memory((u64::from(vertices) + 1) * 8 + edges * if keeps { 8 } else { 4 })?;
+    let offsets: Vec<u64> = rest.take(u64::from(vertices) + 1, progress)?;
     if let Some(fault) = rows::offsets_fault(&offsets, edges) {
-        return Err(of_row(path, HEADER_BYTES + fault.index as u64 * 8, fault));
+        return Err(fault.in_file(file.path, HEADER_BYTES + fault.index as u64 * 8));
     }
     let (neighbours, mut weights) = match weighted {
-        false => (input.take(edges, progress)?, None),
-        true => input.take_pairs(edges, keeps, progress)?,
+        false => (rest.take(edges, progress)?, None),
+        true => rest.take_pairs(edges, keeps, progress)?,
     };
     if let Some(weights) = &weights
         && let Some(index) = rows::first(weights, |weight| !(1..=i32::MAX as u32).contains(weight))
     {
-        return Err(GraphError::Row {
-            path: path.to_owned(),
-            at: header.neighbours_at() + index as u64 * 8 + 4,
-            row: rows::row_of(&offsets, index),
-            what: format!("has the weight {}; weights are positive", weights[index] as i32),
-        });
+        let what = format!("has the weight {}; weights are positive", weights[index] as i32);
+        let at = neighbours_at + index as u64 * 8 + 4;
+        return Err(rows::of_row(file.path, at, rows::row_of(&offsets, index), &what));
     }
     let mut csr = Csr::of_parts(offsets, neighbours);
     if let Some(fault) = rows::range_fault(&csr) {
-        return Err(of_row(
-            path,
-            header.neighbours_at() + fault.index as u64 * edge_bytes,
-            fault,
-        ));
+        return Err(fault.in_file(file.path, neighbours_at + fault.index as u64 * edge_bytes));
     }
     // Rows that are unsorted, or that hold themselves or a neighbour twice, are put in order; a stored row stays one row.
     if rows::rows_fault(&csr, progress).is_some() {
         (csr, weights) = rows::rebuilt(csr, weights.as_deref(), Direction::Directed, progress)?;
     }
     if direction == Direction::Undirected && !rows::are_mirrored(&csr, weights.as_deref()) {
-        return Err(GraphError::NotMirrored { path: path.to_owned() });
+        return Err(rows::not_mirrored(file.path));
     }
     Ok(Graph {
         csr,
@@ -85,15 +72,6 @@ pub(super) fn read(
         ids: VertexIds::Counted { first: 0 },
         direction,
     })
-}
-
-fn of_row(path: &Path, at: u64, fault: Fault) -> GraphError {
-    GraphError::Row {
-        path: path.to_owned(),
-        at,
-        row: fault.row,
-        what: fault.kind.to_string(),
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -105,30 +83,16 @@ struct Header {
 }
 
 impl Header {
-    fn neighbours_at(&self) -> u64 {
-        HEADER_BYTES + (u64::from(self.vertices) + 1) * 8
-    }
-}
-
-/// What is left of a file.
-struct Input<'a> {
-    path: &'a Path,
-    file: &'a File,
-    at: u64,
-    /// Where the reading ends, for the progress.
-    end: u64,
-}
-
-impl Input<'_> {
-    /// Reads the header, whose numbers fit the file's size.
-    fn header(&mut self, weighted: bool) -> Result<Header, GraphError> {
-        let found = self.file.metadata().map_err(|source| self.unreadable(source))?.len();
+    /// A file's header, whose numbers fit the file's size.
+    fn of(file: &Input<'_>, weighted: bool) -> Result<Header, FileError> {
+        let found = file.bytes;
+        let wrong = |at, what| Err(file.error(FileFault::Malformed, Place::Byte(at), what));
         let mut bytes = [0; HEADER_BYTES as usize];
         if found < HEADER_BYTES {
             let what = format!("the file ends within the header of {HEADER_BYTES} bytes; fetch it again");
-            return Err(self.wrong(found, what));
+            return Err(file.error(FileFault::Truncated, Place::Byte(found), what));
         }
-        self.fill(&mut bytes)?;
+        file.read_at(0, &mut bytes)?;
         let [directed, numbers @ ..] = bytes;
         let direction = match directed {
             0 => Direction::Undirected,
@@ -137,20 +101,18 @@ impl Input<'_> {
                 let what = format!(
                     "{other} in the place of 0 (undirected) or 1 (directed); is this a file of the GAP benchmark?"
                 );
-                return Err(self.wrong(0, what));
+                return wrong(0, what);
             }
         };
         let [edges, vertices] = bytemuck::pod_read_unaligned::<[i64; 2]>(&numbers);
         let Ok(edges) = u64::try_from(edges) else {
-            return Err(self.wrong(1, format!("{edges} edges")));
+            return wrong(1, format!("{edges} edges"));
         };
         let vertices = match u32::try_from(vertices) {
             Ok(vertices) if vertices <= MAX_VERTICES => vertices,
             _ => {
-                return Err(self.wrong(
-                    9,
-                    format!("{vertices} vertices, from 0 to {MAX_VERTICES} are supported"),
-                ));
+                let what = format!("{vertices} vertices, from 0 to {MAX_VERTICES} are supported");
+                return wrong(9, what);
             }
         };
         let edge_bytes = if weighted { 8 } else { 4 };
@@ -158,13 +120,10 @@ impl Input<'_> {
         let ways = if direction == Direction::Directed { 2 } else { 1 };
         let expected = u128::from(HEADER_BYTES) + one_way * ways;
         if expected != u128::from(found) {
-            return Err(GraphError::Size {
-                path: self.path.to_owned(),
-                vertices,
-                edges,
-                expected,
-                found,
-            });
+            let what = format!(
+                "the file ends here, and with {vertices} vertices and {edges} edges it would end at byte {expected}; fetch it again"
+            );
+            return Err(file.error(FileFault::Truncated, Place::Byte(found), what));
         }
         Ok(Header {
             direction,
@@ -173,12 +132,23 @@ impl Input<'_> {
             edge_bytes,
         })
     }
+}
 
+/// What is left of a file.
+struct Rest<'a> {
+    file: &'a Input<'a>,
+    at: u64,
+    /// Where the reading ends, for the progress.
+    end: u64,
+}
+
+impl Rest<'_> {
     /// Reads elements.
-    fn take<T: Pod>(&mut self, length: u64, progress: &mut ProgressFn<'_>) -> Result<Vec<T>, GraphError> {
+    fn take<T: Pod>(&mut self, length: u64, progress: &mut ProgressFn<'_>) -> Result<Vec<T>, FileError> {
         let mut elements = vec![T::zeroed(); length as usize];
         for chunk in bytemuck::cast_slice_mut(&mut elements).chunks_mut(READ_BYTES) {
-            self.fill(chunk)?;
+            self.file.read_at(self.at, chunk)?;
+            self.at += chunk.len() as u64;
             progress(Progress {
                 stage: Stage::Read,
                 done: self.at,
@@ -194,7 +164,7 @@ impl Input<'_> {
         length: u64,
         keeps: bool,
         progress: &mut ProgressFn<'_>,
-    ) -> Result<(Vec<u32>, Option<Vec<u32>>), GraphError> {
+    ) -> Result<(Vec<u32>, Option<Vec<u32>>), FileError> {
         const PAIRS: u64 = READ_BYTES as u64 / 8;
         let mut neighbours = Vec::with_capacity(length as usize);
         let mut weights = keeps.then(|| Vec::with_capacity(length as usize));
@@ -206,28 +176,5 @@ impl Input<'_> {
             }
         }
         Ok((neighbours, weights))
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), GraphError> {
-        let read = self.file.read_exact_at(bytes, self.at);
-        read.map_err(|source| self.unreadable(source))?;
-        self.at += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn unreadable(&self, source: std::io::Error) -> GraphError {
-        GraphError::ReadAt {
-            path: self.path.to_owned(),
-            at: self.at,
-            source,
-        }
-    }
-
-    fn wrong(&self, at: u64, what: String) -> GraphError {
-        GraphError::Header {
-            path: self.path.to_owned(),
-            at,
-            what,
-        }
     }
 }

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::csr;
 use super::error::GraphError;
 use super::{Direction, Graph, Progress, ProgressFn, Stage, VertexIds};
+use crate::input::require_memory;
 
 /// The seed of a generated graph where none is given.
 pub const DEFAULT_SEED: u64 = 1;
@@ -44,7 +45,7 @@ pub(super) fn generate(
 ) -> Result<Graph, GraphError> {
     let vertices = 1_u32 << scale;
     let total = u64::from(degree) << scale;
-    csr::require_memory(total * 16 + u64::from(vertices) * 20)?;
+    require_memory(total * 16 + u64::from(vertices) * 20)?;
     let names = match kind {
         Kind::Kronecker => permutation(vertices, seed),
         Kind::Uniform => Vec::new(),

@@ -2,8 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::csr::{self, Csr};
+use super::csr::Csr;
 use super::error::GraphError;
+use crate::input::require_memory;
 
 /// Rows whose lengths are looked at for [`is_skewed`].
 const SAMPLES: u32 = 1000;
@@ -16,7 +17,7 @@ impl Csr {
     /// # Errors
     /// [`GraphError::Memory`] where the machine has too little memory.
     pub fn lower(&self) -> Result<Csr, GraphError> {
-        csr::require_memory(u64::from(self.vertices()) * 16 + self.edges() / 2 * 4)?;
+        require_memory(u64::from(self.vertices()) * 16 + self.edges() / 2 * 4)?;
         let mut order: Vec<u32> = (0..self.vertices()).collect();
         if is_skewed(self) {
             order.par_sort_unstable_by_key(|vertex| (usize::MAX - self.row(*vertex).len(), *vertex));

@@ -3,8 +3,8 @@
 use super::array::Array;
 use super::csr::{self, push_edge};
 use super::error::GraphError;
-use super::source::{Lines, shown};
 use super::{Direction, Graph, MAX_VERTICES, VertexIds};
+use crate::input::{FileError, FileFault, Lines, require_memory, shown};
 
 /// The first word of a Matrix Market file, in any case.
 pub(super) const BANNER: &str = "%%MatrixMarket";
@@ -71,8 +71,8 @@ impl Kept for u32 {
 /// Whether the entries of a file have weights; the current line of `lines` is the first one.
 ///
 /// # Errors
-/// [`GraphError::Malformed`] where they have values that are none by their kind.
-pub(super) fn has_weights(lines: &Lines<'_>) -> Result<bool, GraphError> {
+/// [`FileFault::Malformed`] where they have values that are none by their kind.
+pub(super) fn has_weights(lines: &Lines<'_>) -> Result<bool, FileError> {
     let field = parse_header(lines)?.field;
     let skew = lines.text()?.to_ascii_lowercase().ends_with("skew-symmetric");
     match field {
@@ -88,25 +88,20 @@ pub(super) fn has_weights(lines: &Lines<'_>) -> Result<bool, GraphError> {
 pub(super) fn read<W: Kept>(lines: &mut Lines<'_>, direction: Option<Direction>) -> Result<Adjacency<W>, GraphError> {
     let header = parse_header(lines)?;
     let (vertices, promised) = parse_sizes(lines)?;
-    csr::require_memory(u64::from(vertices) * 16)?;
+    require_memory(u64::from(vertices) * 16)?;
     let mut edges = Vec::new();
     while lines.advance_to_text()? {
         if edges.len() as u64 == promised {
-            let (path, line) = (lines.path(), lines.number());
-            return Err(GraphError::TooManyEntries { path, line, promised });
+            let what = format!("one entry too many: {promised} entries are promised");
+            return Err(lines.malformed(what).into());
         }
         let edge = parse_entry::<W>(lines, header.field, vertices)?;
         push_edge(&mut edges, edge)?;
     }
     if (edges.len() as u64) < promised {
-        let found = edges.len() as u64;
-        let (path, line) = (lines.path(), lines.number());
-        return Err(GraphError::TooFewEntries {
-            path,
-            line,
-            promised,
-            found,
-        });
+        let found = edges.len();
+        let what = format!("the file is truncated: {promised} entries are promised, it ends after {found}");
+        return Err(lines.error(FileFault::Truncated, what).into());
     }
     let stored = if header.symmetric {
         Direction::Undirected
@@ -139,7 +134,7 @@ impl<W: Kept> Adjacency<W> {
     }
 }
 
-fn parse_header(lines: &Lines<'_>) -> Result<Header, GraphError> {
+fn parse_header(lines: &Lines<'_>) -> Result<Header, FileError> {
     let text = lines.text()?.to_ascii_lowercase();
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let &[banner, object, format, field, symmetry] = words.as_slice() else {
@@ -154,22 +149,23 @@ fn parse_header(lines: &Lines<'_>) -> Result<Header, GraphError> {
             shown(banner)
         )));
     }
-    let unsupported = |what: String| {
-        let (path, line) = (lines.path(), lines.number());
-        GraphError::Unsupported { path, line, what }
+    let unsupported = |what: &str, word: &str| {
+        let word = shown(word);
+        let what = format!("the {what} {word} is not supported; use a square matrix in 'coordinate' format");
+        lines.error(FileFault::Unsupported, what)
     };
     if object != "matrix" {
-        return Err(unsupported(format!("the object {}", shown(object))));
+        return Err(unsupported("object", object));
     }
     if format != "coordinate" {
-        return Err(unsupported(format!("the format {}", shown(format))));
+        return Err(unsupported("format", format));
     }
     let field = match field {
         "pattern" => Field::Pattern,
         "real" | "double" => Field::Real,
         "integer" => Field::Integer,
         "complex" => Field::Complex,
-        _ => return Err(unsupported(format!("the field {}", shown(field)))),
+        _ => return Err(unsupported("field", field)),
     };
     let symmetric = match (symmetry, field) {
         ("general", _) => false,
@@ -179,21 +175,16 @@ fn parse_header(lines: &Lines<'_>) -> Result<Header, GraphError> {
         ("skew-symmetric" | "hermitian", _) => {
             return Err(lines.malformed(format!("a matrix of this field cannot be {symmetry}")));
         }
-        _ => return Err(unsupported(format!("the symmetry {}", shown(symmetry)))),
+        _ => return Err(unsupported("symmetry", symmetry)),
     };
     Ok(Header { field, symmetric })
 }
 
 /// Skips the comments and reads rows, columns and entries.
-fn parse_sizes(lines: &mut Lines<'_>) -> Result<(u32, u64), GraphError> {
+fn parse_sizes(lines: &mut Lines<'_>) -> Result<(u32, u64), FileError> {
     loop {
         if !lines.advance_to_text()? {
-            let (path, line) = (lines.path(), lines.number());
-            return Err(GraphError::Empty {
-                path,
-                line,
-                wanted: "sizes of the matrix",
-            });
+            return Err(lines.error(FileFault::Empty, "the file is empty, it holds no sizes of the matrix"));
         }
         if !lines.text()?.starts_with('%') {
             break;
@@ -210,31 +201,21 @@ fn parse_sizes(lines: &mut Lines<'_>) -> Result<(u32, u64), GraphError> {
     if let Some(word) = words.next() {
         return Err(lines.malformed(format!("{} after the three sizes", shown(word))));
     }
-    let (path, line) = (lines.path(), lines.number());
     if rows != columns {
-        return Err(GraphError::NotSquare {
-            path,
-            line,
-            rows,
-            columns,
-        });
+        let what = format!("the matrix has {rows} rows and {columns} columns, a graph needs a square one");
+        return Err(lines.error(FileFault::Unsupported, what));
     }
     match u32::try_from(rows) {
-        Ok(0) => Err(GraphError::Empty {
-            path,
-            line,
-            wanted: "vertex",
-        }),
+        Ok(0) => Err(lines.error(FileFault::Empty, "the file is empty, it holds no vertex")),
         Ok(vertices) if vertices <= MAX_VERTICES => Ok((vertices, entries)),
-        _ => Err(GraphError::TooManyVertices {
-            path,
-            line,
-            vertices: rows,
-        }),
+        _ => {
+            let what = format!("{rows} vertices, at most {MAX_VERTICES} are supported");
+            Err(lines.error(FileFault::TooLarge, what))
+        }
     }
 }
 
-fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u32, W), GraphError> {
+fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u32, W), FileError> {
     let mut words = lines.text()?.split_ascii_whitespace();
     let mut index = |which: &'static str| {
         let word = words
@@ -245,13 +226,7 @@ fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Resul
             .map_err(|_| lines.malformed(format!("the {which} index {} is no number", shown(word))))?;
         match index.checked_sub(1).and_then(|vertex| u32::try_from(vertex).ok()) {
             Some(vertex) if vertex < vertices => Ok(vertex),
-            _ => Err(GraphError::OutOfRange {
-                path: lines.path(),
-                line: lines.number(),
-                which,
-                index,
-                vertices: u64::from(vertices),
-            }),
+            _ => Err(lines.malformed(format!("the {which} index {index} is outside 1 to {vertices}"))),
         }
     };
     let (u, v) = (index("row")?, index("column")?);
@@ -273,10 +248,12 @@ fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Resul
             return Err(lines.malformed(format!("the value {} is no number", shown(word))));
         }
         if u != v {
-            kept = W::of(word).ok_or_else(|| GraphError::Weight {
-                path: lines.path(),
-                line: lines.number(),
-                value: shown(word),
+            kept = W::of(word).ok_or_else(|| {
+                lines.malformed(format!(
+                    "the value {} is no weight, which is a whole number from 1 to {}; have weights drawn, or give the file others",
+                    shown(word),
+                    u32::MAX
+                ))
             })?;
         }
     }

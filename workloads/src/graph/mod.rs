@@ -14,7 +14,7 @@
 //! [`Graph::write`] writes a `.gcsr` file, which [`GraphSpec::load`] maps: nothing is parsed, sorted or copied.
 
 mod array;
-pub(crate) mod csr;
+mod csr;
 mod csr_file;
 mod edge_list;
 mod error;
@@ -24,19 +24,20 @@ mod lower;
 mod matrix_market;
 pub mod reference;
 mod rows;
-pub(crate) mod source;
 mod spec;
 mod weights;
 
 use std::io::{self, Write};
 
 pub use csr::{Csr, MAX_VERTICES};
-pub use error::{GraphError, SpecError};
+pub use error::GraphError;
 pub use generate::DEFAULT_SEED;
 pub use spec::{DEFAULT_DEGREE, GraphSpec, LoadOptions, MAX_DEGREE, MAX_SCALE};
 pub use weights::{DRAWN_WEIGHT_MAX, Weights, draw_weights};
 
 use array::Array;
+
+pub use crate::input::{Progress, ProgressFn, SpecError, Stage};
 
 /// Whether an edge can be walked one way or both ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,35 +47,6 @@ pub enum Direction {
     /// An edge `u v` is stored in the rows of `u` and of `v`.
     Undirected,
 }
-
-/// What a loading graph is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Reading a file; the unit of progress is bytes of the file as stored.
-    Read,
-    /// Drawing random edges; the unit is edges.
-    Generate,
-    /// Sorting edges into rows; the unit is edges.
-    Build,
-    /// Looking whether the rows of a binary file are in order; the unit is edges.
-    Check,
-    /// Writing a file; the unit is bytes.
-    Write,
-}
-
-/// How far a loading graph has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The work under way.
-    pub stage: Stage,
-    /// Units done, never more than `total` unless `total` is 0.
-    pub done: u64,
-    /// Units in all, 0 when unknown (a pipe).
-    pub total: u64,
-}
-
-/// Called with a loading graph's progress, on the thread that loads, at most some times a second.
-pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
 
 /// The names that a graph's source gives to the vertices 0, 1, 2...
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Passes over all rows, on all cores: whether they are what [`Csr`] promises, whether they mirror each other, and back to edges.
 
 use std::ops::Range;
+use std::path::Path;
 
 use rayon::prelude::*;
 
@@ -8,6 +9,7 @@ use super::csr::{self, Csr};
 use super::error::GraphError;
 use super::weights::{mix, pair};
 use super::{Direction, Progress, ProgressFn, Stage};
+use crate::input::{FileError, FileFault, Place, require_memory};
 
 /// Neighbours that a thread takes at a time.
 pub(super) const CHUNK: usize = 1 << 16;
@@ -23,6 +25,24 @@ pub(super) struct Fault {
     /// The row.
     pub row: u32,
     pub kind: FaultKind,
+}
+
+impl Fault {
+    /// The error of a file that has the element at fault at byte `at`.
+    pub(super) fn in_file(self, path: &Path, at: u64) -> GraphError {
+        of_row(path, at, self.row, &self.kind)
+    }
+}
+
+/// The error of a row of a file, which has the element at fault at byte `at`.
+pub(super) fn of_row(path: &Path, at: u64, row: u32, what: &dyn std::fmt::Display) -> GraphError {
+    FileError::new(path, FileFault::Malformed, Place::Byte(at), format!("row {row} {what}")).into()
+}
+
+/// The error of a file that stores an undirected graph one way, or with unequal weights.
+pub(super) fn not_mirrored(path: &Path) -> GraphError {
+    let what = "the graph is undirected by its header, and not every edge is in the rows of both its ends with one weight; write the file again";
+    FileError::new(path, FileFault::Malformed, Place::File, what).into()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -226,7 +246,7 @@ fn rebuilt_with<W: Copy + Ord + Send + Sync>(
     progress: &mut ProgressFn<'_>,
 ) -> Result<(Csr, Vec<W>), GraphError> {
     let (vertices, neighbours) = (csr.vertices(), csr.neighbours());
-    csr::require_memory((neighbours.len() * size_of::<(u32, u32, W)>()) as u64)?;
+    require_memory((neighbours.len() * size_of::<(u32, u32, W)>()) as u64)?;
     let mut edges = Vec::with_capacity(neighbours.len());
     for (row, part) in parts(csr.offsets(), 0..neighbours.len()) {
         edges.extend(part.map(|index| (row, neighbours[index], weight(index))));

@@ -2,17 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::error::{GraphError, SpecError};
+use super::error::GraphError;
 use super::generate::{self, DEFAULT_SEED, Kind};
-use super::source::Lines;
 use super::weights::{self, Weights};
 use super::{Direction, Graph, ProgressFn, csr_file, edge_list, gap, matrix_market};
+use crate::input::{FileKind, Input, Lines, Number, SpecError, numbers};
 
 /// The largest scale of a generated graph: 2^30 vertices.
 pub const MAX_SCALE: u32 = 30;
@@ -99,6 +96,14 @@ impl GraphSpec {
     }
 }
 
+/// How messages speak of graph files.
+const KIND: FileKind = FileKind {
+    what: "the graph file",
+    give: GIVE,
+    is: "a graph file is text with an edge a line (Matrix Market or an edge list), or its name ends in .gcsr, .sg or .wsg",
+};
+const GIVE: &str = "name a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]";
+
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -108,15 +113,16 @@ enum Format {
 }
 
 impl Format {
-    /// By the magic bytes, else by the name. Of a pipe nothing is read.
-    fn of(path: &Path, file: &File) -> Format {
-        let mut magic = csr_file::MAGIC;
-        magic.fill(0);
-        // Files that are too short, and those that cannot be read, are told by their readers.
-        let begins = file.read_exact_at(&mut magic, 0).is_ok() && magic == csr_file::MAGIC;
-        let extension = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+    /// By the magic bytes, else by the name.
+    fn of(file: &Input<'_>) -> Format {
+        const MAGIC_BYTES: usize = csr_file::MAGIC.len();
+        let extension = file
+            .path
+            .extension()
+            .and_then(OsStr::to_str)
+            .map(str::to_ascii_lowercase);
         match extension.as_deref() {
-            _ if begins => Format::Csr,
+            _ if file.begin::<MAGIC_BYTES>() == csr_file::MAGIC => Format::Csr,
             Some("gcsr") => Format::Csr,
             Some("sg") => Format::Gap { weighted: false },
             Some("wsg") => Format::Gap { weighted: true },
@@ -126,23 +132,15 @@ impl Format {
 }
 
 fn load_file(path: &Path, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
-    let failed = |source| GraphError::Open {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    let file = Input::open(path, &KIND)?;
+    let format = Format::of(&file);
+    if format == Format::Text {
+        return load_text(file, options, progress);
     }
-    let format = Format::of(path, &file);
-    if format != Format::Text && !metadata.is_file() {
-        return Err(GraphError::NotRegular { path: path.to_owned() });
-    }
+    file.require_regular()?;
     let graph = match format {
-        Format::Text => return load_text(path, file, metadata.len(), options, progress),
-        Format::Csr => csr_file::load(path, &file, options, progress)?,
-        Format::Gap { weighted } => gap::read(path, &file, weighted, options, progress)?,
+        Format::Gap { weighted } => gap::read(&file, weighted, options, progress)?,
+        _ => csr_file::load(&file, options, progress)?,
     };
     match (graph.direction, options.direction) {
         (Direction::Directed, Some(Direction::Undirected)) => graph.mirrored(progress),
@@ -150,13 +148,7 @@ fn load_file(path: &Path, options: &LoadOptions, progress: &mut ProgressFn<'_>) 
     }
 }
 
-fn load_text(
-    path: &Path,
-    file: File,
-    total_bytes: u64,
-    options: &LoadOptions,
-    progress: &mut ProgressFn<'_>,
-) -> Result<Graph, GraphError> {
+fn load_text(file: Input<'_>, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
     enum Read {
         Matrix(matrix_market::Adjacency<()>),
         Weighted(matrix_market::Adjacency<u32>),
@@ -166,16 +158,11 @@ fn load_text(
     // The reader and its buffers are gone before the rows are built.
     let read = {
         let mut report = |step| progress(step);
-        let mut lines = Lines::of(path, file, total_bytes, &mut report)?;
+        let mut lines = Lines::of(file, &mut report)?;
         if !lines.advance_to_text()? {
-            let (path, line) = (lines.path(), lines.number());
-            return Err(GraphError::Empty {
-                path,
-                line,
-                wanted: "edge",
-            });
+            return Err(edge_list::no_edge(&lines).into());
         }
-        if !is_matrix_market(path, lines.text()?) {
+        if !is_matrix_market(lines.path(), lines.text()?) {
             Read::Edges(edge_list::read(&mut lines, direction)?)
         } else if options.weights == Weights::FromFileOrDrawn && matrix_market::has_weights(&lines)? {
             Read::Weighted(matrix_market::read(&mut lines, direction)?)
@@ -202,45 +189,30 @@ impl FromStr for GraphSpec {
 
     fn from_str(text: &str) -> Result<GraphSpec, SpecError> {
         if text.is_empty() {
-            return Err(SpecError::Empty);
+            return Err(SpecError::Empty { give: GIVE });
         }
-        let mut parts = text.split(':');
-        let generator = match parts.next() {
-            Some("kron") => "kron",
-            Some("urand") => "urand",
-            _ => return Ok(GraphSpec::File(PathBuf::from(text))),
-        };
-        let spec = || text.to_owned();
-        let Some(scale) = parts.next() else {
-            return Err(SpecError::NoScale {
-                spec: spec(),
-                generator,
-            });
-        };
-        let number = |word: &str, limit| word.parse().ok().filter(|n| (1..=limit).contains(n));
-        let Some(scale) = number(scale, MAX_SCALE) else {
-            return Err(SpecError::Scale {
-                spec: spec(),
-                scale: scale.to_owned(),
-            });
-        };
-        let degree = match parts.next() {
-            None => DEFAULT_DEGREE,
-            Some(degree) => number(degree, MAX_DEGREE).ok_or_else(|| SpecError::Degree {
-                spec: spec(),
-                degree: degree.to_owned(),
-            })?,
-        };
-        if parts.next().is_some() {
-            return Err(SpecError::TooManyParts {
-                spec: spec(),
-                generator,
-            });
+        let wanted = [
+            Number {
+                what: "scale",
+                max: MAX_SCALE.into(),
+                default: None,
+            },
+            Number {
+                what: "degree",
+                max: MAX_DEGREE.into(),
+                default: Some(DEFAULT_DEGREE.into()),
+            },
+        ];
+        // The largest ones are numbers of 32 bits.
+        let kron = numbers(text, "kron:SCALE[:DEGREE], for example kron:18", "kron", wanted)?;
+        if let Some([scale, degree]) = kron.map(|kron| kron.map(|number| number as u32)) {
+            return Ok(GraphSpec::Kronecker { scale, degree });
         }
-        Ok(match generator {
-            "kron" => GraphSpec::Kronecker { scale, degree },
-            _ => GraphSpec::Uniform { scale, degree },
-        })
+        let urand = numbers(text, "urand:SCALE[:DEGREE], for example urand:18", "urand", wanted)?;
+        if let Some([scale, degree]) = urand.map(|urand| urand.map(|number| number as u32)) {
+            return Ok(GraphSpec::Uniform { scale, degree });
+        }
+        Ok(GraphSpec::File(PathBuf::from(text)))
     }
 }
 
@@ -251,34 +223,5 @@ impl fmt::Display for GraphSpec {
             GraphSpec::Kronecker { scale, degree } => write!(out, "kron:{scale}:{degree}"),
             GraphSpec::Uniform { scale, degree } => write!(out, "urand:{scale}:{degree}"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_understood() {
-        let kron = GraphSpec::Kronecker { scale: 18, degree: 16 };
-        assert_eq!("kron:18".parse(), Ok(kron.clone()));
-        assert_eq!(kron.to_string().parse(), Ok(kron));
-        assert_eq!("urand:3:5".parse(), Ok(GraphSpec::Uniform { scale: 3, degree: 5 }));
-        assert_eq!("a:b.mtx".parse(), Ok(GraphSpec::File("a:b.mtx".into())));
-        assert_eq!("./kron".parse(), Ok(GraphSpec::File("./kron".into())));
-    }
-
-    #[test]
-    fn bad_names_are_explained() {
-        let message = |text: &str| text.parse::<GraphSpec>().unwrap_err().to_string();
-        assert!(message("").contains("name a file"));
-        assert!(message("kron").contains("without a scale"));
-        for scale in ["kron:", "kron:x", "kron:0", "kron:31", "urand:-3", "kron:99999999999"] {
-            assert!(message(scale).contains("from 1 to 30"), "{scale}");
-        }
-        for degree in ["kron:3:", "kron:3:0", "kron:3:4097", "urand:3:x"] {
-            assert!(message(degree).contains("from 1 to 4096"), "{degree}");
-        }
-        assert!(message("urand:3:4:5").contains("too many parts"));
     }
 }

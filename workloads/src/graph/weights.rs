@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::csr::{self, Csr};
+use super::csr::Csr;
 use super::error::GraphError;
 use super::rows;
+use crate::input::require_memory;
 
 /// The largest weight that is drawn, as in the GAP benchmark: `src/builder.h` and `src/generator.h` of
 /// <https://github.com/sbeamer/gapbs>.
@@ -32,7 +33,7 @@ pub enum Weights {
 /// # Errors
 /// [`GraphError::Memory`] where the machine has too little memory.
 pub fn draw_weights(csr: &Csr, seed: u64) -> Result<Vec<u32>, GraphError> {
-    csr::require_memory(csr.edges() * 4)?;
+    require_memory(csr.edges() * 4)?;
     let seed = mix(seed);
     let mut weights = vec![0; csr.neighbours().len()];
     let chunks = weights.par_chunks_mut(rows::CHUNK).enumerate();

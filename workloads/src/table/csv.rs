@@ -1,18 +1,14 @@
 //! Comma-separated values: a line with the names of the columns, then a trip a line.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::path::Path;
+use std::io::{self, BufWriter, Write};
 
 use chrono::{DateTime, Datelike, NaiveDate, Timelike};
 use csv_core::{ReadRecordResult, Reader};
 
 use super::column::Kind;
-use super::{Column, MAX_ROWS, Place, TableError, Trips};
-use crate::graph::source::{GZIP_MAGIC, Pieces, shown};
-
-/// The longest line that is read; a file without line ends must not fill the memory.
-const LINE_LIMIT_BYTES: usize = 64 * 1024;
+use super::spec::KIND;
+use super::{Column, MAX_ROWS, TableError, Trips, bad_value, no_trip, places, too_many_rows};
+use crate::input::{FileError, Input, LINE_LIMIT_BYTES, Lines, Place};
 
 /// The most columns of a file.
 const COLUMNS_MAX: usize = 1024;
@@ -20,26 +16,24 @@ const COLUMNS_MAX: usize = 1024;
 /// The rows that room is made for at first.
 const ROWS_AT_FIRST: usize = 1 << 12;
 
-/// Reads a plain or gzip file from its beginning.
-pub(super) fn read(path: &Path, file: File) -> Result<Trips, TableError> {
-    let mut records = Records::open(path, file)?;
+/// Reads a plain or gzip file.
+pub(super) fn read(file: Input<'_>) -> Result<Trips, TableError> {
+    let path = file.path;
+    let mut progress = |_| {};
+    let mut records = Records::of(Lines::of(file, &mut progress)?);
     if !records.advance()? {
-        return Err(TableError::Empty { path: path.to_owned() });
+        return Err(no_trip(path).into());
     }
     let names: Vec<String> = (0..records.fields()).map(|at| records.name(at)).collect();
-    let short: Vec<&str> = names.iter().map(String::as_str).collect();
-    let places = Column::places(&short).map_err(|column| TableError::MissingColumn {
-        path: path.to_owned(),
-        column,
-        found: super::listed(&short),
-    })?;
+    let places = places(path, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
     let mut trips = Trips::default();
     while records.advance()? {
         if records.fields() != names.len() {
             let (found, names) = (records.fields(), names.len());
-            return Err(records.malformed(format!(
+            let what = format!(
                 "{found} fields in a file of {names} columns (is the file truncated?); correct or remove that line"
-            )));
+            );
+            return Err(records.lines.malformed(what).into());
         }
         if trips.rows() == trips.columns[0].capacity() {
             trips.reserve(trips.rows().max(ROWS_AT_FIRST))?;
@@ -50,22 +44,18 @@ pub(super) fn read(path: &Path, file: File) -> Result<Trips, TableError> {
         }
         trips.push(cells);
         if trips.rows() as u64 > MAX_ROWS {
-            let (path, rows) = (path.to_owned(), trips.rows() as u64);
-            return Err(TableError::TooManyRows { path, rows });
+            return Err(too_many_rows(path, trips.rows() as u64).into());
         }
     }
     match trips.rows() {
-        0 => Err(TableError::Empty { path: path.to_owned() }),
+        0 => Err(no_trip(path).into()),
         _ => Ok(trips),
     }
 }
 
 /// The records of a file: its lines that are not empty, split into fields. A field in quotation marks ends on its line.
 struct Records<'a> {
-    path: &'a Path,
-    input: Box<dyn BufRead>,
-    gzip: bool,
-    number: u64,
+    lines: Lines<'a>,
     line: Vec<u8>,
     splitter: Reader,
     text: Vec<u8>,
@@ -74,72 +64,37 @@ struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Gzip is known by its first two bytes, whatever the name says.
-    fn open(path: &'a Path, file: File) -> Result<Records<'a>, TableError> {
-        let mut raw = BufReader::with_capacity(1 << 18, file);
-        let failed = |source| TableError::Open {
-            path: path.to_owned(),
-            source,
-        };
-        let gzip = raw.fill_buf().map_err(failed)?.starts_with(&GZIP_MAGIC);
-        let input: Box<dyn BufRead> = match gzip {
-            true => Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw))),
-            false => Box::new(raw),
-        };
-        Ok(Records {
-            path,
-            input,
-            gzip,
-            number: 0,
+    fn of(lines: Lines<'a>) -> Records<'a> {
+        Records {
+            lines,
             line: Vec::new(),
             splitter: Reader::new(),
             text: vec![0; LINE_LIMIT_BYTES + 1],
             ends: vec![0; COLUMNS_MAX],
             fields: 0,
-        })
+        }
     }
 
     /// Reads the next record; `false` at the end of the file.
-    fn advance(&mut self) -> Result<bool, TableError> {
-        loop {
-            self.line.clear();
-            self.number += 1;
-            let mut limited = self.input.by_ref().take(LINE_LIMIT_BYTES as u64 + 1);
-            if let Err(error) = limited.read_until(b'\n', &mut self.line) {
-                return Err(self.read_error(error));
-            }
-            if self.line.is_empty() {
-                return Ok(false);
-            }
-            if self.line.len() > LINE_LIMIT_BYTES {
-                return Err(self.malformed(format!(
-                    "longer than {LINE_LIMIT_BYTES} bytes; a table is a CSV file with a trip a line, or a Parquet file"
-                )));
-            }
-            if !self.line.trim_ascii().is_empty() {
-                break;
-            }
+    fn advance(&mut self) -> Result<bool, FileError> {
+        if !self.lines.advance_to_text()? {
+            return Ok(false);
         }
-        if self.number == 1 {
-            // Spreadsheets write a byte order mark.
-            let marked = self.line.strip_prefix(b"\xef\xbb\xbf").map(<[u8]>::to_vec);
-            self.line = marked.unwrap_or(std::mem::take(&mut self.line));
-        }
-        let text = self.line.trim_ascii_end().len();
-        self.line.truncate(text);
+        self.line.clear();
+        self.line.extend_from_slice(self.lines.bytes());
         self.line.push(b'\n');
         self.splitter.reset();
-        let (result, taken, _, fields) = self.splitter.read_record(&self.line, &mut self.text, &mut self.ends);
+        let (result, _, _, fields) = self.splitter.read_record(&self.line, &mut self.text, &mut self.ends);
         self.fields = fields;
         match result {
-            ReadRecordResult::Record if taken == self.line.len() => Ok(true),
-            ReadRecordResult::Record => {
-                Err(self.malformed("a carriage return within the line; lines end with LF or CR LF, not with CR alone"))
+            ReadRecordResult::Record => Ok(true),
+            ReadRecordResult::OutputEndsFull => {
+                let what = format!("more than {COLUMNS_MAX} fields; {}", KIND.is);
+                Err(self.lines.malformed(what))
             }
-            ReadRecordResult::OutputEndsFull => Err(self.malformed(format!(
-                "more than {COLUMNS_MAX} fields; a table is a CSV file with a trip a line, or a Parquet file"
-            ))),
-            _ => Err(self.malformed("a quotation mark is not closed on its line; correct that line")),
+            _ => Err(self
+                .lines
+                .malformed("a quotation mark is not closed on its line; correct that line")),
         }
     }
 
@@ -158,7 +113,7 @@ impl<'a> Records<'a> {
     }
 
     /// The cell of a column, which is field `at`.
-    fn cell(&self, column: Column, at: usize) -> Result<u32, TableError> {
+    fn cell(&self, column: Column, at: usize) -> Result<u32, FileError> {
         let field = self.field(at);
         if field.is_empty() {
             return Ok(0);
@@ -168,30 +123,10 @@ impl<'a> Records<'a> {
             Kind::Time => seconds(text.as_bytes()).ok_or("is no time from 1970 to 2106, such as 2023-01-31 23:59:59"),
             kind => kind.number_cell(text.parse().map_err(|_| "is no number")?),
         });
-        cell.map_err(|why| TableError::Value {
-            path: self.path.to_owned(),
-            place: Place::Line(self.number),
-            column,
-            value: shown(&String::from_utf8_lossy(field)),
-            why,
+        cell.map_err(|why| {
+            let place = Place::Line(self.lines.number());
+            bad_value(self.lines.path(), place, column, &String::from_utf8_lossy(field), why)
         })
-    }
-
-    fn malformed(&self, what: impl Into<String>) -> TableError {
-        TableError::Malformed {
-            path: self.path.to_owned(),
-            line: self.number,
-            what: what.into(),
-        }
-    }
-
-    fn read_error(&self, source: io::Error) -> TableError {
-        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-        let (path, line) = (self.path.to_owned(), self.number);
-        match source.kind() {
-            UnexpectedEof | InvalidInput | InvalidData if self.gzip => TableError::Gzip { path, line, source },
-            _ => TableError::Read { path, line, source },
-        }
     }
 }
 

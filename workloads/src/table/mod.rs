@@ -27,14 +27,16 @@ mod spec;
 
 pub use column::{Cell, Column, Value, ZONE_MAX};
 pub use csv::write_csv;
-pub use error::{Place, TableError, TableSpecError};
+pub use error::TableError;
 pub use generate::generate;
 #[cfg(feature = "parquet")]
 pub use parquet::write_parquet;
 pub use queries::{Answer, Filter, GROUPS_MAX, Grouping, Query, SUMS_MAX, Totals, queries};
 pub use spec::TableSpec;
 
-use crate::graph::{csr::short_of_memory, source::shown};
+use std::path::Path;
+
+use crate::input::{FileError, FileFault, MemoryError, Place, shown};
 
 /// The most rows of a table: sums of so many cells of 32 bits fit into 64 bits.
 pub const MAX_ROWS: u64 = 1 << 32;
@@ -186,15 +188,37 @@ impl Trips {
 }
 
 /// Fails where the machine lacks the memory for so many rows.
-fn require_memory(rows: u64) -> Result<(), TableError> {
-    let needed_bytes = rows.saturating_mul(size_of::<Trip>() as u64);
-    match short_of_memory(needed_bytes) {
-        Some(available_bytes) => Err(TableError::Memory {
-            needed_bytes,
-            available_bytes,
-        }),
-        None => Ok(()),
-    }
+fn require_memory(rows: u64) -> Result<(), MemoryError> {
+    crate::input::require_memory(rows.saturating_mul(size_of::<Trip>() as u64))
+}
+
+/// Where each column is among the `names` of a file.
+fn places(path: &Path, names: &[&str]) -> Result<[usize; 10], FileError> {
+    Column::places(names).map_err(|column| {
+        let (column, found) = (column.name(), listed(names));
+        let what = format!(
+            "there is no column {column}; the file has {found}. Files of yellow taxis since 2015 have all that are needed"
+        );
+        FileError::new(path, FileFault::Unsupported, Place::File, what)
+    })
+}
+
+/// The error of a value that its column cannot have.
+fn bad_value(path: &Path, place: Place, column: Column, value: &str, why: &str) -> FileError {
+    let what = format!("{} {} {why}; correct or remove that row", column.name(), shown(value));
+    FileError::new(path, FileFault::Malformed, place, what)
+}
+
+/// The error of a file without rows.
+fn no_trip(path: &Path) -> FileError {
+    let what = "the file holds no trip; fetch or write it again";
+    FileError::new(path, FileFault::Empty, Place::File, what)
+}
+
+/// The error of a file of more rows than [`MAX_ROWS`].
+fn too_many_rows(path: &Path, rows: u64) -> FileError {
+    let what = format!("{rows} rows, at most {MAX_ROWS} are supported; split the file");
+    FileError::new(path, FileFault::TooLarge, Place::File, what)
 }
 
 /// The names of a file's columns for a message.
@@ -205,16 +229,5 @@ fn listed(names: &[&str]) -> String {
     match more {
         0 => shown.join(", "),
         _ => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_larger_than_memory_are_refused() {
-        assert!(matches!(require_memory(u64::MAX), Err(TableError::Memory { .. })));
-        assert!(require_memory(1).is_ok());
     }
 }

@@ -22,8 +22,8 @@ use parquet::schema::types::{ColumnDescriptor, Type};
 use rayon::prelude::*;
 
 use super::column::{Kind, time_cell};
-use super::{Column, MAX_ROWS, Place, TableError, Trips, listed};
-use crate::graph::source::shown;
+use super::{Column, MAX_ROWS, TableError, Trips, bad_value, no_trip, places, too_many_rows};
+use crate::input::{FileError, FileFault, Input, Place};
 
 /// Values that are decoded at a time.
 const BATCH_ROWS: usize = 1 << 14;
@@ -32,12 +32,10 @@ const BATCH_ROWS: usize = 1 << 14;
 const GROUP_ROWS: usize = 1 << 20;
 
 /// Reads the columns of a file, each row group's in parallel.
-pub(super) fn read(path: &Path, file: File) -> Result<Trips, TableError> {
-    let damaged = |source| TableError::Parquet {
-        path: path.to_owned(),
-        source,
-    };
-    let reader = unharmed(|| SerializedFileReader::new(file)).map_err(damaged)?;
+pub(super) fn read(file: Input<'_>) -> Result<Trips, TableError> {
+    let path = file.path;
+    let damaged = |source| damaged(path, source);
+    let reader = unharmed(|| SerializedFileReader::new(file.file)).map_err(damaged)?;
     let metadata = reader.metadata();
     let sources = sources(path, metadata)?;
     let groups = metadata.row_groups().iter();
@@ -47,11 +45,10 @@ pub(super) fn read(path: &Path, file: File) -> Result<Trips, TableError> {
         .map_err(|_| damaged(ParquetError::General("a row group of negative length".to_owned())))?;
     let total = rows.iter().fold(0, |sum: u64, rows| sum.saturating_add(*rows));
     if total > MAX_ROWS {
-        let path = path.to_owned();
-        return Err(TableError::TooManyRows { path, rows: total });
+        return Err(too_many_rows(path, total).into());
     }
     if total == 0 {
-        return Err(TableError::Empty { path: path.to_owned() });
+        return Err(no_trip(path).into());
     }
     let mut trips = Trips::default();
     trips.reserve(total as usize)?;
@@ -72,6 +69,13 @@ pub(super) fn read(path: &Path, file: File) -> Result<Trips, TableError> {
     Ok(trips)
 }
 
+/// The error of a file that Parquet's decoder does not read.
+fn damaged(path: &Path, source: ParquetError) -> FileError {
+    let what = "the Parquet file cannot be read: it is truncated, damaged or packed in a way that is not supported (snappy, zstd, gzip and none \
+                are); fetch or write it again";
+    FileError::new(path, FileFault::Damaged, Place::File, what).caused_by(source)
+}
+
 /// What `read` returns, or an error where it panics: what the decoder expects of a file may not hold for a damaged one.
 fn unharmed<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
@@ -90,15 +94,10 @@ struct Source {
     per_second: i64,
 }
 
-fn sources(path: &Path, metadata: &ParquetMetaData) -> Result<Vec<Source>, TableError> {
+fn sources(path: &Path, metadata: &ParquetMetaData) -> Result<Vec<Source>, FileError> {
     let schema = metadata.file_metadata().schema_descr();
     let names: Vec<String> = schema.columns().iter().map(|leaf| leaf.path().string()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let places = Column::places(&names).map_err(|column| TableError::MissingColumn {
-        path: path.to_owned(),
-        column,
-        found: listed(&names),
-    })?;
+    let places = places(path, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
     let sources = Column::ALL.into_iter().zip(places).map(|(column, place)| {
         let leaf = schema.column(place);
         per_second(column.kind(), &leaf)
@@ -107,11 +106,10 @@ fn sources(path: &Path, metadata: &ParquetMetaData) -> Result<Vec<Source>, Table
                 place,
                 per_second,
             })
-            .map_err(|wanted| TableError::ColumnType {
-                path: path.to_owned(),
-                column,
-                found: type_name(&leaf),
-                wanted,
+            .map_err(|wanted| {
+                let (column, found) = (column.name(), type_name(&leaf));
+                let what = format!("the column {column} has the type {found}; {wanted} is needed");
+                FileError::new(path, FileFault::Unsupported, Place::File, what)
             })
     });
     sources.collect()
@@ -176,11 +174,8 @@ struct Chunk<'a> {
 
 impl Chunk<'_> {
     /// Adds the cells of one column.
-    fn read(&self, source: &Source, cells: &mut Vec<u32>) -> Result<(), TableError> {
-        let damaged = |source| TableError::Parquet {
-            path: self.path.to_owned(),
-            source,
-        };
+    fn read(&self, source: &Source, cells: &mut Vec<u32>) -> Result<(), FileError> {
+        let damaged = |source| damaged(self.path, source);
         let before = cells.len();
         unharmed(|| self.decode(source, cells)).map_err(damaged)??;
         match cells.len() - before == self.rows {
@@ -194,7 +189,7 @@ impl Chunk<'_> {
         }
     }
 
-    fn decode(&self, source: &Source, cells: &mut Vec<u32>) -> Result<Result<(), TableError>, ParquetError> {
+    fn decode(&self, source: &Source, cells: &mut Vec<u32>) -> Result<Result<(), FileError>, ParquetError> {
         // Readers of one open file would move each other's position.
         let file = File::open(self.path)?;
         let column = self.metadata.row_group(self.group).column(source.place);
@@ -290,7 +285,7 @@ impl Cells<'_> {
         self,
         mut reader: ColumnReaderImpl<T>,
         cell: impl Fn(&T::T) -> Result<u32, &'static str>,
-    ) -> Result<Result<(), TableError>, ParquetError> {
+    ) -> Result<Result<(), FileError>, ParquetError> {
         let (mut values, mut levels) = (Vec::new(), Vec::new());
         let mut row = 0;
         while row < self.chunk.rows {
@@ -318,17 +313,9 @@ impl Cells<'_> {
         Ok(Ok(()))
     }
 
-    fn refusal(&self, row: usize, value: &str, why: &'static str) -> TableError {
-        TableError::Value {
-            path: self.chunk.path.to_owned(),
-            place: Place::Row {
-                group: self.chunk.group,
-                row,
-            },
-            column: self.column,
-            value: shown(value),
-            why,
-        }
+    fn refusal(&self, row: usize, value: &str, why: &'static str) -> FileError {
+        let group = self.chunk.group;
+        bad_value(self.chunk.path, Place::Row { group, row }, self.column, value, why)
     }
 }
 

@@ -1,13 +1,11 @@
 //! What a user writes to name a table, and loading it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{MAX_ROWS, TableError, TableSpecError, Trips, csv, generate};
-use crate::graph::source::shown;
+use super::{MAX_ROWS, TableError, Trips, csv, generate};
+use crate::input::{FileFault, FileKind, Input, Number, Place, SpecError, numbers, shown};
 
 /// A table by name: a file, or `trips:ROWS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,55 +34,58 @@ impl TableSpec {
     }
 }
 
+/// How messages speak of tables.
+pub(super) const KIND: FileKind = FileKind {
+    what: "the table",
+    give: GIVE,
+    is: "a table is a CSV file with a trip a line, or a Parquet file",
+};
+const GIVE: &str = "name a CSV or Parquet file, or trips:ROWS";
+
 /// What a Parquet file begins with.
 const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
 
 fn load_file(path: &Path) -> Result<Trips, TableError> {
-    let failed = |source| TableError::Open {
-        path: path.to_owned(),
-        source,
-    };
-    let mut file = File::open(path).map_err(failed)?;
-    // Pipes have no beginning to come back to, and Parquet's directory is at the end.
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
-    }
-    let mut begins = Vec::new();
-    file.by_ref().take(4).read_to_end(&mut begins).map_err(failed)?;
-    file.rewind().map_err(failed)?;
-    if begins.is_empty() {
-        return Err(TableError::Empty { path: path.to_owned() });
-    }
-    if begins == PARQUET_MAGIC {
+    let file = Input::open(path, &KIND)?;
+    // Parquet's directory is at the end.
+    file.require_regular()?;
+    let begin = file.begin::<4>();
+    if begin == PARQUET_MAGIC {
         #[cfg(feature = "parquet")]
-        return super::parquet::read(path, file);
+        return super::parquet::read(file);
         #[cfg(not(feature = "parquet"))]
-        return Err(TableError::ParquetLeftOut { path: path.to_owned() });
+        return Err(file.error(FileFault::Unsupported, Place::File, LEFT_OUT).into());
     }
-    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("parquet")) {
-        return Err(TableError::NotParquet {
-            path: path.to_owned(),
-            begins: shown(&String::from_utf8_lossy(&begins)),
-        });
+    if !begin.is_empty() && path.extension().is_some_and(|end| end.eq_ignore_ascii_case("parquet")) {
+        let begin = shown(&String::from_utf8_lossy(&begin));
+        let what = format!("no Parquet file: it begins with {begin}, not with PAR1; fetch it again, or rename it");
+        return Err(file.error(FileFault::Malformed, Place::File, what).into());
     }
-    csv::read(path, file)
+    csv::read(file)
 }
 
-impl FromStr for TableSpec {
-    type Err = TableSpecError;
+/// What a build says of a Parquet file that reads none.
+#[cfg(not(feature = "parquet"))]
+const LEFT_OUT: &str = "a Parquet file, which this build does not read; build gpuvm with `--features parquet` (`./run` does so where a \
+                        file's name ends in .parquet), or write the table as CSV";
 
-    fn from_str(text: &str) -> Result<TableSpec, TableSpecError> {
+impl FromStr for TableSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<TableSpec, SpecError> {
         if text.is_empty() {
-            return Err(TableSpecError::Empty);
+            return Err(SpecError::Empty { give: GIVE });
         }
-        if text != "trips" && !text.starts_with("trips:") {
-            return Ok(TableSpec::File(PathBuf::from(text)));
-        }
-        let rows = text.strip_prefix("trips:").and_then(|rows| rows.parse().ok());
-        match rows.filter(|rows| (1..=MAX_ROWS).contains(rows)) {
-            Some(rows) => Ok(TableSpec::Trips { rows }),
-            None => Err(TableSpecError::Rows { spec: text.to_owned() }),
-        }
+        let rows = Number {
+            what: "number of rows",
+            max: MAX_ROWS,
+            default: None,
+        };
+        let trips = numbers(text, "trips:ROWS, for example trips:1000000", "trips", [rows])?;
+        Ok(match trips {
+            Some([rows]) => TableSpec::Trips { rows },
+            None => TableSpec::File(PathBuf::from(text)),
+        })
     }
 }
 
@@ -93,36 +94,6 @@ impl fmt::Display for TableSpec {
         match self {
             TableSpec::File(path) => write!(out, "{}", path.display()),
             TableSpec::Trips { rows } => write!(out, "trips:{rows}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_understood() {
-        let trips = TableSpec::Trips { rows: 1000 };
-        assert_eq!("trips:1000".parse(), Ok(trips.clone()));
-        assert_eq!(trips.to_string().parse(), Ok(trips));
-        assert_eq!("a:b.csv".parse(), Ok(TableSpec::File("a:b.csv".into())));
-        assert_eq!("./trips".parse(), Ok(TableSpec::File("./trips".into())));
-    }
-
-    #[test]
-    fn bad_names_are_explained() {
-        let message = |text: &str| text.parse::<TableSpec>().unwrap_err().to_string();
-        assert!(message("").contains("name a CSV or Parquet file"));
-        for bad in [
-            "trips",
-            "trips:",
-            "trips:0",
-            "trips:-1",
-            "trips:5:5",
-            "trips:4294967297",
-        ] {
-            assert!(message(bad).contains("from 1 to 4294967296"), "{bad}");
         }
     }
 }

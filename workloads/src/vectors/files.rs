@@ -1,14 +1,14 @@
 //! The formats of the TEXMEX corpora (<http://corpus-texmex.irisa.fr/>): each vector is its dimension as a little-endian
 //! `i32` and its components: `f32` in `.fvecs`, `u8` in `.bvecs`, `i32` in `.ivecs`.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::{COUNT_MAX, DIM_MAX, Neighbours, Rows, VectorError, Vectors, require_memory};
+use super::spec::KIND;
+use super::{COUNT_MAX, DIM_MAX, Neighbours, Rows, VectorError, Vectors};
+use crate::input::{FileError, FileFault, Input, Place, require_memory};
 
 /// Bytes of the dimension before each vector.
 const DIM_BYTES: usize = 4;
@@ -88,74 +88,53 @@ pub fn read_ivecs(path: &Path) -> Result<Neighbours, VectorError> {
 }
 
 fn read<C: Component>(path: &Path) -> Result<Rows<C::Value>, VectorError> {
-    let failed = |source| VectorError::Open {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    // Pipes have no length, and are not read at several places.
-    if !metadata.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
-    }
-    let reader = Reader::<C>::open(path, &file, metadata.len())?;
+    let file = Input::open(path, &KIND)?;
+    file.require_regular()?;
+    let reader = Reader::<C>::of(&file)?;
     let values = reader.read()?;
     Rows::new(reader.dim, values)
 }
 
 /// A file whose first dimension is known.
 struct Reader<'a, C> {
-    path: &'a Path,
-    file: &'a File,
+    file: &'a Input<'a>,
     dim: usize,
     vector_bytes: usize,
-    file_bytes: u64,
     component: std::marker::PhantomData<fn(C)>,
 }
 
 impl<'a, C: Component> Reader<'a, C> {
-    fn open(path: &'a Path, file: &'a File, file_bytes: u64) -> Result<Reader<'a, C>, VectorError> {
+    fn of(file: &'a Input<'a>) -> Result<Reader<'a, C>, FileError> {
         let mut head = [0; DIM_BYTES];
-        if file_bytes == 0 {
-            return Err(VectorError::Empty { path: path.to_owned() });
+        match file.bytes {
+            0 => {
+                let what = "the file is empty; fetch or write it again";
+                return Err(file.error(FileFault::Empty, Place::File, what));
+            }
+            found @ 1..4 => return Err(truncated(file, 0, 0, found, 4)),
+            _ => file.read_at(0, &mut head)?,
         }
-        if file_bytes < DIM_BYTES as u64 {
-            return Err(VectorError::Truncated {
-                path: path.to_owned(),
-                vector: 0,
-                offset: 0,
-                found: file_bytes,
-                expected: DIM_BYTES as u64,
-            });
-        }
-        file.read_exact_at(&mut head, 0).map_err(|source| VectorError::Read {
-            path: path.to_owned(),
-            offset: 0,
-            source,
-        })?;
         let dim = i32::from_le_bytes(head);
         match usize::try_from(dim) {
             Ok(width) if (1..=DIM_MAX).contains(&width) => Ok(Reader {
-                path,
                 file,
                 dim: width,
                 vector_bytes: DIM_BYTES + width * C::BYTES,
-                file_bytes,
                 component: std::marker::PhantomData,
             }),
-            _ => Err(VectorError::BadDim {
-                path: path.to_owned(),
-                dim,
-            }),
+            _ => {
+                let what = format!("its dimension {dim} is not from 1 to {DIM_MAX}; is it a file of another format?");
+                Err(file.error(FileFault::Malformed, Place::Vector { vector: 0, byte: 0 }, what))
+            }
         }
     }
 
     fn read(&self) -> Result<Vec<C::Value>, VectorError> {
         let vector_bytes = self.vector_bytes as u64;
-        let (count, rest) = (self.file_bytes / vector_bytes, self.file_bytes % vector_bytes);
+        let (count, rest) = (self.file.bytes / vector_bytes, self.file.bytes % vector_bytes);
         if count > COUNT_MAX as u64 {
-            let path = self.path.to_owned();
-            return Err(VectorError::TooMany { path, count });
+            let what = format!("{count} vectors, at most {COUNT_MAX} are supported; split the file");
+            return Err(self.file.error(FileFault::TooLarge, Place::File, what).into());
         }
         let length = count as usize * self.dim;
         require_memory((length * size_of::<C::Value>()) as u64)?;
@@ -169,61 +148,51 @@ impl<'a, C: Component> Reader<'a, C> {
             .find_map_first(Result::err);
         // What is wrong with a vector says more than that the file ends too early.
         match first_error {
-            Some(error) => Err(error),
-            None if rest > 0 => Err(VectorError::Truncated {
-                path: self.path.to_owned(),
-                vector: count,
-                offset: count * vector_bytes,
-                found: rest,
-                expected: vector_bytes,
-            }),
+            Some(error) => Err(error.into()),
+            None if rest > 0 => Err(truncated(self.file, count, count * vector_bytes, rest, vector_bytes).into()),
             None => Ok(values),
         }
     }
 
     /// Reads vectors from the vector `first` on, as many as `values` hold.
-    fn read_some(&self, first: u64, values: &mut [C::Value], buffer: &mut Vec<u8>) -> Result<(), VectorError> {
-        let path = || self.path.to_owned();
-        let begin = first * self.vector_bytes as u64;
+    fn read_some(&self, first: u64, values: &mut [C::Value], buffer: &mut Vec<u8>) -> Result<(), FileError> {
         buffer.resize(values.len() / self.dim * self.vector_bytes, 0);
-        self.file
-            .read_exact_at(buffer, begin)
-            .map_err(|source| VectorError::Read {
-                path: path(),
-                offset: begin,
-                source,
-            })?;
+        self.file.read_at(first * self.vector_bytes as u64, buffer)?;
         let rows = values
             .chunks_exact_mut(self.dim)
             .zip(buffer.chunks_exact(self.vector_bytes));
         for ((row, bytes), vector) in rows.zip(first..) {
-            let offset = vector * self.vector_bytes as u64;
+            let wrong = |what: String| {
+                let byte = vector * self.vector_bytes as u64;
+                Err(self
+                    .file
+                    .error(FileFault::Malformed, Place::Vector { vector, byte }, what))
+            };
             let (head, components) = bytes.split_at(DIM_BYTES);
             let dim = Id::read(head) as i32;
             if dim != self.dim as i32 {
-                return Err(VectorError::OtherDim {
-                    path: path(),
-                    vector,
-                    offset,
-                    dim,
-                    expected: self.dim,
-                });
+                return wrong(format!(
+                    "its dimension is {dim}, and {} before it; is the file damaged, or of another format?",
+                    self.dim
+                ));
             }
             for (component, (value, bytes)) in row.iter_mut().zip(components.chunks_exact(C::BYTES)).enumerate() {
                 *value = C::read(bytes);
                 if let Some(value) = C::refused(*value) {
-                    return Err(VectorError::NotFinite {
-                        path: path(),
-                        vector,
-                        offset,
-                        component,
-                        value,
-                    });
+                    return wrong(format!(
+                        "component {component} is {value}; distances need finite numbers"
+                    ));
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The error of a vector that is cut off.
+fn truncated(file: &Input<'_>, vector: u64, byte: u64, found: u64, expected: u64) -> FileError {
+    let what = format!("the file is truncated: {found} bytes of {expected}; fetch it again");
+    file.error(FileFault::Truncated, Place::Vector { vector, byte }, what)
 }
 
 fn write<T, const N: usize>(rows: &Rows<T>, out: impl Write, bytes: impl Fn(&T) -> [u8; N]) -> Result<(), VectorError> {

@@ -7,8 +7,9 @@
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
-use super::{VectorError, Vectors, require_memory};
+use super::{VectorError, Vectors};
 use crate::graph::generate::stream;
+use crate::input::require_memory;
 use crate::random::{near_normal, uniform};
 
 /// Dimensions of the space near which the vectors lie.

@@ -22,14 +22,12 @@ mod index;
 mod nearest;
 mod spec;
 
-pub use error::{VectorError, VectorSpecError};
+pub use error::VectorError;
 pub use files::{read_bvecs, read_fvecs, read_ivecs, write_bvecs, write_fvecs, write_ivecs};
 pub use generate::Clusters;
 pub use index::{Found, Index, IndexOptions, Work};
 pub use nearest::{distance, nearest, recall};
 pub use spec::VectorSpec;
-
-use crate::graph::csr::short_of_memory;
 
 /// The most components of a vector.
 pub const DIM_MAX: usize = 1 << 16;
@@ -100,17 +98,6 @@ impl<T> Rows<T> {
     /// Takes the values out, to move them into a paged region without a copy.
     pub fn into_values(self) -> Vec<T> {
         self.values
-    }
-}
-
-/// Fails where the machine lacks the memory.
-fn require_memory(needed_bytes: u64) -> Result<(), VectorError> {
-    match short_of_memory(needed_bytes) {
-        Some(available_bytes) => Err(VectorError::Memory {
-            needed_bytes,
-            available_bytes,
-        }),
-        None => Ok(()),
     }
 }
 

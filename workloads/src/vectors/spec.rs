@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{COUNT_MAX, Clusters, DIM_MAX, VectorError, VectorSpecError, Vectors, read_bvecs, read_fvecs};
+use super::{COUNT_MAX, Clusters, DIM_MAX, VectorError, Vectors, read_bvecs, read_fvecs};
+use crate::input::{FileError, FileFault, FileKind, Number, Place, SpecError, numbers};
 
 /// The clusters of generated vectors where none are given.
-const DEFAULT_CLUSTERS: u32 = 100;
+const DEFAULT_CLUSTERS: u64 = 100;
 
 /// Vectors by name: a file, or `clusters:COUNT:DIM[:CLUSTERS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,48 +34,47 @@ impl VectorSpec {
                 } else if ends("bvecs") {
                     read_bvecs(path)
                 } else {
-                    Err(VectorError::Format { path: path.clone() })
+                    let what =
+                        "the name ends in neither .fvecs nor .bvecs, so its format is not known; rename the file";
+                    Err(FileError::new(path, FileFault::Unsupported, Place::File, what).into())
                 }
             }
         }
     }
 }
 
-impl FromStr for VectorSpec {
-    type Err = VectorSpecError;
+/// How messages speak of vectors.
+pub(super) const KIND: FileKind = FileKind {
+    what: "the vectors",
+    give: GIVE,
+    is: "vectors are binary files",
+};
+const GIVE: &str = "name a file (.fvecs, .bvecs), or clusters:COUNT:DIM[:CLUSTERS]";
 
-    fn from_str(text: &str) -> Result<VectorSpec, VectorSpecError> {
+impl FromStr for VectorSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<VectorSpec, SpecError> {
         if text.is_empty() {
-            return Err(VectorSpecError::Empty);
+            return Err(SpecError::Empty { give: GIVE });
         }
-        let mut parts = text.split(':');
-        if parts.next() != Some("clusters") {
-            return Ok(VectorSpec::File(PathBuf::from(text)));
-        }
-        let wrong = |what: String| VectorSpecError::Numbers {
-            spec: text.to_owned(),
+        let number = |what, max: usize, default| Number {
             what,
+            max: max as u64,
+            default,
         };
-        let mut number = |what: &str, limit: usize, default: Option<u32>| match (parts.next(), default) {
-            (None, Some(number)) => Ok(number),
-            (None, None) => Err(wrong(format!("the {what} is missing"))),
-            (Some(word), _) => {
-                let number = word
-                    .parse()
-                    .ok()
-                    .filter(|number| (1..=limit).contains(&(*number as usize)));
-                number.ok_or_else(|| wrong(format!("the {what} '{word}' is not a whole number from 1 to {limit}")))
-            }
-        };
-        let clusters = Clusters {
-            count: number("count", COUNT_MAX, None)?,
-            dim: number("dimension", DIM_MAX, None)?,
-            clusters: number("number of clusters", COUNT_MAX, Some(DEFAULT_CLUSTERS))?,
-        };
-        match parts.next() {
-            None => Ok(VectorSpec::Clusters(clusters)),
-            Some(_) => Err(wrong("too many parts".to_owned())),
-        }
+        let wanted = [
+            number("count", COUNT_MAX, None),
+            number("dimension", DIM_MAX, None),
+            number("number of clusters", COUNT_MAX, Some(DEFAULT_CLUSTERS)),
+        ];
+        let usage = "clusters:COUNT:DIM[:CLUSTERS], for example clusters:100000:96";
+        // The largest ones are numbers of 32 bits.
+        let found = numbers(text, usage, "clusters", wanted)?.map(|found| found.map(|number| number as u32));
+        Ok(match found {
+            Some([count, dim, clusters]) => VectorSpec::Clusters(Clusters { count, dim, clusters }),
+            None => VectorSpec::File(PathBuf::from(text)),
+        })
     }
 }
 
@@ -85,45 +85,6 @@ impl fmt::Display for VectorSpec {
             VectorSpec::Clusters(Clusters { count, dim, clusters }) => {
                 write!(out, "clusters:{count}:{dim}:{clusters}")
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_understood() {
-        let named = |count, dim, clusters| VectorSpec::Clusters(Clusters { count, dim, clusters });
-        assert_eq!("clusters:1000:96".parse(), Ok(named(1000, 96, 100)));
-        assert_eq!("clusters:5:2:7".parse(), Ok(named(5, 2, 7)));
-        assert_eq!(named(5, 2, 7).to_string().parse(), Ok(named(5, 2, 7)));
-        assert_eq!("a:b.fvecs".parse(), Ok(VectorSpec::File("a:b.fvecs".into())));
-        assert_eq!("./clusters".parse(), Ok(VectorSpec::File("./clusters".into())));
-    }
-
-    #[test]
-    fn bad_names_are_explained() {
-        let message = |text: &str| text.parse::<VectorSpec>().unwrap_err().to_string();
-        assert!(message("").contains("name a file"));
-        for (text, expected) in [
-            ("clusters", "'clusters': the count is missing; write clusters:COUNT"),
-            ("clusters:5", "'clusters:5': the dimension is missing;"),
-            (
-                "clusters:0:4",
-                "the count '0' is not a whole number from 1 to 4294967295",
-            ),
-            ("clusters:4294967296:4", "the count '4294967296' is not"),
-            (
-                "clusters:4:65537",
-                "the dimension '65537' is not a whole number from 1 to 65536",
-            ),
-            ("clusters:4:x", "the dimension 'x' is not"),
-            ("clusters:4:4:-1", "the number of clusters '-1' is not"),
-            ("clusters:4:4:4:4", "too many parts"),
-        ] {
-            assert!(message(text).contains(expected), "{text}: {}", message(text));
         }
     }
 }

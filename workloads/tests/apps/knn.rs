@@ -58,7 +58,7 @@ fn vectors_that_cannot_be_searched_are_refused() {
         refused("clusters:9:4"),
         Err(AppError::Vectors(VectorError::Neighbours { k: 10, count: 9 }))
     ));
-    assert!(matches!(refused("clusters:many"), Err(AppError::VectorSpec(_))));
+    assert!(matches!(refused("clusters:many"), Err(AppError::Spec(_))));
     // Both would be filled up to four.
     let (base, queries) = (Clusters { dim: 3, ..SOME }, Clusters { dim: 2, ..SOME });
     let (base, queries) = (base.vectors(1).unwrap(), queries.queries(2, 1).unwrap());

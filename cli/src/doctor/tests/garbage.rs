@@ -16,14 +16,14 @@ fn garbage_is_survived() {
             }
         }
     }
-    assert!(files.len() > 40, "{}", files.len());
+    assert!(files.len() > 30, "{}", files.len());
     let garbage: [&[u8]; 6] = [
         b"",
         b"\xff\xfe\x00\x01",
         b"-1",
         b"99999999999999999999999999999 9 9 9",
         b": : : : \" \" = ; 0x 0xg\n\n\n:",
-        b"Max locked memory\nCapEff:\nRegistryDwords:\nNVRM version:\nHugePages_Total:\n",
+        b"Max locked memory\nCapEff:\nNVRM version:\nDevice Minor:\n",
     ];
     for words in garbage {
         for file in &files {

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use gpuvm_nic::devices::tree::Tree;
 use tempfile::TempDir;
 
-use crate::doctor::report::Report;
 use crate::doctor::view::{GpuFacts, Probed, VERBS_LIBRARIES, View};
 
 pub const GPU_WAY: &str = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0";
 pub const NIC_WAY: &str = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0";
+pub const GPU: [&str; 3] = ["0x10de", "0x2335", "0x030200"];
+pub const NIC: [&str; 3] = ["0x15b3", "0x1021", "0x020000"];
 const OPEN: &str =
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n";
 pub const PROPRIETARY: &str =
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n";
-pub const RELEASE: &str = "6.8.0-45-generic";
 
 /// A machine, and what its libraries answer.
 pub struct Fixture {
@@ -51,19 +51,9 @@ impl Fixture {
         fixture.probed.io_uring = Ok(());
         fixture
             .tree
-            .file("proc/sys/kernel/osrelease", format!("{RELEASE}\n"))
+            .file("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
             .file("proc/self/status", "Name:\tgpuvm\nCapEff:\t0000000000000000\n")
-            .file("proc/self/limits", limits("8388608"))
-            .file("proc/cmdline", "BOOT_IMAGE=/vmlinuz quiet\n")
-            .file("proc/meminfo", meminfo(0))
-            .file(
-                &format!("lib/modules/{RELEASE}/modules.dep"),
-                "kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko.zst: a b\nkernel/crypto/crc32_generic.ko.zst:\n",
-            )
-            .file(
-                &format!("lib/modules/{RELEASE}/modules.builtin"),
-                "kernel/fs/ext4/ext4.ko\n",
-            );
+            .file("proc/self/limits", limits("8388608"));
         fixture
     }
 
@@ -71,34 +61,15 @@ impl Fixture {
     pub fn server() -> Self {
         let mut fixture = Self::laptop();
         let tree = &fixture.tree;
-        let bridge = ["0x1000", "0xc030", "0x060400"];
-        let ways = ["pci0000:15/0000:15:01.0", "pci0000:15/0000:15:01.0/0000:16:00.0"];
-        let below = ["0000:17:00.0", "0000:17:01.0"].map(|port| format!("{}/{port}", ways[1]));
-        for way in ways.map(str::to_owned).into_iter().chain(below) {
-            let folder = tree.pci(&way, bridge, Some("pcieport"), 0);
-            tree.file(&format!("{folder}/config"), config(0));
-        }
-        let gpu = tree.pci(GPU_WAY, ["0x10de", "0x2335", "0x030200"], Some("nvidia"), 0);
-        tree.pci_link(&gpu, ("2.5 GT/s", 16), ("32.0 GT/s", 16)).file(
-            &format!("{gpu}/resource"),
-            format!(
-                "0x0 0xffffff 0x1\n0x0 0x0 0x0\n{:#x} {:#x} 0x1\n",
-                1u64 << 40,
-                (1u64 << 40) + (256 << 30) - 1
-            ),
-        );
-        let nic = tree.pci(NIC_WAY, ["0x15b3", "0x1021", "0x020000"], Some("mlx5_core"), 0);
-        tree.pci_link(&nic, ("32.0 GT/s", 16), ("32.0 GT/s", 16));
+        let gpu = tree.pci(GPU_WAY, GPU, Some("nvidia"), 0);
+        let (start, end) = (1u64 << 40, (1u64 << 40) + (256 << 30) - 1);
+        let windows = format!("0x0 0xffffff 0x1\n0x0 0x0 0x0\n{start:#x} {end:#x} 0x1\n");
+        tree.file(&format!("{gpu}/resource"), windows);
+        let nic = tree.pci(NIC_WAY, NIC, Some("mlx5_core"), 0);
         tree.rdma(&nic, "mlx5_0", 0, "eth0");
         tree.file("proc/driver/nvidia/version", OPEN)
-            .file(
-                "proc/driver/nvidia/params",
-                "ResmanDebugLevel: 4294967295\nRegistryDwords: \"PeerMappingOverride=1;\"\n",
-            )
             .file("sys/module/nvidia/version", "570.86.15\n")
-            .file("proc/self/limits", limits("unlimited"))
-            .file("proc/self/status", "CapEff:\t000001ffffffffff\n")
-            .file("proc/meminfo", meminfo(512));
+            .file("proc/self/limits", limits("unlimited"));
         for node in ["nvidiactl", "nvidia-uvm", "nvidia0", "infiniband/rdma_cm"] {
             tree.file(&format!("dev/{node}"), "");
         }
@@ -108,9 +79,7 @@ impl Fixture {
             compute_capability: (9, 0),
             memory_bytes: 141 << 30,
             pci: "0000:18:00.0".parse().ok(),
-            rdma: Some(true),
-            dma_buf: Some(true),
-            writes_ordered_for: Some(100),
+            dma_buf: true,
         }]);
         fixture.probed.peers = Ok(Vec::new());
         fixture.probed.cuda = Some((12, 8));
@@ -127,10 +96,6 @@ impl Fixture {
     pub fn view(&self) -> View {
         View::new(self.tree.machine(), self.probed.clone())
     }
-
-    pub fn look(&self) -> Report {
-        Report::of(&self.view())
-    }
 }
 
 pub fn limits(memlock: &str) -> String {
@@ -139,16 +104,4 @@ pub fn limits(memlock: &str) -> String {
          Max processes             95939                95939                processes \n\
          Max locked memory         {memlock:<20} {memlock:<20} bytes     \n"
     )
-}
-
-fn meminfo(pages: u32) -> String {
-    format!("MemTotal: 1000 kB\nHugePages_Total: {pages}\nHugePages_Free: {pages}\nHugepagesize: 2048 kB\n")
-}
-
-/// A bridge's configuration space whose ACS control word is that.
-pub fn config(control: u16) -> Vec<u8> {
-    let mut space = vec![0; 4096];
-    space[0x100..0x104].copy_from_slice(&0x0001_000du32.to_le_bytes());
-    space[0x106..0x108].copy_from_slice(&control.to_le_bytes());
-    space
 }

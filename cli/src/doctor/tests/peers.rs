@@ -2,9 +2,9 @@
 
 use gpuvm_gpu::cuda::PeerInfo;
 
-use super::machines::{Fixture, GPU_WAY, config};
-use super::of;
-use crate::doctor::finding::{Finding, FindingState};
+use super::machines::{Fixture, GPU, GPU_WAY, NIC_WAY};
+use crate::doctor::finding::{FindingState, Found};
+use crate::doctor::view::GpuFacts;
 
 fn way(from: u32, to: u32, native_atomics: Option<bool>) -> PeerInfo {
     PeerInfo {
@@ -20,7 +20,7 @@ fn way(from: u32, to: u32, native_atomics: Option<bool>) -> PeerInfo {
 fn server(gpus: u32, ways: Vec<PeerInfo>) -> Fixture {
     let mut fixture = Fixture::server();
     let first = fixture.gpu().clone();
-    let all = (0..gpus).map(|ordinal| crate::doctor::view::GpuFacts {
+    let all = (0..gpus).map(|ordinal| GpuFacts {
         ordinal,
         ..first.clone()
     });
@@ -29,8 +29,8 @@ fn server(gpus: u32, ways: Vec<PeerInfo>) -> Fixture {
     fixture
 }
 
-fn found(fixture: &Fixture) -> Finding {
-    of(&fixture.report(), "peers").clone()
+fn found(fixture: &Fixture) -> Found {
+    fixture.find("peers")
 }
 
 #[test]
@@ -54,22 +54,15 @@ fn only_what_is_seen_is_a_reason() {
     assert_eq!(finding.found, "GPUs 0 and 1 are no peers; CUDA gives no reason");
     assert!(finding.mend.is_some() && finding.details[0]["link"].is_null());
 
-    let bridge = "sys/bus/pci/devices/0000:17:00.0";
-    apart.tree.file(&format!("{bridge}/config"), config(0x1d));
-    assert!(
-        found(&apart)
-            .found
-            .ends_with("but bridges redirect (ACS): 0000:17:00.0")
-    );
-
     apart
         .tree
         .file("sys/class/iommu/dmar0/name", "")
-        .file(&format!("sys/devices/{GPU_WAY}/iommu_group/type"), "DMA-FQ\n");
+        .file(&format!("sys/devices/{GPU_WAY}/iommu_group/type"), "DMA-FQ\n")
+        .file(&format!("sys/devices/{NIC_WAY}/iommu_group/type"), "DMA-FQ\n");
     assert!(
         found(&apart)
             .found
-            .contains("but the IOMMU translates, and bridges redirect")
+            .ends_with("CUDA gives no reason, but the IOMMU translates")
     );
 
     // One direction alone.
@@ -94,9 +87,7 @@ fn one_gpu_has_no_peers() {
     let mut fixture = server(1, Vec::new());
     assert_eq!(found(&fixture).found, "one GPU");
     let second = GPU_WAY.replace("0000:18:00.0", "0000:18:01.0");
-    fixture
-        .tree
-        .pci(&second, ["0x10de", "0x2335", "0x030200"], Some("nvidia"), 0);
+    fixture.tree.pci(&second, GPU, Some("nvidia"), 0);
     assert!(
         found(&fixture)
             .found

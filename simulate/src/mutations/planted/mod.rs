@@ -1,7 +1,29 @@
 //! The mutations, by the lists that their rules are of.
 
-use super::{Mutation, Origin, Plant, Setting};
-use crate::workload::Workload;
+use super::Mutation;
+
+/// A list of mutations. Each is written so, where `under` (faults) and `with` (a setting) may be left out:
+///
+/// ```text
+/// "its name", List(the rule's number in it), Workload under "faults" with Setting, how it shows, "the rule that it breaks":
+///     HEADER "text that is there once" => "what takes its place",
+///     HEADER "another text" => "what takes its place";
+/// ```
+macro_rules! planted {
+    ($($name:literal, $origin:ident($number:literal), $workload:ident $(under $faults:literal)? $(with $setting:ident)?, $seen:expr,
+        $rule:tt: $($header:ident $from:tt => $to:tt),*;)*) => {
+        pub(super) static ALL: &[$crate::mutations::Mutation] = &[$($crate::mutations::Mutation {
+            name: $name,
+            origin: $crate::mutations::Origin::$origin($number),
+            rule: $rule,
+            plants: &[$($crate::mutations::Plant { header: $header, from: $from, to: $to }),*],
+            setting: [$($crate::mutations::Setting::$setting,)? $crate::mutations::Setting::Usual][0],
+            workload: $crate::workload::Workload::$workload,
+            faults: concat!($($faults)?),
+            seen: $seen,
+        }),*];
+    };
+}
 
 mod broadcast;
 mod copies;
@@ -14,16 +36,16 @@ mod protocol;
 mod victims;
 
 /// All of them, list by list.
-pub(super) const ALL: [&[Mutation]; 9] = [
-    &protocol::ALL,
-    &peers::ALL,
-    &guards::ALL,
-    &copies::ALL,
-    &places::ALL,
-    &victims::ALL,
-    &broadcast::ALL,
-    &frames::ALL,
-    &orders::ALL,
+pub(super) static ALL: [&[Mutation]; 9] = [
+    protocol::ALL,
+    peers::ALL,
+    guards::ALL,
+    copies::ALL,
+    places::ALL,
+    victims::ALL,
+    broadcast::ALL,
+    frames::ALL,
+    orders::ALL,
 ];
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
@@ -57,38 +79,3 @@ const RESIZE: &str = "gpuvm/detail/resize.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
 const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];
-
-/// A replacement of text.
-const fn plant(header: &'static str, from: &'static str, to: &'static str) -> Plant {
-    Plant { header, from, to }
-}
-
-/// A mutation that its workload finds without faults.
-const fn broken(
-    name: &'static str,
-    origin: Origin,
-    rule: &'static str,
-    plants: &'static [Plant],
-    workload: Workload,
-    seen: &'static [&'static str],
-) -> Mutation {
-    Mutation {
-        name,
-        origin,
-        rule,
-        plants,
-        setting: Setting::Usual,
-        workload,
-        faults: "",
-        seen,
-    }
-}
-
-/// A mutation with faults, in a setting.
-const fn under(mutation: Mutation, faults: &'static str, setting: Setting) -> Mutation {
-    Mutation {
-        faults,
-        setting,
-        ..mutation
-    }
-}

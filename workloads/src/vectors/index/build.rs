@@ -4,10 +4,11 @@ use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
 use super::super::nearest::{distance, entry, id_of};
-use super::super::{DIM_MAX, NONE, Neighbours, VectorError, Vectors, require_memory};
+use super::super::{DIM_MAX, NONE, Neighbours, VectorError, Vectors};
 use super::walk::Walk;
 use super::{Index, IndexOptions};
 use crate::graph::generate::{permutation, stream};
+use crate::input::require_memory;
 use crate::random::uniform;
 
 /// Links of a vector while the graph is built, by those it has in the end: choosing among many is done more seldom.

@@ -1,26 +1,62 @@
-//! Graphs made of bytes.
+//! Files made of bytes, and what is read from them.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use flate2::{Compression, write::GzEncoder};
 use gpuvm_workloads::graph::{Graph, GraphError, GraphSpec, LoadOptions};
+use gpuvm_workloads::table::{TableError, TableSpec, Trips};
 use tempfile::TempDir;
 
-/// Loads a file of that name with those bytes; its path, and the folder that holds it.
-pub fn load(name: &str, bytes: &[u8], options: &LoadOptions) -> (Result<Graph, GraphError>, PathBuf, TempDir) {
+/// A file of that name with those bytes, and the folder that holds it.
+pub fn file(name: &str, bytes: &[u8]) -> (PathBuf, TempDir) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join(name);
     std::fs::write(&path, bytes).unwrap();
+    (path, folder)
+}
+
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The message for a bad file, which must begin with the file's name, without that name.
+pub fn told<T>(path: &Path, result: Result<T, impl Error>) -> String {
+    let Err(error) = result else {
+        panic!("{} was read", path.display())
+    };
+    let message = error.to_string();
+    let rest = message.strip_prefix(&format!("{}:", path.display()));
+    rest.unwrap_or_else(|| panic!("{message} does not name the file first"))
+        .to_owned()
+}
+
+/// Loads a graph; its file, and the folder that holds it.
+pub fn load(name: &str, bytes: &[u8], options: &LoadOptions) -> (Result<Graph, GraphError>, PathBuf, TempDir) {
+    let (path, folder) = file(name, bytes);
     let result = GraphSpec::File(path.clone()).load(options, &mut |_| {});
     (result, path, folder)
 }
 
-/// The message for a bad file, which must begin with the file's name, without that name.
+/// What is said of a file that is no graph.
 pub fn refusal(name: &str, bytes: &[u8], options: &LoadOptions) -> String {
     let (result, path, _folder) = load(name, bytes, options);
-    let message = result.unwrap_err().to_string();
-    let rest = message.strip_prefix(&format!("{}:", path.display()));
-    rest.unwrap_or_else(|| panic!("{message} does not name the file first"))
-        .to_owned()
+    told(&path, result)
+}
+
+/// Loads a table.
+pub fn load_table(name: &str, bytes: &[u8]) -> Result<Trips, TableError> {
+    let (path, _folder) = file(name, bytes);
+    TableSpec::File(path).load(1)
+}
+
+/// What is said of a file that is no table.
+pub fn table_refusal(name: &str, bytes: &[u8]) -> String {
+    let (path, _folder) = file(name, bytes);
+    told(&path, TableSpec::File(path.clone()).load(1))
 }
 
 /// The neighbours of every vertex.

@@ -1,15 +1,16 @@
 //! CSV files: what is read from good ones, and what is said of bad ones.
 
-use std::io::{self, Write};
+use gpuvm_workloads::table::{Trip, Trips};
 
-use gpuvm_workloads::table::{TableError, TableSpec, Trip, Trips, generate, write_csv, write_parquet};
-use tempfile::TempDir;
-
-use super::{gzip, load, load_bytes, refusal};
+use crate::common::{gzip, load_table, table_refusal as refusal};
 
 const HEAD: &str = "tpep_pickup_datetime,tpep_dropoff_datetime,passenger_count,trip_distance,PULocationID,DOLocationID,\
                     payment_type,fare_amount,tip_amount,total_amount\n";
 const ROW: &str = "2023-01-01 00:32:10,2023-01-01 00:40:36,1,0.97,161,141,2,9.3,0,14.3\n";
+
+fn load(name: &str, bytes: &[u8]) -> Trips {
+    load_table(name, bytes).unwrap()
+}
 
 fn trip() -> Trip {
     Trip {
@@ -168,44 +169,6 @@ fn a_missing_column_is_named_with_those_that_are_there() {
 }
 
 #[test]
-fn damaged_gzip_is_refused_with_its_line() {
-    let mut text = Vec::new();
-    write_csv(&generate(2000, 1).unwrap(), &mut text).unwrap();
-    let whole = gzip(&text);
-    let mut flipped = whole.clone();
-    let end = flipped.len() - 6;
-    flipped[end] ^= 0x55;
-    for damaged in [&whole[..whole.len() / 2], &whole[..whole.len() - 1], &flipped] {
-        let (result, _, _folder) = load_bytes("a.csv.gz", damaged);
-        match result.unwrap_err() {
-            TableError::Gzip { line, source, .. } => {
-                assert!((2..=2002).contains(&line) && !source.to_string().is_empty(), "{line}");
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-#[test]
-fn what_is_no_file_is_refused() {
-    let error = "no/such.csv".parse::<TableSpec>().unwrap().load(1).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot open the table no/such.csv; name a CSV or Parquet file, or trips:ROWS"
-    );
-    assert!(
-        std::error::Error::source(&error)
-            .unwrap()
-            .to_string()
-            .contains("No such file")
-    );
-    for path in [TempDir::new().unwrap().path().to_owned(), "/dev/null".into()] {
-        let error = TableSpec::File(path).load(1).unwrap_err();
-        assert!(matches!(error, TableError::Open { .. }), "{error:?}");
-    }
-}
-
-#[test]
 fn trips_that_no_column_holds_are_refused() {
     let bad = |change: fn(&mut Trip)| {
         let mut trips = [trip(); 3];
@@ -220,31 +183,4 @@ fn trips_that_no_column_holds_are_refused() {
         bad(|trip| trip.dropoff_zone = 266),
         "trip 2: DOLocationID is no taxi zone (0 to 265)"
     );
-}
-
-/// Takes some bytes and fails then, as a full disk does.
-struct Full(usize);
-
-impl Write for Full {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_writer_that_fails_is_an_error() {
-    let trips = generate(10_000, 1).unwrap();
-    for room in [0, 10, 100_000] {
-        for result in [write_csv(&trips, Full(room)), write_parquet(&trips, Full(room))] {
-            match result.unwrap_err() {
-                TableError::Write { source } => assert_eq!(source.kind(), io::ErrorKind::StorageFull, "{source:?}"),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
 }

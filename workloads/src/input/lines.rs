@@ -1,25 +1,24 @@
-//! A graph file as numbered lines of text: gzip, progress and damage.
+//! A file as numbered lines of text: gzip, progress and damage.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::GzDecoder;
 
-use super::error::GraphError;
-use super::{Progress, ProgressFn, Stage};
+use super::{FileError, FileFault, FileKind, Input, Place, Progress, ProgressFn, Stage};
 
 /// The longest line that is read; a file without line ends must not fill the memory.
-pub(super) const LINE_LIMIT_BYTES: usize = 64 * 1024;
+pub(crate) const LINE_LIMIT_BYTES: usize = 64 * 1024;
 
 /// Bytes of the file between two progress reports.
 const REPORT_BYTES: u64 = 1 << 20;
 
-pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// How UTF-8 text begins where it begins with a byte order mark.
+/// How UTF-8 text begins that spreadsheets and some editors write.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// Counts the bytes taken from a file, under the decoder.
@@ -39,14 +38,14 @@ impl Read for Counted {
 
 /// Gzip data, in one piece or in several that follow each other. Unlike a decoder of several pieces, it tells other bytes
 /// behind them from data that end too early. Zeros, with which some media fill their blocks, are ignored.
-pub(crate) struct Pieces<R> {
+struct Pieces<R> {
     /// Nothing at the end.
     piece: Option<GzDecoder<R>>,
 }
 
 impl<R: BufRead> Pieces<R> {
     /// Decodes `raw`, which is at the beginning of the data.
-    pub(crate) fn new(raw: R) -> Pieces<R> {
+    fn new(raw: R) -> Pieces<R> {
         let piece = Some(GzDecoder::new(raw));
         Pieces { piece }
     }
@@ -95,8 +94,9 @@ fn gzip_follows(input: &mut impl BufRead) -> io::Result<Option<bool>> {
 }
 
 /// The lines of a plain or gzip file, with their numbers.
-pub(super) struct Lines<'a> {
-    path: PathBuf,
+pub(crate) struct Lines<'a> {
+    path: &'a Path,
+    kind: &'static FileKind,
     input: Box<dyn BufRead>,
     gzip: bool,
     number: u64,
@@ -108,74 +108,42 @@ pub(super) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The lines of the open file `path`; gzip is known by its first two bytes, whatever the name says.
-    pub(super) fn of(
-        path: &Path,
-        file: File,
-        total_bytes: u64,
-        progress: &'a mut ProgressFn<'a>,
-    ) -> Result<Lines<'a>, GraphError> {
+    /// The lines of a file; gzip is known by its first two bytes, whatever the name says.
+    pub(crate) fn of(input: Input<'a>, progress: &'a mut ProgressFn<'a>) -> Result<Lines<'a>, FileError> {
         let bytes = Arc::new(AtomicU64::new(0));
         let counted = Counted {
-            file,
+            file: input.file,
             bytes: Arc::clone(&bytes),
         };
-        let mut raw = BufReader::with_capacity(1 << 18, counted);
-        let read = |source| GraphError::Read {
-            path: path.to_owned(),
-            line: 1,
-            source,
-        };
-        let gzip = raw.fill_buf().map_err(read)?.starts_with(&GZIP_MAGIC);
-        let input: Box<dyn BufRead> = if gzip {
-            Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw)))
-        } else {
-            Box::new(raw)
-        };
-        Ok(Lines {
-            path: path.to_owned(),
-            input,
-            gzip,
+        let mut lines = Lines {
+            path: input.path,
+            kind: input.kind,
+            input: Box::new(io::empty()),
+            gzip: false,
             number: 0,
             bytes,
-            total_bytes,
+            total_bytes: input.bytes,
             report_at: 0,
             progress,
             buffer: Vec::new(),
-        })
+        };
+        let mut raw = BufReader::with_capacity(1 << 18, counted);
+        let begin = raw.fill_buf().map_err(|source| lines.read_error(source))?;
+        lines.gzip = begin.starts_with(&GZIP_MAGIC);
+        lines.input = match lines.gzip {
+            true => Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw))),
+            false => Box::new(raw),
+        };
+        Ok(lines)
     }
 
-    /// Reads the next line, without its end, into [`Lines::text`]. `false` at the end of the file.
-    pub(super) fn advance(&mut self) -> Result<bool, GraphError> {
+    /// Reads the next line, with its end where it has one. `false` at the end of the file.
+    fn advance(&mut self) -> Result<bool, FileError> {
         self.buffer.clear();
-        loop {
-            let chunk = match self.input.fill_buf() {
-                Ok(chunk) => chunk,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.read_error(error)),
-            };
-            if chunk.is_empty() {
-                break;
-            }
-            let end = chunk.iter().position(|byte| *byte == b'\n');
-            let taken = end.map_or(chunk.len(), |at| at + 1);
-            self.buffer.extend_from_slice(&chunk[..end.unwrap_or(taken)]);
-            self.input.consume(taken);
-            if self.buffer.len() > LINE_LIMIT_BYTES {
-                let (path, line) = (self.path.clone(), self.number + 1);
-                return Err(GraphError::LineTooLong {
-                    path,
-                    line,
-                    limit_bytes: LINE_LIMIT_BYTES,
-                });
-            }
-            if end.is_some() {
-                self.number += 1;
-                self.report();
-                return Ok(true);
-            }
+        let mut limited = self.input.by_ref().take(LINE_LIMIT_BYTES as u64 + 1);
+        if let Err(error) = limited.read_until(b'\n', &mut self.buffer) {
+            return Err(self.read_error(error));
         }
-        // A last line without a line end counts; nothing after the last line end does not.
         if self.buffer.is_empty() {
             (self.progress)(Progress {
                 stage: Stage::Read,
@@ -185,21 +153,26 @@ impl<'a> Lines<'a> {
             return Ok(false);
         }
         self.number += 1;
+        if self.buffer.len() > LINE_LIMIT_BYTES {
+            let what = format!("longer than {LINE_LIMIT_BYTES} bytes; {}", self.kind.is);
+            return Err(self.malformed(what));
+        }
+        if self.number == 1 && self.buffer.starts_with(&BYTE_ORDER_MARK) {
+            self.buffer.drain(..BYTE_ORDER_MARK.len());
+        }
+        self.report();
         Ok(true)
     }
 
     /// Reads on to the next line that holds something, `false` at the end of the file.
-    pub(super) fn advance_to_text(&mut self) -> Result<bool, GraphError> {
+    pub(crate) fn advance_to_text(&mut self) -> Result<bool, FileError> {
         while self.advance()? {
-            if self.number == 1 && self.buffer.starts_with(&BYTE_ORDER_MARK) {
-                return Err(self.malformed("the file begins with a byte order mark; save it without one"));
-            }
-            let text = self.text()?;
-            if text.contains('\r') {
+            let bytes = self.bytes();
+            if bytes.contains(&b'\r') {
                 let what = "a carriage return within the line; lines end with LF or CR LF, not with CR alone";
                 return Err(self.malformed(what));
             }
-            if !text.is_empty() {
+            if !bytes.is_empty() {
                 return Ok(true);
             }
         }
@@ -207,33 +180,34 @@ impl<'a> Lines<'a> {
     }
 
     /// The line read last, without white space around it.
-    pub(super) fn text(&self) -> Result<&str, GraphError> {
-        match std::str::from_utf8(&self.buffer) {
-            Ok(text) => Ok(text.trim_ascii()),
-            Err(_) => Err(GraphError::NotUtf8 {
-                path: self.path.clone(),
-                line: self.number,
-            }),
-        }
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.buffer.trim_ascii()
+    }
+
+    /// [`Lines::bytes`] as text.
+    pub(crate) fn text(&self) -> Result<&str, FileError> {
+        let text = str::from_utf8(self.bytes());
+        text.map_err(|_| self.malformed(format!("not UTF-8 text; {}", self.kind.is)))
     }
 
     /// The number of the line read last, from 1; also 1 in a file of no bytes.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number.max(1)
     }
 
     /// The file's name.
-    pub(super) fn path(&self) -> PathBuf {
-        self.path.clone()
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
     }
 
     /// An error about the line read last.
-    pub(super) fn malformed(&self, what: impl Into<String>) -> GraphError {
-        GraphError::Malformed {
-            path: self.path(),
-            line: self.number(),
-            what: what.into(),
-        }
+    pub(crate) fn error(&self, fault: FileFault, what: impl Into<String>) -> FileError {
+        FileError::new(self.path, fault, Place::Line(self.number()), what)
+    }
+
+    /// An error about the line read last, which cannot be understood.
+    pub(crate) fn malformed(&self, what: impl Into<String>) -> FileError {
+        self.error(FileFault::Malformed, what)
     }
 
     fn report(&mut self) {
@@ -249,31 +223,16 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn read_error(&self, source: io::Error) -> GraphError {
-        let (path, line) = (self.path.clone(), self.number + 1);
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof if self.gzip => GraphError::GzipTruncated { path, line },
-            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.gzip => {
-                GraphError::GzipDamaged { path, line, source }
+    /// An error of the line after the one read last.
+    fn read_error(&self, source: io::Error) -> FileError {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        let (fault, what) = match source.kind() {
+            UnexpectedEof if self.gzip => (FileFault::Truncated, "the gzip data is truncated; fetch the file again"),
+            InvalidInput | InvalidData if self.gzip => {
+                (FileFault::Damaged, "the gzip data is damaged; fetch the file again")
             }
-            _ => GraphError::Read { path, line, source },
-        }
+            _ => (FileFault::Read, "cannot read on"),
+        };
+        FileError::new(self.path, fault, Place::Line(self.number + 1), what).caused_by(source)
     }
-}
-
-/// `word` cut to a length that fits into a message. Control characters are escaped: the file may come from anywhere.
-pub(crate) fn shown(word: &str) -> String {
-    const LIMIT: usize = 40;
-    let mut text = String::from("'");
-    for letter in word.chars().take(LIMIT) {
-        match letter {
-            '\'' | '"' | '\\' => text.push(letter),
-            _ => text.extend(letter.escape_debug()),
-        }
-    }
-    if word.chars().nth(LIMIT).is_some() {
-        text.push_str("...");
-    }
-    text.push('\'');
-    text
 }

@@ -2,30 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write as _;
 
-use flate2::{Compression, write::GzEncoder};
-use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, Weights, reference};
+use gpuvm_workloads::graph::{Direction, Graph, LoadOptions, Weights, reference};
 use proptest::prelude::*;
 
 use crate::common::{self, csr_file, gap_file, weighted_rows};
 
 fn load(name: &str, text: &str, gzip: bool, direction: Direction) -> Graph {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(name);
-    let file = std::fs::File::create(&path).unwrap();
-    if gzip {
-        let mut encoder = GzEncoder::new(file, Compression::fast());
-        encoder.write_all(text.as_bytes()).unwrap();
-        encoder.finish().unwrap();
-    } else {
-        (&file).write_all(text.as_bytes()).unwrap();
-    }
     let options = LoadOptions {
         direction: Some(direction),
         ..LoadOptions::default()
     };
-    GraphSpec::File(path).load(&options, &mut |_| {}).unwrap()
+    let text = text.as_bytes();
+    match gzip {
+        true => common::load(name, &common::gzip(text), &options).0.unwrap(),
+        false => common::load(name, text, &options).0.unwrap(),
+    }
 }
 
 /// The neighbours of every vertex, kept the simple way.
@@ -209,25 +201,6 @@ proptest! {
         prop_assert_eq!(&mapped, &graph);
         for (u, _) in edges {
             prop_assert_eq!(mapped.vertex_of(u), graph.vertex_of(u));
-        }
-    }
-
-    /// Whatever a file holds, the answer is a graph or an error.
-    #[test]
-    fn garbage_is_answered(
-        head in prop::sample::select(vec!["", "%%MatrixMarket matrix coordinate real general\n3 3 2\n", "# a\n"]),
-        body in prop::collection::vec(prop_oneof![
-            4 => prop::sample::select(b"0123456789 \n.-%#e".to_vec()),
-            1 => any::<u8>(),
-        ], 0..200),
-    ) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("graph");
-        std::fs::write(&path, [head.as_bytes(), &body].concat()).unwrap();
-        let result = GraphSpec::File(path.clone()).load(&LoadOptions::default(), &mut |_| {});
-        if let Err(error) = result {
-            let name = path.display().to_string();
-            prop_assert!(error.to_string().starts_with(&name), "{}", error);
         }
     }
 }

@@ -1,0 +1,280 @@
+//! What readers of graphs, tables and vectors have in common: names of inputs, files and their errors, lines of text, and memory.
+
+mod lines;
+mod name;
+
+use std::error::Error;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
+pub use name::SpecError;
+pub(crate) use name::{Number, numbers};
+
+/// What a loading input is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Reading a file; the unit of progress is bytes of the file as stored.
+    Read,
+    /// Drawing random edges; the unit is edges.
+    Generate,
+    /// Sorting edges into rows; the unit is edges.
+    Build,
+    /// Looking whether the rows of a binary file are in order; the unit is edges.
+    Check,
+    /// Writing a file; the unit is bytes.
+    Write,
+}
+
+/// How far a loading input has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The work under way.
+    pub stage: Stage,
+    /// Units done, never more than `total` unless `total` is 0.
+    pub done: u64,
+    /// Units in all, 0 when unknown (a pipe).
+    pub total: u64,
+}
+
+/// Called with a loading input's progress, on the thread that loads, at most some times a second.
+pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
+
+/// The kind of error in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFault {
+    /// It cannot be opened, or is not a regular file where one is needed.
+    Open,
+    /// The system failed in the middle of it.
+    Read,
+    /// It holds nothing of what it should hold.
+    Empty,
+    /// It ends too early.
+    Truncated,
+    /// Its compressed data or its checksum is wrong.
+    Damaged,
+    /// Its contents cannot be understood, or contradict each other.
+    Malformed,
+    /// It is of a kind that is not read.
+    Unsupported,
+    /// It holds more than is supported.
+    TooLarge,
+}
+
+/// Where in a file the error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere in particular.
+    File,
+    /// A line of text, from 1.
+    Line(u64),
+    /// A byte, from 0.
+    Byte(u64),
+    /// A vector, from 0.
+    Vector {
+        /// Its number.
+        vector: u64,
+        /// Its first byte, from 0.
+        byte: u64,
+    },
+    /// A row of a Parquet file; both numbers from 0, as Parquet's tools have them.
+    Row {
+        /// The row group.
+        group: usize,
+        /// The row within the group.
+        row: usize,
+    },
+}
+
+impl fmt::Display for Place {
+    /// What follows the file's name and a colon in a message.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File => Ok(()),
+            Place::Line(line) => write!(out, "{line}:"),
+            Place::Byte(byte) => write!(out, " byte {byte}:"),
+            Place::Vector { vector, byte } => write!(out, " vector {vector} (byte {byte}):"),
+            Place::Row { group, row } => write!(out, " row group {group}, row {row}:"),
+        }
+    }
+}
+
+/// A file that could not be read.
+#[derive(Debug)]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The kind of error.
+    pub fault: FileFault,
+    /// Where it is.
+    pub place: Place,
+    /// What is wrong, and what to do.
+    what: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl FileError {
+    pub(crate) fn new(path: &Path, fault: FileFault, place: Place, what: impl Into<String>) -> FileError {
+        FileError {
+            path: path.to_owned(),
+            fault,
+            place,
+            what: what.into(),
+            source: None,
+        }
+    }
+
+    pub(crate) fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> FileError {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            FileFault::Open => out.write_str(&self.what),
+            _ => write!(out, "{}:{} {}", self.path.display(), self.place, self.what),
+        }
+    }
+}
+
+impl Error for FileError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// How messages speak of the files of a reader.
+#[derive(Debug)]
+pub(crate) struct FileKind {
+    /// Such a file.
+    pub what: &'static str,
+    /// What a user may name instead.
+    pub give: &'static str,
+    /// What such a file is, where it is no text or has a line that is too long.
+    pub is: &'static str,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct Input<'a> {
+    pub path: &'a Path,
+    pub file: File,
+    /// Its length when it was opened, in bytes; 0 for a pipe.
+    pub bytes: u64,
+    kind: &'static FileKind,
+}
+
+impl<'a> Input<'a> {
+    /// Opens a file or a pipe.
+    pub(crate) fn open(path: &'a Path, kind: &'static FileKind) -> Result<Input<'a>, FileError> {
+        let failed = |source| unopened(path, kind, source);
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if about.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        Ok(Input {
+            path,
+            file,
+            bytes: about.len(),
+            kind,
+        })
+    }
+
+    /// Fails for a pipe and the like, which have no length, and cannot be read at several places.
+    pub(crate) fn require_regular(&self) -> Result<(), FileError> {
+        let failed = |source| unopened(self.path, self.kind, source);
+        match self.file.metadata().map_err(failed)?.is_file() {
+            true => Ok(()),
+            false => Err(failed(io::Error::other("it is not a regular file"))),
+        }
+    }
+
+    /// The first bytes, fewer where the file is shorter. Of a pipe nothing is read.
+    pub(crate) fn begin<const N: usize>(&self) -> Vec<u8> {
+        let mut bytes = [0; N];
+        // Those that cannot be read are told by their readers.
+        let length = self.file.read_at(&mut bytes, 0).unwrap_or(0);
+        bytes[..length].to_vec()
+    }
+
+    /// Fills `bytes` from byte `at` on.
+    pub(crate) fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<(), FileError> {
+        let read = self.file.read_exact_at(bytes, at);
+        read.map_err(|source| {
+            self.error(FileFault::Read, Place::Byte(at), "cannot read on")
+                .caused_by(source)
+        })
+    }
+
+    pub(crate) fn error(&self, fault: FileFault, place: Place, what: impl Into<String>) -> FileError {
+        FileError::new(self.path, fault, place, what)
+    }
+}
+
+fn unopened(path: &Path, kind: &FileKind, source: io::Error) -> FileError {
+    let what = format!("cannot open {} {}; {}", kind.what, path.display(), kind.give);
+    FileError::new(path, FileFault::Open, Place::File, what).caused_by(source)
+}
+
+/// `word` cut to a length that fits into a message. Control characters are escaped: the file may come from anywhere.
+pub(crate) fn shown(word: &str) -> String {
+    const LIMIT: usize = 40;
+    let mut text = String::from("'");
+    for letter in word.chars().take(LIMIT) {
+        match letter {
+            '\'' | '"' | '\\' => text.push(letter),
+            _ => text.extend(letter.escape_debug()),
+        }
+    }
+    if word.chars().nth(LIMIT).is_some() {
+        text.push_str("...");
+    }
+    text.push('\'');
+    text
+}
+
+/// An input that the machine cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the input needs {needed_bytes} bytes of memory, this machine has {available_bytes} available; give a smaller one"
+)]
+pub struct MemoryError {
+    /// Bytes needed.
+    pub needed_bytes: u64,
+    /// Bytes that the machine has left.
+    pub available_bytes: u64,
+}
+
+/// Fails where the machine has less memory available, by `/proc/meminfo`.
+/// Linux grants more than it has and kills the process later; this says so before.
+pub(crate) fn require_memory(needed_bytes: u64) -> Result<(), MemoryError> {
+    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    match available.map(|kib| kib * 1024) {
+        Some(available_bytes) if needed_bytes > available_bytes => Err(MemoryError {
+            needed_bytes,
+            available_bytes,
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_memory_than_there_is_is_refused() {
+        assert!(require_memory(1).is_ok());
+        let refusal = require_memory(u64::MAX).unwrap_err();
+        assert_eq!(refusal.needed_bytes, u64::MAX);
+    }
+}
