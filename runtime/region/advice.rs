@@ -2,7 +2,7 @@
 
 use super::placement::Placement;
 
-/// How kernels will use a region: [`Region::advise`].
+/// How kernels will use a region: [`Region::advise`](super::Region::advise).
 ///
 /// Where queue pairs bring the pages, a warp whose faults come a stride apart, three times in a row and up to 512 pages each, *reads
 /// ahead*: it begins to fetch the pages to which the stride leads, as many as it walks in the time of two fetches, up to 16 and up to
@@ -29,7 +29,7 @@ pub enum Advice {
     /// through few frames and leaves other regions theirs. Wrong for pages that are used again: they are fetched again.
     ReadOnce,
     /// Pages leave when no others can: as those of a region whose priority is above all, see
-    /// [`Region::set_priority`].
+    /// [`Region::set_priority`](super::Region::set_priority).
     KeepResident,
     /// Elements are stored once, and not used again soon: a store (`a[i] = v`) to a page without a frame goes to the page's home, past
     /// the frames, which fetches and writes back nothing. All other accesses of the region, and stores to a page that has a frame, are

@@ -27,7 +27,7 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     return view;
 }
 
-GPUVM_DEVICE Victim one_of() { return Victim{nullptr, 0, false}; }
+GPUVM_DEVICE Victim one_of() { return Victim{nullptr, 0}; }
 GPUVM_DEVICE Victim one_of(const Victim& victim) { return victim; }
 
 GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) {
