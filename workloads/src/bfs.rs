@@ -395,9 +395,17 @@ impl Sets {
         // First: its error is the cause of the other's.
         walked.sync()?;
         pieces.sync()?;
-        let mut found = [0; 3];
-        totals.read(&mut found)?;
-        Ok(found)
+        self.totals()
+    }
+
+    /// The totals so far.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn totals(&self) -> gpuvm::Result<[u64; 3]> {
+        let mut totals = [0; 3];
+        self.totals.read(&mut totals)?;
+        Ok(totals)
     }
 }
 
