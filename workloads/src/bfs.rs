@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Profile, Profiler, ReadCosts, Region,
+    Arg, Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Profile, Profiler, ReadCosts, Region,
     RegionBuilder, Stats, TransportKind, Vm, VmBuilder,
 };
 
@@ -361,6 +361,43 @@ impl Sets {
         [level - 1, level, level + 1].map(|turn| &self.frontiers[turn as usize % 3])
     }
 
+    /// Searches a level by the kernels `bfs_level` and `bfs_pieces` over row offsets, neighbours and distances; the totals so far.
+    ///
+    /// # Errors
+    /// The launches'.
+    pub fn level(
+        &self,
+        [walk, pieces]: [&Kernel; 2],
+        config: &LaunchConfig,
+        [offsets, neighbours, distances]: [Arg<'_>; 3],
+        vertices: u32,
+        level: u32,
+    ) -> gpuvm::Result<[u64; 3]> {
+        let [frontier, next, previous] = self.frontiers(level);
+        let Self {
+            visited, list, totals, ..
+        } = self;
+        let number = level as i32;
+        let of_pieces = (
+            neighbours.clone(),
+            distances.clone(),
+            visited,
+            next,
+            list,
+            totals,
+            number,
+        );
+        let args = (
+            offsets, neighbours, distances, visited, frontier, next, previous, list, totals, vertices, number,
+        );
+        let walked = walk.launch(config.clone(), args)?;
+        let pieces = pieces.launch(config.clone(), of_pieces)?;
+        // First: its error is the cause of the other's.
+        walked.sync()?;
+        pieces.sync()?;
+        self.totals()
+    }
+
     /// The totals so far.
     ///
     /// # Errors
@@ -418,34 +455,14 @@ impl Search {
 
     /// Searches one level and returns the totals so far.
     fn level(&self, level: u32) -> Result<[u64; 3], BfsError> {
-        let [frontier, next, previous] = self.sets.frontiers(level);
-        let Sets {
-            visited, list, totals, ..
-        } = &self.sets;
-        let (offsets, neighbours, distances, number) = (&self.offsets, &self.neighbours, &self.distances, level as i32);
-        let rows = (
-            offsets,
-            neighbours,
-            distances,
-            visited,
-            frontier,
-            next,
-            previous,
-            list,
-            totals,
-            self.vertices,
-            number,
-        );
-        let pieces = (neighbours, distances, visited, next, list, totals, number);
-        let search = || {
-            let rows = self.rows.launch(self.config.clone(), rows)?;
-            let pieces = self.pieces.launch(self.config.clone(), pieces)?;
-            // First: its error is the cause of the other's.
-            rows.sync()?;
-            pieces.sync()?;
-            self.sets.totals()
-        };
-        search().map_err(|source| BfsError::Vm {
+        let args = [
+            Arg::from(&self.offsets),
+            Arg::from(&self.neighbours),
+            Arg::from(&self.distances),
+        ];
+        let kernels = [&self.rows, &self.pieces];
+        let totals = self.sets.level(kernels, &self.config, args, self.vertices, level);
+        totals.map_err(|source| BfsError::Vm {
             step: "searching a level",
             source,
         })

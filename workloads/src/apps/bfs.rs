@@ -6,7 +6,7 @@ use gpuvm::{Kernel, LaunchConfig};
 
 use super::error::{AppError, Step, compare};
 use super::rows::{self, Rows, ran};
-use super::space::{Space, Use, Way};
+use super::space::{Space, Use, finish};
 use super::{App, Array, Loaded};
 use crate::bfs::{SOURCE, SearchShape, Sets, levels};
 use crate::graph::Graph;
@@ -61,13 +61,7 @@ impl App for Bfs {
     }
 
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
-        if space.way() == Way::Chunked {
-            return Err(AppError::Way {
-                way: space.way(),
-                reason: "a level walks a few rows anywhere, and chunks would bring all of them in each level"
-                    .to_owned(),
-            });
-        }
+        space.refuse_chunks("a level walks a few rows anywhere, and chunks would bring all of them in each level")?;
         let (csr, shape) = (self.graph.csr(), SearchShape::of(&space.gpu()));
         let names = ["bfs_start", "bfs_level", "bfs_pieces"];
         let distances = vec![-1; csr.vertices() as usize];
@@ -103,30 +97,16 @@ impl Work<'_> {
         let args = (
             distances, visited, frontier, next, previous, list, totals, vertices, source,
         );
-        let started = self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 1), args);
-        ran(ran(started)?.sync()).map(|_| ())
+        finish(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 1), args))
     }
 
     /// Searches one level; the totals so far.
     fn level(&self, level: u32) -> Result<[u64; 3], AppError> {
-        let [frontier, next, previous] = self.sets.frontiers(level);
-        let Sets {
-            visited, list, totals, ..
-        } = &self.sets;
-        let (rows, vertices, number) = (&self.rows, self.rows.vertices, level as i32);
-        let (offsets, neighbours) = (rows.offsets.arg()?, rows.neighbours.arg()?);
-        let distances = self.distances.arg()?;
-        let args = (
-            offsets, neighbours, distances, visited, frontier, next, previous, list, totals, vertices, number,
-        );
-        let walked = ran(self.kernels[1].launch(self.config.clone(), args))?;
-        let (neighbours, distances) = (rows.neighbours.arg()?, self.distances.arg()?);
-        let args = (neighbours, distances, visited, next, list, totals, number);
-        let pieces = ran(self.kernels[2].launch(self.config.clone(), args))?;
-        // First: its error is the cause of the other's.
-        ran(walked.sync())?;
-        ran(pieces.sync())?;
-        self.sets.totals().map_err(AppError::vm(Step::ReadBack))
+        let (rows, [_, walk, pieces]) = (&self.rows, &self.kernels);
+        let args = [rows.offsets.arg()?, rows.neighbours.arg()?, self.distances.arg()?];
+        ran(self
+            .sets
+            .level([walk, pieces], &self.config, args, rows.vertices, level))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, Weights};
 use crate::table::TableSpec;
 
 /// An application, before it has its input.
-pub struct Entry {
+pub struct Entry<A: ?Sized = dyn App> {
     /// What it is called on the command line.
     pub name: &'static str,
     /// What its input is, in words.
@@ -19,15 +19,15 @@ pub struct Entry {
     pub small: &'static str,
     /// An input for a GPU: about a gibibyte of arrays, or as much as is made in seconds.
     pub large: &'static str,
-    make: Make,
+    pub(crate) make: fn(&str) -> Result<Box<A>, AppError>,
 }
 
-impl Entry {
+impl<A: ?Sized> Entry<A> {
     /// The application with the input that `input` names.
     ///
     /// # Errors
     /// [`AppError::Input`] and others that say what inputs look like; a file that is broken.
-    pub fn make(&self, input: &str) -> Result<Box<dyn App>, AppError> {
+    pub fn make(&self, input: &str) -> Result<Box<A>, AppError> {
         (self.make)(input)
     }
 }

@@ -6,7 +6,7 @@ use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, Step, compare};
 use super::rows::{self, PIECE_EDGES, Rows, ran};
-use super::space::Space;
+use super::space::{Space, finish};
 use super::{App, Loaded};
 use crate::graph::{Direction, Graph, reference};
 
@@ -84,7 +84,7 @@ impl Loaded for Work<'_> {
         } = &*self;
         let (config, vertices, edges) = (self.space.whole_gpu(BLOCKS, 0), rows.vertices, rows.edges);
         let both = u32::from(self.app.graph.direction() == Direction::Undirected);
-        ran(ran(start.launch(config.clone(), (parents, vertices)))?.sync())?;
+        finish(start.launch(config.clone(), (parents, vertices)))?;
         let first_edge = |piece: u64| (piece * PIECE_EDGES).min(edges);
         let streams = [rows.neighbours.by_rows(&first_edge)];
         self.space.sweep(rows.pieces(), &streams, &mut |first, count| {
@@ -94,7 +94,7 @@ impl Loaded for Work<'_> {
             );
             ran(join.launch(config.clone(), args))
         })?;
-        ran(ran(flatten.launch(config.clone(), (parents, vertices)))?.sync()).map(|_| ())
+        finish(flatten.launch(config.clone(), (parents, vertices)))
     }
 
     fn check(&self) -> Result<u64, AppError> {

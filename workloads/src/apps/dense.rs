@@ -8,6 +8,7 @@ use gpuvm::{Buffer, Kernel};
 use rayon::prelude::*;
 
 use super::error::{AppError, Step, compare, compare_by};
+use super::rows::ran;
 use super::space::{Space, Stream, Use};
 use super::{App, Array, Loaded};
 use crate::input::require_memory;
@@ -224,8 +225,7 @@ impl Work<'_> {
         self.space
             .sweep(n, &[matrix.by_rows(&|row| row * n)], &mut |first, count| {
                 let args = (matrix.arg()?, x, y, n, first, count);
-                let launch = kernel.launch(self.space.whole_gpu(BLOCKS, 1), args);
-                launch.map_err(AppError::vm(Step::Run))
+                ran(kernel.launch(self.space.whole_gpu(BLOCKS, 1), args))
             })
     }
 
@@ -236,8 +236,7 @@ impl Work<'_> {
             .sweep(n, &[a.by_rows(&rows), b.by_rows(&rows)], &mut |first, count| {
                 let (x, y) = (&self.vectors[0], &self.results[0]);
                 let args = (a.arg()?, b.arg()?, x, y, ALPHA, BETA, n, first, count);
-                let launch = self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 2), args);
-                launch.map_err(AppError::vm(Step::Run))
+                ran(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 2), args))
             })
     }
 
@@ -246,8 +245,7 @@ impl Work<'_> {
         let streams = [a, b, c].map(|array| array.by_rows(&|element| element));
         self.space.sweep(a.len(), &streams, &mut |first, count| {
             let args = (a.arg()?, b.arg()?, c.arg()?, first, count);
-            let launch = self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 3), args);
-            launch.map_err(AppError::vm(Step::Run))
+            ran(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 3), args))
         })
     }
 
@@ -262,8 +260,7 @@ impl Work<'_> {
         self.space
             .sweep(n, &[around, to.by_rows(&points)], &mut |first, count| {
                 let args = (from.arg()?, to.arg()?, n, n, first, count);
-                let launch = self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 4), args);
-                launch.map_err(AppError::vm(Step::Run))
+                ran(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 4), args))
             })
     }
 }

@@ -12,7 +12,7 @@ use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
 use super::error::{AppError, Step, compare};
-use super::space::{Space, Use, Way, finish};
+use super::space::{Space, Use, finish};
 use super::{App, Array, Loaded};
 use crate::graph::generate::stream;
 use crate::input::require_memory;
@@ -176,12 +176,7 @@ impl App for Embedding {
     }
 
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
-        if space.way() == Way::Chunked {
-            return Err(AppError::Way {
-                way: Way::Chunked,
-                reason: "a bag's rows lie anywhere in the table".to_owned(),
-            });
-        }
+        space.refuse_chunks("a bag's rows lie anywhere in the table")?;
         let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
         Ok(Box::new(Work {
             app: self,
@@ -210,8 +205,7 @@ impl Loaded for Work<'_> {
             columns, bags, bag_ids, ..
         } = self.app.shape;
         let args = (self.table.arg()?, &self.ids, &self.sums, columns / 4, bag_ids, bags);
-        let launched = self.kernel.launch(self.config.clone(), args);
-        finish(launched.map_err(AppError::vm(Step::Run))?)
+        finish(self.kernel.launch(self.config.clone(), args))
     }
 
     fn check(&self) -> Result<u64, AppError> {

@@ -4,7 +4,7 @@
 use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, Step, compare};
-use super::space::{Space, Use, Way, finish};
+use super::space::{Space, Use, finish};
 use super::{App, Array, Loaded};
 use crate::graph::DEFAULT_SEED;
 use crate::vectors::{Index, IndexOptions, Neighbours, VectorSpec, Vectors, nearest, recall};
@@ -119,12 +119,7 @@ impl App for Knn {
     }
 
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
-        if space.way() == Way::Chunked {
-            return Err(AppError::Way {
-                way: Way::Chunked,
-                reason: "each step of a search leads anywhere in the vectors".to_owned(),
-            });
-        }
+        space.refuse_chunks("each step of a search leads anywhere in the vectors")?;
         let [kernel] = space.kernels("knn.cu", include_str!("knn.cu"), ["search"], &[])?;
         Ok(Box::new(Work {
             app: self,
@@ -167,8 +162,7 @@ impl Loaded for Work<'_> {
             K as u32,
             self.app.queries.count() as u64,
         );
-        let launched = self.kernel.launch(self.space.whole_gpu(BLOCKS, 0), args);
-        finish(launched.map_err(AppError::vm(Step::Run))?)
+        finish(self.kernel.launch(self.space.whole_gpu(BLOCKS, 0), args))
     }
 
     fn check(&self) -> Result<u64, AppError> {

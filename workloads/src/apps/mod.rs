@@ -34,7 +34,7 @@ pub use measure::{Measured, measure};
 pub use pagerank::PageRank;
 pub use queries::TableQuery;
 pub use sort::{PART_KEYS, Sort};
-pub(crate) use space::ACCESS;
+pub(crate) use space::{ACCESS, Line};
 pub use space::{CHUNK_BYTES, Space, Stream, Use, Way};
 pub use sssp::Sssp;
 pub use triangles::Triangles;

@@ -6,7 +6,7 @@ use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, compare_by};
 use super::rows::{self, PIECE_EDGES, Rows, ran};
-use super::space::{Space, Use};
+use super::space::{Space, Use, finish};
 use super::{App, Array, Loaded};
 use crate::graph::Graph;
 use crate::graph::reference::{self, DAMPING};
@@ -129,7 +129,7 @@ impl Work<'_> {
             DAMPING as f32,
             vertices,
         );
-        ran(ran(rank.launch(self.space.whole_gpu(BLOCKS, 1), args))?.sync()).map(|_| ())
+        finish(rank.launch(self.space.whole_gpu(BLOCKS, 1), args))
     }
 }
 
@@ -145,7 +145,7 @@ impl Loaded for Work<'_> {
             &self.sums,
             self.rows.vertices,
         );
-        ran(ran(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 0), args))?.sync())?;
+        finish(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 0), args))?;
         (0..self.app.iterations).try_for_each(|_| self.iterate())
     }
 

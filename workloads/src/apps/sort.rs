@@ -268,7 +268,7 @@ impl Work<'_> {
             let moving = self.exchange((from, part(0), incoming), (to, part(2), outgoing))?;
             let sorted = part(1).map(|part| self.sort(part, room, other, holds[other]));
             // Whatever comes of the sort: nobody else waits for it.
-            finish(moving)?;
+            finish(Ok(moving))?;
             holds[pair] = 1 - held;
             if let Some(sorted) = sorted {
                 holds[other] = sorted?;
@@ -312,7 +312,7 @@ impl Work<'_> {
             launches.push(place.launch(a_block_a_tile.clone(), args).map_err(&failed)?);
             holds = 1 - holds;
         }
-        launches.into_iter().try_for_each(finish)?;
+        launches.into_iter().map(Ok).try_for_each(finish)?;
         Ok(holds)
     }
 }

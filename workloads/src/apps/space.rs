@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, Launch, LaunchConfig, Placement, Region, Stats, Vm};
 use gpuvm_gpu::cuda::{Advice as ManagedAdvice, CudaGpu, Managed, Side};
-use gpuvm_gpu::{Copier, CopySpan, DeviceMemory};
+use gpuvm_gpu::{Copier, CopySpan, DeviceMemory, Gpu};
 
 use super::array::{Array, Store, Streamed};
 use super::error::{AppError, Step};
@@ -161,8 +161,6 @@ pub struct Space {
     cuda: Option<CudaGpu>,
     /// To the GPU, and back from it.
     copiers: Option<[Line; 2]>,
-    /// Bytes that copies in chunks have moved.
-    copied: Cell<u64>,
 }
 
 impl Space {
@@ -172,21 +170,12 @@ impl Space {
     /// [`Way::fits`]'s, the driver's.
     pub fn new(vm: &Vm, way: Way, ordinal: &str) -> Result<Self, AppError> {
         way.fits(vm)?;
-        let open = |step| move |source| AppError::Device { step, source };
         let cuda = match way.managed() {
-            true => Some(CudaGpu::open(ordinal.to_owned()).map_err(open(Step::Open))?),
+            true => Some(CudaGpu::open(ordinal.to_owned()).map_err(AppError::device(Step::Open))?),
             false => None,
         };
         let copiers = match way {
-            Way::Chunked => {
-                let line = || -> Result<Line, AppError> {
-                    Ok(Line {
-                        copier: vm.device().copier().map_err(open(Step::Open))?,
-                        submitted: Cell::new(0),
-                    })
-                };
-                Some([line()?, line()?])
-            }
+            Way::Chunked => Some([Line::of(&**vm.device())?, Line::of(&**vm.device())?]),
             _ => None,
         };
         Ok(Self {
@@ -194,13 +183,23 @@ impl Space {
             way,
             cuda,
             copiers,
-            copied: Cell::new(0),
         })
     }
 
     /// The way.
     pub fn way(&self) -> Way {
         self.way
+    }
+
+    /// Fails where arrays are copied in chunks, for an application whose reads lead anywhere, as `reason` says.
+    pub(super) fn refuse_chunks(&self, reason: &str) -> Result<(), AppError> {
+        match self.way {
+            Way::Chunked => Err(AppError::Way {
+                way: self.way,
+                reason: reason.to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The virtual memory, whose GPU runs the kernels in every way.
@@ -223,7 +222,7 @@ impl Space {
 
     /// Bytes that chunks have moved so far, both ways.
     pub fn copied_bytes(&self) -> u64 {
-        self.copied.get()
+        self.copiers.iter().flatten().map(Line::bytes).sum()
     }
 
     /// Kernels of an application's source.
@@ -386,28 +385,48 @@ pub struct Stream<'a> {
 }
 
 /// A copier, and what it was given.
-struct Line {
+pub(crate) struct Line {
     copier: Arc<dyn Copier>,
     submitted: Cell<u64>,
+    bytes: Cell<u64>,
 }
 
 impl Line {
-    fn submit(&self, spans: &[CopySpan]) -> Result<(), AppError> {
+    pub(crate) fn of(gpu: &dyn Gpu) -> Result<Self, AppError> {
+        Ok(Self {
+            copier: gpu.copier().map_err(AppError::device(Step::Open))?,
+            submitted: Cell::new(0),
+            bytes: Cell::new(0),
+        })
+    }
+
+    /// Bytes of all copies so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Begins to copy.
+    ///
+    /// # Safety
+    /// Both ends of each span are memory that these GPUs' copy engines reach, and that stays until [`arrive`](Self::arrive) has returned or
+    /// the copier has gone. Until then nothing else writes them, and nothing reads where it is copied to.
+    pub(crate) unsafe fn submit(&self, spans: &[CopySpan]) -> Result<(), AppError> {
         if spans.is_empty() {
             return Ok(());
         }
-        // SAFETY: slots and homes are memory of arrays that outlive the sweep, which waits for its copies. Kernels that use a
-        // slot have ended, and the host reaches neither meanwhile.
+        // SAFETY: the caller's.
         unsafe { self.copier.submit(spans, &[]) }.map_err(AppError::device(Step::Copy))?;
         self.submitted.set(self.submitted.get() + 1);
+        let bytes = spans.iter().map(|span| span.bytes).sum::<u64>();
+        self.bytes.set(self.bytes.get() + bytes);
         Ok(())
     }
 
-    /// Waits until all of it has arrived.
-    fn arrive(&self) -> Result<(), AppError> {
+    /// Waits until all of it has arrived. `rest`: between two looks.
+    pub(crate) fn arrive(&self, rest: impl Fn()) -> Result<(), AppError> {
         let failed = AppError::device(Step::Copy);
         while self.copier.completed().map_err(&failed)? < self.submitted.get() {
-            std::thread::sleep(COPY_LOOK);
+            rest();
         }
         Ok(())
     }
@@ -433,86 +452,84 @@ impl Space {
         launch: &mut dyn FnMut(u64, u64) -> Result<Launch, AppError>,
     ) -> Result<(), AppError> {
         let Some(lines) = &self.copiers else {
-            return finish(launch(0, rows)?);
+            return finish(Ok(launch(0, rows)?));
         };
-        let swept = self.sweep_chunks(&chunks(rows, streams), streams, lines, launch);
+        let swept = sweep_chunks(&chunks(rows, streams), streams, lines, launch);
         streams.iter().for_each(|stream| stream.array.shift(None));
         swept
     }
+}
 
-    fn sweep_chunks(
-        &self,
-        chunks: &[Chunk],
-        streams: &[Stream<'_>],
-        [to, back]: &[Line; 2],
-        launch: &mut dyn FnMut(u64, u64) -> Result<Launch, AppError>,
-    ) -> Result<(), AppError> {
-        let mut rooms = Vec::new();
+/// Works on chunks by turns in two slots: one is brought, and another one taken back, while one is worked on.
+fn sweep_chunks(
+    chunks: &[Chunk],
+    streams: &[Stream<'_>],
+    [to, back]: &[Line; 2],
+    launch: &mut dyn FnMut(u64, u64) -> Result<Launch, AppError>,
+) -> Result<(), AppError> {
+    let mut rooms = Vec::new();
+    for (place, stream) in streams.iter().enumerate() {
+        let longest = chunks
+            .iter()
+            .map(|chunk| chunk.parts[place].1 - chunk.parts[place].0)
+            .max();
+        rooms.push(
+            stream
+                .array
+                .slots(longest.unwrap_or(0) * stream.array.element_bytes())?,
+        );
+    }
+    let copy = |line: &Line, number: usize, out: bool| {
+        let spans = spans(&chunks[number], streams, &rooms, number % 2, out);
+        // SAFETY: slots and homes are memory of arrays that outlive the sweep, which waits for its copies. Kernels that use a slot have
+        // ended, and the host reaches neither meanwhile.
+        unsafe { line.submit(&spans) }
+    };
+    let rest = || std::thread::sleep(COPY_LOOK);
+    let mut running: Option<Launch> = None;
+    if !chunks.is_empty() {
+        copy(to, 0, false)?;
+    }
+    for (number, chunk) in chunks.iter().enumerate() {
+        // The chunk before this one has left its slot when the next one comes there.
+        if let Some(before) = running.take() {
+            finish(Ok(before))?;
+            copy(back, number - 1, true)?;
+        }
+        to.arrive(rest)?;
+        if number + 1 < chunks.len() {
+            back.arrive(rest)?;
+            copy(to, number + 1, false)?;
+        }
         for (place, stream) in streams.iter().enumerate() {
-            let longest = chunks
-                .iter()
-                .map(|chunk| chunk.parts[place].1 - chunk.parts[place].0)
-                .max();
-            rooms.push(
-                stream
-                    .array
-                    .slots(longest.unwrap_or(0) * stream.array.element_bytes())?,
-            );
+            let before = chunk.parts[place].0 * stream.array.element_bytes();
+            stream.array.shift(Some(rooms[place][number % 2].wrapping_sub(before)));
         }
-        let spans = |number: usize, out: bool| self.spans(&chunks[number], streams, &rooms, number % 2, out);
-        let mut running: Option<Launch> = None;
-        if !chunks.is_empty() {
-            to.submit(&spans(0, false))?;
-        }
-        for (number, chunk) in chunks.iter().enumerate() {
-            // The chunk before this one has left its slot when the next one comes there.
-            if let Some(before) = running.take() {
-                finish(before)?;
-                back.submit(&spans(number - 1, true))?;
-            }
-            to.arrive()?;
-            if number + 1 < chunks.len() {
-                back.arrive()?;
-                to.submit(&spans(number + 1, false))?;
-            }
-            for (place, stream) in streams.iter().enumerate() {
-                let before = chunk.parts[place].0 * stream.array.element_bytes();
-                stream.array.shift(Some(rooms[place][number % 2].wrapping_sub(before)));
-            }
-            running = Some(launch(chunk.rows.0, chunk.rows.1 - chunk.rows.0)?);
-        }
-        if let Some(last) = running {
-            finish(last)?;
-            back.submit(&spans(chunks.len() - 1, true))?;
-        }
-        back.arrive()
+        running = Some(launch(chunk.rows.0, chunk.rows.1 - chunk.rows.0)?);
     }
+    if let Some(last) = running {
+        finish(Ok(last))?;
+        copy(back, chunks.len() - 1, true)?;
+    }
+    back.arrive(rest)
+}
 
-    /// The copies of a chunk to its slot, or of what was written there back.
-    fn spans(
-        &self,
-        chunk: &Chunk,
-        streams: &[Stream<'_>],
-        rooms: &[[u64; 2]],
-        slot: usize,
-        out: bool,
-    ) -> Vec<CopySpan> {
-        let mut spans = Vec::new();
-        for ((stream, &(first, past)), room) in streams.iter().zip(&chunk.parts).zip(rooms) {
-            let (bytes, element) = (
-                (past - first) * stream.array.element_bytes(),
-                stream.array.element_bytes(),
-            );
-            let Some(home) = stream.array.home() else { continue };
-            let (home, room) = (home + first * element, room[slot]);
-            let (to, from) = if out { (home, room) } else { (room, home) };
-            if bytes > 0 && (!out || stream.array.usage() == Use::ReadWrite) {
-                spans.push(CopySpan { to, from, bytes });
-                self.copied.set(self.copied.get() + bytes);
-            }
+/// The copies of a chunk to its slot, or of what was written there back.
+fn spans(chunk: &Chunk, streams: &[Stream<'_>], rooms: &[[u64; 2]], slot: usize, out: bool) -> Vec<CopySpan> {
+    let mut spans = Vec::new();
+    for ((stream, &(first, past)), room) in streams.iter().zip(&chunk.parts).zip(rooms) {
+        let (bytes, element) = (
+            (past - first) * stream.array.element_bytes(),
+            stream.array.element_bytes(),
+        );
+        let Some(home) = stream.array.home() else { continue };
+        let (home, room) = (home + first * element, room[slot]);
+        let (to, from) = if out { (home, room) } else { (room, home) };
+        if bytes > 0 && (!out || stream.array.usage() == Use::ReadWrite) {
+            spans.push(CopySpan { to, from, bytes });
         }
-        spans
     }
+    spans
 }
 
 /// Splits rows so that the parts of each chunk fit into [`CHUNK_BYTES`], or are one row.
@@ -547,7 +564,8 @@ fn chunks(rows: u64, streams: &[Stream<'_>]) -> Vec<Chunk> {
     chunks
 }
 
-/// Waits for a launch.
-pub(super) fn finish(launch: Launch) -> Result<(), AppError> {
-    launch.sync().map(|_| ()).map_err(AppError::vm(Step::Run))
+/// Waits for a launch, if it is one.
+pub(super) fn finish(launch: gpuvm::Result<Launch>) -> Result<(), AppError> {
+    let ended = launch.and_then(|launch| launch.sync().map(drop));
+    ended.map_err(AppError::vm(Step::Run))
 }

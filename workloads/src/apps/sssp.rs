@@ -6,7 +6,7 @@ use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, Step, compare};
 use super::rows::{self, Rows, ran};
-use super::space::{Space, Use, Way};
+use super::space::{Space, Use, finish};
 use super::{App, Array, Loaded};
 use crate::graph::reference::VertexOutOfRange;
 use crate::graph::{Graph, reference};
@@ -91,13 +91,7 @@ impl App for Sssp {
     }
 
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
-        if space.way() == Way::Chunked {
-            return Err(AppError::Way {
-                way: space.way(),
-                reason: "a round walks a few rows anywhere, and chunks would bring all of them in each round"
-                    .to_owned(),
-            });
-        }
+        space.refuse_chunks("a round walks a few rows anywhere, and chunks would bring all of them in each round")?;
         let csr = self.graph.csr();
         let names = ["sssp_start", "sssp_round", "sssp_pieces"];
         let listed = rows::list_words(csr.edges());
@@ -185,7 +179,7 @@ impl Loaded for Work<'_> {
             vertices,
             self.app.source,
         );
-        ran(ran(self.kernels[0].launch(config, args))?.sync())?;
+        finish(self.kernels[0].launch(config, args))?;
         let (mut limit, mut turn) = (self.app.step, 0);
         loop {
             let left = self.round(limit, turn)?;

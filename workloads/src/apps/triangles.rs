@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, Step, compare};
-use super::rows::{self, Rows, ran};
-use super::space::{Space, Way};
+use super::rows::{self, Rows};
+use super::space::{Space, finish};
 use super::{App, Loaded};
 use crate::graph::{Csr, Graph, reference};
 
@@ -48,13 +48,7 @@ impl App for Triangles {
     }
 
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
-        if space.way() == Way::Chunked {
-            return Err(AppError::Way {
-                way: space.way(),
-                reason: "each row is compared with rows anywhere, and chunks would bring all of them for each"
-                    .to_owned(),
-            });
-        }
+        space.refuse_chunks("each row is compared with rows anywhere, and chunks would bring all of them for each")?;
         let (source, names) = (include_str!("triangles.cu"), ["triangles_start", "triangles_count"]);
         Ok(Box::new(Work {
             app: self,
@@ -80,10 +74,10 @@ impl Loaded for Work<'_> {
     fn run(&mut self) -> Result<(), AppError> {
         self.rows.prefetch()?;
         let ([start, count], rows, config) = (&self.kernels, &self.rows, self.space.whole_gpu(BLOCKS, 0));
-        ran(ran(start.launch(config.clone(), (&self.total,)))?.sync())?;
+        finish(start.launch(config.clone(), (&self.total,)))?;
         let (offsets, neighbours) = (rows.offsets.arg()?, rows.neighbours.arg()?);
         let args = (offsets, neighbours, &self.ends, &self.total, rows.vertices, rows.edges);
-        ran(ran(count.launch(config, args))?.sync()).map(|_| ())
+        finish(count.launch(config, args))
     }
 
     fn check(&self) -> Result<u64, AppError> {

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use gpuvm::{Arg, Buffer, Kernel, Launch, LaunchConfig};
+use gpuvm::{Arg, Buffer, LaunchConfig};
 use rayon::prelude::*;
 
 use super::grids::{numbers, value};
-use super::{App, Elements, On, Part, Worker, number, refuse};
+use super::{About, App, Elements, On, Part, Worker, number, refuse};
 use crate::apps::AppError;
 use crate::graph::{Csr, Direction};
 
@@ -117,20 +117,16 @@ fn mixed(number: u64) -> u64 {
 impl App for Als {
     type Word = f32;
 
-    fn name(&self) -> &'static str {
-        "als"
-    }
-
-    fn input(&self) -> String {
-        format!("{}x{}x{}", self.users, self.items, self.each)
-    }
-
-    fn parts_max(&self) -> u64 {
-        self.users.min(self.items)
-    }
-
-    fn lengths(&self) -> Vec<u64> {
-        vec![self.users * RANK as u64, self.items * RANK as u64]
+    fn about(&self) -> About {
+        About {
+            name: "als",
+            input: format!("{}x{}x{}", self.users, self.items, self.each),
+            parts_max: self.users.min(self.items),
+            lengths: vec![self.users * RANK as u64, self.items * RANK as u64],
+            cycle: 1,
+            steps: 2,
+            is_small: self.ratings.edges() <= 1 << 20,
+        }
     }
 
     fn initial(&self, array: usize) -> Vec<f32> {
@@ -141,14 +137,6 @@ impl App for Als {
         }
     }
 
-    fn cycle(&self) -> u32 {
-        1
-    }
-
-    fn steps(&self) -> usize {
-        2
-    }
-
     fn written(&self, step: usize, _iteration: u32, part: Part) -> Vec<Elements> {
         let rows = self.part_of(step, part);
         vec![Elements {
@@ -157,7 +145,7 @@ impl App for Als {
         }]
     }
 
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
+    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError> {
         let [kernel] = on.kernels("gps/als.cu", SOURCE, ["als"])?;
         let blocks = match on.gpu.device().capabilities() {
             able if able.compute_capability.is_some() => u64::from(able.sm_count) * 8,
@@ -175,7 +163,21 @@ impl App for Als {
             })
         };
         let sides = [side(USERS)?, side(ITEMS)?];
-        Ok(Box::new(AlsWorker { kernel, sides }))
+        Ok(Box::new(move |step, _, shared| {
+            let side = &sides[step];
+            let (first, count) = (side.rows.start, side.rows.end - side.rows.start);
+            let args = [
+                shared[1 - step].clone(),
+                shared[step].clone(),
+                Arg::from(&side.offsets),
+                Arg::from(&side.others),
+                Arg::from(&side.ratings),
+                number(&first),
+                number(&count),
+                number(&REGULAR),
+            ];
+            kernel.launch_raw(LaunchConfig::new(side.blocks, 32 * WARPS as u32), &args)
+        }))
     }
 
     fn result(&self, _iterations: u32) -> usize {
@@ -204,10 +206,6 @@ impl App for Als {
 
     fn alike(&self, found: &f32, expected: &f32) -> bool {
         f64::from((found - expected).abs()) <= TOLERANCE * f64::from(expected.abs()).max(1.0)
-    }
-
-    fn is_small(&self) -> bool {
-        self.ratings.edges() <= 1 << 20
     }
 }
 
@@ -249,28 +247,4 @@ struct SideOfWorker {
     ratings: Buffer<f32>,
     blocks: u32,
     rows: Range<u64>,
-}
-
-struct AlsWorker {
-    kernel: Kernel,
-    sides: [SideOfWorker; 2],
-}
-
-impl Worker for AlsWorker {
-    fn launch(&self, step: usize, _iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error> {
-        let side = &self.sides[step];
-        let (first, count) = (side.rows.start, side.rows.end - side.rows.start);
-        let args = [
-            shared[1 - step].clone(),
-            shared[step].clone(),
-            Arg::from(&side.offsets),
-            Arg::from(&side.others),
-            Arg::from(&side.ratings),
-            number(&first),
-            number(&count),
-            number(&REGULAR),
-        ];
-        let config = LaunchConfig::new(side.blocks, 32 * WARPS as u32);
-        self.kernel.launch_raw(config, &args)
-    }
 }

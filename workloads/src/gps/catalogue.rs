@@ -1,32 +1,11 @@
 //! The applications by name, with what their inputs are called.
 
-use super::{Als, Case, Diffusion, Jacobi, PageRank, Shortest, Single, Wave};
-use crate::apps::AppError;
-use crate::apps::catalogue::graph;
+use super::{Als, Case, Grid, PageRank, Shortest, Single, Wave};
+use crate::apps::catalogue::{self, graph};
 use crate::graph::Weights;
 
-/// An application, before it has its input.
-pub struct Entry {
-    /// What it is called on the command line.
-    pub name: &'static str,
-    /// What its input is, in words.
-    pub input: &'static str,
-    /// An input that simulated GPUs do in a moment.
-    pub small: &'static str,
-    /// An input of which an iteration takes some milliseconds on one GPU.
-    pub large: &'static str,
-    make: fn(&str) -> Result<Box<dyn Case>, AppError>,
-}
-
-impl Entry {
-    /// The application with the input that `input` names.
-    ///
-    /// # Errors
-    /// [`AppError::Input`] and others that say what inputs look like.
-    pub fn make(&self, input: &str) -> Result<Box<dyn Case>, AppError> {
-        (self.make)(input)
-    }
-}
+/// An application, before it has its input. The large input is one of which an iteration takes some milliseconds on one GPU.
+pub type Entry = catalogue::Entry<dyn Case>;
 
 /// All applications.
 pub const ALL: &[Entry] = &[
@@ -35,7 +14,7 @@ pub const ALL: &[Entry] = &[
         input: "ROWSxWIDTH of the grid",
         small: "66x300",
         large: "32768x32768",
-        make: |input| Ok(Box::new(Single::new(Jacobi::new(input)?))),
+        make: |input| Ok(Box::new(Single::new(Grid::jacobi(input)?))),
     },
     Entry {
         name: "pagerank",
@@ -69,7 +48,7 @@ pub const ALL: &[Entry] = &[
         input: "PLANESxHEIGHTxWIDTH of the grid",
         small: "34x20x40",
         large: "1024x1024x1024",
-        make: |input| Ok(Box::new(Single::new(Diffusion::new(input)?))),
+        make: |input| Ok(Box::new(Single::new(Grid::diffusion(input)?))),
     },
     Entry {
         name: "wave",

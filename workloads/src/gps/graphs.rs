@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpuvm::{Arg, Buffer, Kernel, Launch, LaunchConfig};
 use rayon::prelude::*;
 
-use super::{App, Elements, On, Part, Worker, number, refuse};
+use super::{About, App, Elements, On, Part, Worker, number, refuse};
 use crate::apps::{AppError, several};
 use crate::graph::reference::DAMPING;
 use crate::graph::{Csr, Direction, Graph, reference};
@@ -23,6 +23,14 @@ const TOLERANCE: f64 = 1e-4;
 fn part_of(csr: &Csr, part: Part) -> Range<u64> {
     let rows = &several::parts(csr, part.of)[part.place];
     u64::from(rows.start)..u64::from(rows.end)
+}
+
+fn about(name: &'static str, input: &str, csr: &Csr) -> About {
+    let vertices = u64::from(csr.vertices());
+    About {
+        is_small: csr.edges() <= 1 << 24,
+        ..About::in_turn(name, input.to_owned(), vertices, vertices)
+    }
 }
 
 fn written(csr: &Csr, iteration: u32, part: Part) -> Vec<Elements> {
@@ -54,9 +62,27 @@ impl Rows {
         })
     }
 
-    fn config(&self) -> LaunchConfig {
-        let blocks = (self.rows.end - self.rows.start).div_ceil(ROWS).max(1);
-        LaunchConfig::new(blocks as u32, ROWS as u32)
+    /// Launches an iteration over these rows. `of_rows`: what the kernel has of each row or edge besides. `more`: its last arguments.
+    fn launch(
+        &self,
+        kernel: &Kernel,
+        (iteration, shared): (u32, &[Arg<'_>]),
+        of_rows: Arg<'_>,
+        more: &[Arg<'_>],
+    ) -> Result<Launch, gpuvm::Error> {
+        let from = iteration as usize % 2;
+        let (first, count) = (self.rows.start, self.rows.end - self.rows.start);
+        let args = [
+            shared[from].clone(),
+            shared[1 - from].clone(),
+            Arg::from(&self.offsets),
+            Arg::from(&self.neighbours),
+            of_rows,
+            number(&first),
+            number(&count),
+        ];
+        let config = LaunchConfig::new(count.div_ceil(ROWS).max(1) as u32, ROWS as u32);
+        kernel.launch_raw(config, &[&args[..], more].concat())
     }
 }
 
@@ -97,20 +123,8 @@ impl PageRank {
 impl App for PageRank {
     type Word = f32;
 
-    fn name(&self) -> &'static str {
-        "pagerank"
-    }
-
-    fn input(&self) -> String {
-        self.name.clone()
-    }
-
-    fn parts_max(&self) -> u64 {
-        u64::from(self.csr().vertices())
-    }
-
-    fn lengths(&self) -> Vec<u64> {
-        vec![u64::from(self.csr().vertices()); 2]
+    fn about(&self) -> About {
+        about("pagerank", &self.name, self.csr())
     }
 
     fn initial(&self, _array: usize) -> Vec<f32> {
@@ -123,15 +137,14 @@ impl App for PageRank {
         written(self.csr(), iteration, part)
     }
 
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
+    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError> {
         let [kernel, _] = on.kernels("gps/graphs.cu", SOURCE, KERNELS)?;
         let rows = Rows::new(self.csr(), on)?;
         let base = (1.0 - DAMPING as f32) / self.csr().vertices() as f32;
-        Ok(Box::new(PageRankWorker {
-            kernel,
-            shares: on.upload(&self.shares(&rows.rows))?,
-            rows,
-            base,
+        let (shares, damping) = (on.upload(&self.shares(&rows.rows))?, DAMPING as f32);
+        Ok(Box::new(move |_, iteration, shared| {
+            let more = [number(&base), number(&damping)];
+            rows.launch(&kernel, (iteration, shared), Arg::from(&shares), &more)
         }))
     }
 
@@ -144,37 +157,6 @@ impl App for PageRank {
 
     fn alike(&self, found: &f32, expected: &f32) -> bool {
         f64::from((found - expected).abs()) <= TOLERANCE * f64::from(*expected)
-    }
-
-    fn is_small(&self) -> bool {
-        self.csr().edges() <= 1 << 24
-    }
-}
-
-struct PageRankWorker {
-    kernel: Kernel,
-    rows: Rows,
-    shares: Buffer<f32>,
-    base: f32,
-}
-
-impl Worker for PageRankWorker {
-    fn launch(&self, _step: usize, iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error> {
-        let from = iteration as usize % 2;
-        let (first, count) = (self.rows.rows.start, self.rows.rows.end - self.rows.rows.start);
-        let damping = DAMPING as f32;
-        let args = [
-            shared[from].clone(),
-            shared[1 - from].clone(),
-            Arg::from(&self.rows.offsets),
-            Arg::from(&self.rows.neighbours),
-            Arg::from(&self.shares),
-            number(&first),
-            number(&count),
-            number(&self.base),
-            number(&damping),
-        ];
-        self.kernel.launch_raw(self.rows.config(), &args)
     }
 }
 
@@ -216,20 +198,8 @@ impl Shortest {
 impl App for Shortest {
     type Word = u32;
 
-    fn name(&self) -> &'static str {
-        "sssp"
-    }
-
-    fn input(&self) -> String {
-        self.name.clone()
-    }
-
-    fn parts_max(&self) -> u64 {
-        u64::from(self.csr().vertices())
-    }
-
-    fn lengths(&self) -> Vec<u64> {
-        vec![u64::from(self.csr().vertices()); 2]
+    fn about(&self) -> About {
+        about("sssp", &self.name, self.csr())
     }
 
     fn initial(&self, _array: usize) -> Vec<u32> {
@@ -242,13 +212,12 @@ impl App for Shortest {
         written(self.csr(), iteration, part)
     }
 
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
+    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError> {
         let [_, kernel] = on.kernels("gps/graphs.cu", SOURCE, KERNELS)?;
         let rows = Rows::new(self.csr(), on)?;
-        Ok(Box::new(ShortestWorker {
-            kernel,
-            weights: on.upload(&self.weights()[rows.edges.clone()])?,
-            rows,
+        let weights = on.upload(&self.weights()[rows.edges.clone()])?;
+        Ok(Box::new(move |_, iteration, shared| {
+            rows.launch(&kernel, (iteration, shared), Arg::from(&weights), &[])
         }))
     }
 
@@ -267,32 +236,5 @@ impl App for Shortest {
             paths = (0..csr.vertices()).into_par_iter().map(shortest).collect();
         }
         paths
-    }
-
-    fn is_small(&self) -> bool {
-        self.csr().edges() <= 1 << 24
-    }
-}
-
-struct ShortestWorker {
-    kernel: Kernel,
-    rows: Rows,
-    weights: Buffer<u32>,
-}
-
-impl Worker for ShortestWorker {
-    fn launch(&self, _step: usize, iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error> {
-        let from = iteration as usize % 2;
-        let (first, count) = (self.rows.rows.start, self.rows.rows.end - self.rows.rows.start);
-        let args = [
-            shared[from].clone(),
-            shared[1 - from].clone(),
-            Arg::from(&self.rows.offsets),
-            Arg::from(&self.rows.neighbours),
-            Arg::from(&self.weights),
-            number(&first),
-            number(&count),
-        ];
-        self.kernel.launch_raw(self.rows.config(), &args)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use gpuvm::{Arg, Kernel, Launch, LaunchConfig};
+use gpuvm::{Kernel, LaunchConfig};
 use rayon::prelude::*;
 
-use super::{App, Elements, On, Part, Worker, number, refuse};
+use super::{About, App, Elements, On, Part, Worker, number, refuse};
 use crate::apps::AppError;
 
 const SOURCE: &str = include_str!("grids.cu");
@@ -52,10 +52,6 @@ pub(super) fn value(point: u64) -> f32 {
     ((hash ^ hash >> 29) & 0xffff) as f32 / 65_536.0
 }
 
-pub(super) fn values(points: u64) -> Vec<f32> {
-    (0..points).into_par_iter().map(value).collect()
-}
-
 /// The inner rows of a part, of so many with the border.
 pub(super) fn inner(part: Part, rows: u64) -> Range<u64> {
     let share = part.share(rows);
@@ -77,105 +73,149 @@ pub(super) fn beside(part: Part, reader: Part, rows: u64) -> Vec<Range<u64>> {
     seen
 }
 
-/// A grid whose slices along the slowest axis have so many points each, in one of two arrays that are swapped.
-struct Slices {
-    count: u64,
-    points: u64,
+/// What happens to the points of a grid in an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Jacobi's method for Laplace's equation: each inner point becomes the mean of its four neighbours.
+    Jacobi,
+    /// Diffusion by an explicit step: heat flows between a point and its six neighbours.
+    Diffusion,
 }
 
-impl Slices {
-    fn elements(&self, iteration: u32, slices: Range<u64>) -> Elements {
-        Elements {
-            array: 1 - iteration as usize % 2,
-            range: slices.start * self.points..slices.end * self.points,
-        }
-    }
-
-    fn written(&self, iteration: u32, part: Part) -> Vec<Elements> {
-        vec![self.elements(iteration, inner(part, self.count))]
-    }
-
-    fn read_by(&self, iteration: u32, part: Part, reader: Part) -> Vec<Elements> {
-        let slices = beside(part, reader, self.count).into_iter();
-        slices.map(|slices| self.elements(iteration, slices)).collect()
-    }
-}
-
-/// Jacobi's method for Laplace's equation: each inner point becomes the mean of its four neighbours.
-pub struct Jacobi {
-    rows: u64,
+/// A grid in one of two arrays that are swapped.
+pub struct Grid {
+    step: Step,
+    /// As it was given.
+    input: String,
+    /// Slices along the slowest axis, of which a part has neighbouring ones.
+    slices: u64,
+    /// Rows of a slice.
+    height: u64,
     width: u64,
 }
 
-impl Jacobi {
-    /// A grid as `ROWSxWIDTH`.
+impl Grid {
+    /// Jacobi's method on a grid of `ROWSxWIDTH`.
     ///
     /// # Errors
     /// [`AppError::Input`].
-    pub fn new(input: &str) -> Result<Self, AppError> {
-        let [rows, width] = sizes("jacobi", input, 3, POINTS_MAX)?;
-        Ok(Self { rows, width })
+    pub fn jacobi(input: &str) -> Result<Self, AppError> {
+        let [slices, width] = sizes("jacobi", input, 3, POINTS_MAX)?;
+        Ok(Self {
+            step: Step::Jacobi,
+            input: input.to_owned(),
+            slices,
+            height: 1,
+            width,
+        })
     }
 
-    fn slices(&self) -> Slices {
-        Slices {
-            count: self.rows,
-            points: self.width,
+    /// Diffusion in a grid of `PLANESxHEIGHTxWIDTH`.
+    ///
+    /// # Errors
+    /// [`AppError::Input`].
+    pub fn diffusion(input: &str) -> Result<Self, AppError> {
+        let [slices, height, width] = sizes("diffusion", input, 3, POINTS_MAX)?;
+        Ok(Self {
+            step: Step::Diffusion,
+            input: input.to_owned(),
+            slices,
+            height,
+            width,
+        })
+    }
+
+    fn points(&self) -> u64 {
+        self.slices * self.height * self.width
+    }
+
+    fn elements(&self, iteration: u32, slices: Range<u64>) -> Elements {
+        let points = self.height * self.width;
+        Elements {
+            array: 1 - iteration as usize % 2,
+            range: slices.start * points..slices.end * points,
+        }
+    }
+
+    /// The inner points of a plane of so many rows.
+    fn inner_points(&self, rows: u64) -> impl Iterator<Item = usize> + use<> {
+        let (rows, width) = (rows as usize, self.width as usize);
+        (1..rows - 1).flat_map(move |row| (1..width - 1).map(move |x| row * width + x))
+    }
+
+    /// One iteration, by the processor.
+    fn iterate(&self, from: &[f32], to: &mut [f32]) {
+        let width = self.width as usize;
+        match self.step {
+            Step::Jacobi => {
+                for at in self.inner_points(self.slices) {
+                    let beside = from[at - 1] + from[at + 1];
+                    to[at] = 0.25 * (from[at - width] + from[at + width] + beside);
+                }
+            }
+            Step::Diffusion => {
+                let plane = self.height as usize * width;
+                for z in 1..self.slices as usize - 1 {
+                    for at in self.inner_points(self.height).map(|at| z * plane + at) {
+                        let sum = from[at - 1] + from[at + 1] + (from[at - width] + from[at + width]);
+                        let sum = sum + (from[at - plane] + from[at + plane]);
+                        to[at] = RATE.mul_add((-6.0f32).mul_add(from[at], sum), from[at]);
+                    }
+                }
+            }
         }
     }
 }
 
-impl App for Jacobi {
+impl App for Grid {
     type Word = f32;
 
-    fn name(&self) -> &'static str {
-        "jacobi"
-    }
-
-    fn input(&self) -> String {
-        format!("{}x{}", self.rows, self.width)
-    }
-
-    fn parts_max(&self) -> u64 {
-        self.rows - 2
-    }
-
-    fn lengths(&self) -> Vec<u64> {
-        vec![self.rows * self.width; 2]
+    fn about(&self) -> About {
+        let name = match self.step {
+            Step::Jacobi => "jacobi",
+            Step::Diffusion => "diffusion",
+        };
+        About::in_turn(name, self.input.clone(), self.slices - 2, self.points())
     }
 
     fn initial(&self, _array: usize) -> Vec<f32> {
-        values(self.rows * self.width)
+        (0..self.points()).into_par_iter().map(value).collect()
     }
 
     fn written(&self, _step: usize, iteration: u32, part: Part) -> Vec<Elements> {
-        self.slices().written(iteration, part)
+        vec![self.elements(iteration, inner(part, self.slices))]
     }
 
     fn read_by(&self, _step: usize, iteration: u32, part: Part, reader: Part) -> Vec<Elements> {
-        self.slices().read_by(iteration, part, reader)
+        let slices = beside(part, reader, self.slices).into_iter();
+        slices.map(|slices| self.elements(iteration, slices)).collect()
     }
 
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let [kernel, ..] = kernels(on)?;
-        let rows = inner(on.part, self.rows);
-        Ok(Box::new(JacobiWorker {
-            config: over_rows(self.width, &rows),
-            kernel,
-            width: self.width,
-            rows,
+    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError> {
+        let [jacobi, diffusion, ..] = kernels(on)?;
+        let slices = inner(on.part, self.slices);
+        Ok(Box::new(move |_, iteration, shared| {
+            let from = iteration as usize % 2;
+            let (from, to) = (shared[from].clone(), shared[1 - from].clone());
+            let (width, height) = (number(&self.width), number(&self.height));
+            let (first, end) = (number(&slices.start), number(&slices.end));
+            match self.step {
+                Step::Jacobi => jacobi.launch_raw(over_rows(self.width, &slices), &[from, to, width, first, end]),
+                Step::Diffusion => {
+                    let deep = (slices.end - slices.start).div_ceil(DEEP).max(1);
+                    let blocks = [self.width.div_ceil(32), self.height.div_ceil(8), deep];
+                    let config = LaunchConfig::grid(blocks.map(|count| count as u32), [32, 8, 1]);
+                    diffusion.launch_raw(config, &[from, to, width, height, first, end, number(&RATE)])
+                }
+            }
         }))
     }
 
     fn reference(&self, iterations: u32) -> Vec<f32> {
-        let (rows, width) = (self.rows as usize, self.width as usize);
         let mut from = self.initial(0);
         let mut to = from.clone();
         for _ in 0..iterations {
-            for at in (1..rows - 1).flat_map(|row| (1..width - 1).map(move |x| row * width + x)) {
-                let beside = from[at - 1] + from[at + 1];
-                to[at] = 0.25 * (from[at - width] + from[at + width] + beside);
-            }
+            self.iterate(&from, &mut to);
             std::mem::swap(&mut from, &mut to);
         }
         from
@@ -192,134 +232,4 @@ pub(super) fn over_rows(width: u64, rows: &Range<u64>) -> LaunchConfig {
     let down = (rows.end - rows.start).div_ceil(DEEP).max(1);
     let across = width.div_ceil(u64::from(THREADS));
     LaunchConfig::grid([across as u32, down as u32, 1], [THREADS, 1, 1])
-}
-
-struct JacobiWorker {
-    kernel: Kernel,
-    config: LaunchConfig,
-    width: u64,
-    rows: Range<u64>,
-}
-
-impl Worker for JacobiWorker {
-    fn launch(&self, _step: usize, iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error> {
-        let from = iteration as usize % 2;
-        let args = [
-            shared[from].clone(),
-            shared[1 - from].clone(),
-            number(&self.width),
-            number(&self.rows.start),
-            number(&self.rows.end),
-        ];
-        self.kernel.launch_raw(self.config.clone(), &args)
-    }
-}
-
-/// Diffusion by an explicit step: heat flows between a point and its six neighbours.
-pub struct Diffusion {
-    planes: u64,
-    height: u64,
-    width: u64,
-}
-
-impl Diffusion {
-    /// A grid as `PLANESxHEIGHTxWIDTH`.
-    ///
-    /// # Errors
-    /// [`AppError::Input`].
-    pub fn new(input: &str) -> Result<Self, AppError> {
-        let [planes, height, width] = sizes("diffusion", input, 3, POINTS_MAX)?;
-        Ok(Self { planes, height, width })
-    }
-
-    fn slices(&self) -> Slices {
-        Slices {
-            count: self.planes,
-            points: self.height * self.width,
-        }
-    }
-}
-
-impl App for Diffusion {
-    type Word = f32;
-
-    fn name(&self) -> &'static str {
-        "diffusion"
-    }
-
-    fn input(&self) -> String {
-        format!("{}x{}x{}", self.planes, self.height, self.width)
-    }
-
-    fn parts_max(&self) -> u64 {
-        self.planes - 2
-    }
-
-    fn lengths(&self) -> Vec<u64> {
-        vec![self.planes * self.height * self.width; 2]
-    }
-
-    fn initial(&self, _array: usize) -> Vec<f32> {
-        values(self.planes * self.height * self.width)
-    }
-
-    fn written(&self, _step: usize, iteration: u32, part: Part) -> Vec<Elements> {
-        self.slices().written(iteration, part)
-    }
-
-    fn read_by(&self, _step: usize, iteration: u32, part: Part, reader: Part) -> Vec<Elements> {
-        self.slices().read_by(iteration, part, reader)
-    }
-
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let [_, kernel, ..] = kernels(on)?;
-        Ok(Box::new(DiffusionWorker {
-            kernel,
-            grid: self,
-            planes: inner(on.part, self.planes),
-        }))
-    }
-
-    fn reference(&self, iterations: u32) -> Vec<f32> {
-        let (height, width) = (self.height as usize, self.width as usize);
-        let plane = height * width;
-        let mut from = self.initial(0);
-        let mut to = from.clone();
-        for _ in 0..iterations {
-            for z in 1..self.planes as usize - 1 {
-                for at in (1..height - 1).flat_map(|y| (1..width - 1).map(move |x| z * plane + y * width + x)) {
-                    let sum = from[at - 1] + from[at + 1] + (from[at - width] + from[at + width]);
-                    let sum = sum + (from[at - plane] + from[at + plane]);
-                    to[at] = RATE.mul_add((-6.0f32).mul_add(from[at], sum), from[at]);
-                }
-            }
-            std::mem::swap(&mut from, &mut to);
-        }
-        from
-    }
-}
-
-struct DiffusionWorker<'a> {
-    kernel: Kernel,
-    grid: &'a Diffusion,
-    planes: Range<u64>,
-}
-
-impl Worker for DiffusionWorker<'_> {
-    fn launch(&self, _step: usize, iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error> {
-        let from = iteration as usize % 2;
-        let args = [
-            shared[from].clone(),
-            shared[1 - from].clone(),
-            number(&self.grid.width),
-            number(&self.grid.height),
-            number(&self.planes.start),
-            number(&self.planes.end),
-            number(&RATE),
-        ];
-        let deep = (self.planes.end - self.planes.start).div_ceil(DEEP).max(1);
-        let blocks = [self.grid.width.div_ceil(32), self.grid.height.div_ceil(8), deep];
-        let config = LaunchConfig::grid(blocks.map(|count| count as u32), [32, 8, 1]);
-        self.kernel.launch_raw(config, &args)
-    }
 }

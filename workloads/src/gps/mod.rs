@@ -24,7 +24,7 @@ use gpuvm::{Arg, CompileOptions, ElementType, Kernel, Launch, Vm, VmGpu};
 
 pub use als::Als;
 pub use graphs::{PageRank, Shortest};
-pub use grids::{Diffusion, Jacobi};
+pub use grids::Grid;
 pub use run::Single;
 pub use wave::Wave;
 
@@ -110,36 +110,50 @@ pub struct Elements {
     pub range: Range<u64>,
 }
 
+/// What an application is, with its input.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// Its input, in words.
+    pub input: String,
+    /// Into how many parts the work can be cut at most.
+    pub parts_max: u64,
+    /// Elements of each shared array.
+    pub lengths: Vec<u64>,
+    /// Iterations until every array has had every part that it plays.
+    pub cycle: u32,
+    /// Launches of one iteration on each GPU.
+    pub steps: usize,
+    /// Whether the processor's result is there in seconds.
+    pub is_small: bool,
+}
+
+impl About {
+    /// Two arrays of so many elements, of which each is read and written in turn, by one launch an iteration.
+    fn in_turn(name: &'static str, input: String, parts_max: u64, length: u64) -> Self {
+        Self {
+            name,
+            input,
+            parts_max,
+            lengths: vec![length; 2],
+            cycle: 2,
+            steps: 1,
+            is_small: length <= 1 << 21,
+        }
+    }
+}
+
 /// An application over arrays that its GPUs share.
 pub trait App: Send + Sync {
     /// An element of its arrays.
     type Word: Pod + fmt::Debug + Send + Sync;
 
-    /// What it is called on the command line.
-    fn name(&self) -> &'static str;
-
-    /// Its input, in words.
-    fn input(&self) -> String;
-
-    /// Into how many parts the work can be cut at most.
-    fn parts_max(&self) -> u64;
-
-    /// Elements of each shared array.
-    fn lengths(&self) -> Vec<u64>;
+    /// What it is.
+    fn about(&self) -> About;
 
     /// What an array holds before the first iteration.
     fn initial(&self, array: usize) -> Vec<Self::Word>;
-
-    /// Iterations until every array has had every part that it plays.
-    fn cycle(&self) -> u32 {
-        // Two arrays, of which each is read and written in turn.
-        2
-    }
-
-    /// Launches of one iteration on each GPU.
-    fn steps(&self) -> usize {
-        1
-    }
 
     /// What the GPU with that part writes in a step of an iteration.
     fn written(&self, step: usize, iteration: u32, part: Part) -> Vec<Elements>;
@@ -154,7 +168,7 @@ pub trait App: Send + Sync {
     ///
     /// # Errors
     /// The compiler's; memory that is short.
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError>;
+    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError>;
 
     /// The array with the result of so many iterations.
     fn result(&self, iterations: u32) -> usize {
@@ -167,11 +181,6 @@ pub trait App: Send + Sync {
     /// Whether a GPU's value is the processor's.
     fn alike(&self, found: &Self::Word, expected: &Self::Word) -> bool {
         bytemuck::bytes_of(found) == bytemuck::bytes_of(expected)
-    }
-
-    /// Whether the processor's result is there in seconds.
-    fn is_small(&self) -> bool {
-        self.lengths().iter().sum::<u64>() <= 1 << 22
     }
 }
 
@@ -212,14 +221,9 @@ impl On<'_> {
     }
 }
 
-/// A GPU that is ready for its part.
-pub trait Worker {
-    /// Launches a step of an iteration, and does not wait for it. `shared`: the shared arrays in their order.
-    ///
-    /// # Errors
-    /// The launch's.
-    fn launch(&self, step: usize, iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error>;
-}
+/// A GPU that is ready for its part: launches a step of an iteration, and does not wait for it. It gets the step, the iteration, and the
+/// shared arrays in their order.
+pub type Worker<'a> = Box<dyn Fn(usize, u32, &[Arg<'_>]) -> Result<Launch, gpuvm::Error> + 'a>;
 
 /// A number as a kernel's argument.
 fn number<T: Pod>(value: &T) -> Arg<'_> {

@@ -1,50 +1,53 @@
 //! One application in one form: made, run, measured, compared.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use gpuvm::{Arg, Launch, Vm};
-use gpuvm_gpu::{Copier, CopySpan};
 
 use super::array::Shared;
-use super::{App, Case, Elements, Form, Measured, On, Part, Plan, Worker, refuse};
-use crate::apps::{AppError, Step, compare_by};
+use super::{About, App, Case, Elements, Form, Measured, On, Part, Plan, Worker, refuse};
+use crate::apps::{AppError, Line, Step, compare_by};
 
 /// An application, and its result on one GPU once there is one.
 pub struct Single<A: App> {
     app: A,
+    about: About,
     expected: Option<(u32, Vec<A::Word>)>,
 }
 
 impl<A: App> Single<A> {
     /// An application that has not run.
     pub fn new(app: A) -> Self {
-        Self { app, expected: None }
+        Self {
+            about: app.about(),
+            app,
+            expected: None,
+        }
     }
 }
 
 impl<A: App> Case for Single<A> {
     fn name(&self) -> &'static str {
-        self.app.name()
+        self.about.name
     }
 
     fn input(&self) -> String {
-        self.app.input()
+        self.about.input.clone()
     }
 
     fn is_small(&self) -> bool {
-        self.app.is_small()
+        self.about.is_small
     }
 
     fn run(&mut self, vm: &Vm, form: Form, plan: Plan) -> Result<Measured, AppError> {
         let count = if form == Form::One { 1 } else { vm.gpus().len() };
-        if self.app.parts_max() < count as u64 {
-            let (name, most) = (self.app.name(), self.app.parts_max());
+        if self.about.parts_max < count as u64 {
+            let (name, most) = (self.about.name, self.about.parts_max);
             return refuse(format!(
                 "{name} has work for {most} GPUs, not for {count}; give it a larger input"
             ));
         }
-        let mut running = Running::new(&self.app, vm, form, count)?;
+        let mut running = Running::new((&self.app, &self.about), vm, form, count)?;
         running.settle_in(vm)?;
         let before = running.sent()?;
         let mut times = Vec::new();
@@ -73,16 +76,16 @@ impl<A: App> Single<A> {
         let app = &self.app;
         if form == Form::One {
             let mut compared = 0;
-            if app.is_small() {
+            if self.about.is_small {
                 let expected = app.reference(iterations);
-                compared = compare_by(app.name(), &found, &expected, |one, other| app.alike(one, other))?;
+                compared = compare_by(self.about.name, &found, &expected, |one, other| app.alike(one, other))?;
             }
             self.expected = Some((iterations, found));
             return Ok(compared);
         }
         match &self.expected {
             Some((as_many, expected)) if *as_many == iterations => {
-                compare_by(app.name(), &found, expected, |one, other| {
+                compare_by(self.about.name, &found, expected, |one, other| {
                     bytemuck::bytes_of(one) == bytemuck::bytes_of(other)
                 })
             }
@@ -97,19 +100,21 @@ impl<A: App> Single<A> {
 /// An application whose arrays are made. Launches have ended before any of it goes.
 struct Running<'a, A: App> {
     app: &'a A,
+    about: &'a About,
     form: Form,
     parts: Vec<Part>,
     launches: Launches,
-    copies: Vec<Copies>,
-    workers: Vec<Box<dyn Worker + 'a>>,
+    /// From each GPU's memory to others'.
+    copies: Vec<Line>,
+    workers: Vec<Worker<'a>>,
     arrays: Vec<Shared<A::Word>>,
     /// Iterations that have run.
     iterations: u32,
 }
 
 impl<'a, A: App> Running<'a, A> {
-    fn new(app: &'a A, vm: &Vm, form: Form, count: usize) -> Result<Self, AppError> {
-        let arrays = (0..app.lengths().len()).map(|array| Shared::new(vm, form, count, &app.initial(array)));
+    fn new((app, about): (&'a A, &'a About), vm: &Vm, form: Form, count: usize) -> Result<Self, AppError> {
+        let arrays = (0..about.lengths.len()).map(|array| Shared::new(vm, form, count, &app.initial(array)));
         let arrays = arrays.collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<Part> = Part::all(count).collect();
         let workers = vm.gpus().iter().zip(&parts).map(|(gpu, part)| {
@@ -118,12 +123,16 @@ impl<'a, A: App> Running<'a, A> {
         });
         let workers = workers.collect::<Result<_, _>>()?;
         let copies = match form {
-            Form::Copies => vm.gpus().iter().map(Copies::new).collect::<Result<_, _>>()?,
+            Form::Copies => {
+                let line = |gpu: &gpuvm::VmGpu| Line::of(&**gpu.device());
+                vm.gpus().iter().map(line).collect::<Result<_, _>>()?
+            }
             _ => Vec::new(),
         };
         Ok(Self {
             launches: Launches((0..count).map(|_| None).collect()),
             app,
+            about,
             form,
             parts,
             copies,
@@ -135,7 +144,7 @@ impl<'a, A: App> Running<'a, A> {
 
     /// Runs iterations until all arrays have been read and written in each way, so that nothing is met for the first time later.
     fn settle_in(&mut self, vm: &Vm) -> Result<(), AppError> {
-        let cycle = self.app.cycle();
+        let cycle = self.about.cycle;
         if self.form != Form::Broadcast {
             return self.iterate(cycle);
         }
@@ -149,7 +158,7 @@ impl<'a, A: App> Running<'a, A> {
 
     fn iterate(&mut self, count: u32) -> Result<(), AppError> {
         for _ in 0..count {
-            for step in 0..self.app.steps() {
+            for step in 0..self.about.steps {
                 self.step(step)?;
             }
             self.iterations += 1;
@@ -161,7 +170,7 @@ impl<'a, A: App> Running<'a, A> {
     fn step(&mut self, step: usize) -> Result<(), AppError> {
         for (gpu, worker) in self.workers.iter().enumerate() {
             let shared: Vec<Arg<'_>> = self.arrays.iter().map(|array| array.arg(gpu)).collect();
-            let launch = worker.launch(step, self.iterations, &shared);
+            let launch = worker(step, self.iterations, &shared);
             self.launches.0[gpu] = Some(launch.map_err(AppError::vm(Step::Run))?);
         }
         match self.form {
@@ -184,14 +193,19 @@ impl<'a, A: App> Running<'a, A> {
                 let span = |elements: &Elements| self.arrays[elements.array].span(elements, part.place, reader.place);
                 spans.extend(read.iter().filter_map(span).filter(|span| span.bytes > 0));
             }
-            self.copies[part.place].submit(&spans)?;
+            // SAFETY: spans lie in arrays that go after these copiers, which wait for their copies when they go; memory of GPUs was
+            // allocated for each other's engines. Launches have ended, and the host holds no reference to device memory.
+            unsafe { self.copies[part.place].submit(&spans) }?;
         }
-        self.copies.iter().try_for_each(Copies::arrive)
+        // They take microseconds: a rest would be what is measured.
+        self.copies
+            .iter()
+            .try_for_each(|copies| copies.arrive(std::thread::yield_now))
     }
 
     /// Bytes that have gone to other GPUs so far.
     fn sent(&self) -> Result<u64, AppError> {
-        let copied: u64 = self.copies.iter().map(|copies| copies.bytes).sum();
+        let copied: u64 = self.copies.iter().map(Line::bytes).sum();
         let stored = self.arrays.iter().map(Shared::sent);
         Ok(copied + stored.sum::<Result<u64, _>>()?)
     }
@@ -199,13 +213,13 @@ impl<'a, A: App> Running<'a, A> {
     /// Bytes that others read of what is written in an iteration, on average over a cycle.
     fn read(&self) -> Result<u64, AppError> {
         let mut bytes = 0;
-        let cycle = self.app.cycle();
-        for (iteration, step) in (0..cycle).flat_map(|n| (0..self.app.steps()).map(move |step| (n, step))) {
+        let cycle = self.about.cycle;
+        for (iteration, step) in (0..cycle).flat_map(|n| (0..self.about.steps).map(move |step| (n, step))) {
             for elements in self.app.written(step, iteration, Part::WHOLE) {
                 bytes += self.arrays[elements.array].held_besides(&elements.range)?;
             }
         }
-        let needed: u64 = self.copies.iter().map(|copies| copies.bytes).sum();
+        let needed: u64 = self.copies.iter().map(Line::bytes).sum();
         match self.form {
             Form::Copies => Ok(needed / u64::from(self.iterations.max(1))),
             _ => Ok(bytes / u64::from(cycle.max(1))),
@@ -218,7 +232,7 @@ impl<'a, A: App> Running<'a, A> {
         // Its first values are those of who never writes them.
         let mut values = self.app.initial(array);
         let last = self.iterations.saturating_sub(1);
-        for (step, &part) in (0..self.app.steps()).flat_map(|step| self.parts.iter().map(move |part| (step, part))) {
+        for (step, &part) in (0..self.about.steps).flat_map(|step| self.parts.iter().map(move |part| (step, part))) {
             for elements in self.app.written(step, last, part) {
                 if elements.array == array {
                     let (first, end) = (elements.range.start, elements.range.end);
@@ -249,44 +263,5 @@ impl Drop for Launches {
     fn drop(&mut self) {
         // After an error: nothing may use memory that goes.
         let _ = self.sync();
-    }
-}
-
-/// Copies from one GPU's memory to others'.
-struct Copies {
-    copier: Arc<dyn Copier>,
-    submitted: u64,
-    bytes: u64,
-}
-
-impl Copies {
-    fn new(gpu: &gpuvm::VmGpu) -> Result<Self, AppError> {
-        Ok(Self {
-            copier: gpu.device().copier().map_err(AppError::device(Step::Open))?,
-            submitted: 0,
-            bytes: 0,
-        })
-    }
-
-    fn submit(&mut self, spans: &[CopySpan]) -> Result<(), AppError> {
-        if spans.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: spans lie in arrays that go after this copier, which waits for its copies when it goes; memory of GPUs was allocated
-        // for each other's engines. Launches have ended, and the host holds no reference to device memory.
-        unsafe { self.copier.submit(spans, &[]) }.map_err(AppError::device(Step::Copy))?;
-        self.submitted += 1;
-        self.bytes += spans.iter().map(|span| span.bytes).sum::<u64>();
-        Ok(())
-    }
-
-    /// Waits for all of them.
-    fn arrive(&self) -> Result<(), AppError> {
-        let failed = AppError::device(Step::Copy);
-        while self.copier.completed().map_err(&failed)? < self.submitted {
-            // They take microseconds: a rest would be what is measured.
-            std::thread::yield_now();
-        }
-        Ok(())
     }
 }

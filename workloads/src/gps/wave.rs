@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use gpuvm::{Arg, Kernel, Launch, LaunchConfig};
-
 use super::grids::{POINTS_MAX, kernels, over_rows, sizes};
-use super::{App, Elements, On, Part, Worker, number};
+use super::{About, App, Elements, On, Part, Worker, number};
 use crate::apps::AppError;
 
 /// How far the wave goes in half a step, of a point's width.
@@ -53,20 +51,17 @@ impl Wave {
 impl App for Wave {
     type Word = f32;
 
-    fn name(&self) -> &'static str {
-        "wave"
-    }
-
-    fn input(&self) -> String {
-        format!("{}x{}", self.rows, self.width)
-    }
-
-    fn parts_max(&self) -> u64 {
-        self.rows - 2
-    }
-
-    fn lengths(&self) -> Vec<u64> {
-        vec![self.rows * self.width; 3]
+    fn about(&self) -> About {
+        let points = self.rows * self.width;
+        About {
+            name: "wave",
+            input: format!("{}x{}", self.rows, self.width),
+            parts_max: self.rows - 2,
+            lengths: vec![points; 3],
+            cycle: 1,
+            steps: 2,
+            is_small: 3 * points <= 1 << 22,
+        }
     }
 
     fn initial(&self, array: usize) -> Vec<f32> {
@@ -81,14 +76,6 @@ impl App for Wave {
             }
         }
         values
-    }
-
-    fn cycle(&self) -> u32 {
-        1
-    }
-
-    fn steps(&self) -> usize {
-        2
     }
 
     fn written(&self, step: usize, _iteration: u32, part: Part) -> Vec<Elements> {
@@ -110,12 +97,21 @@ impl App for Wave {
         vec![self.elements(array, &seen)]
     }
 
-    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
+    fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError> {
         let [.., electric, magnetic] = kernels(on)?;
-        Ok(Box::new(WaveWorker {
-            kernels: [electric, magnetic],
-            rows: [self.rows(0, on.part), self.rows(1, on.part)],
-            width: self.width,
+        let steps = [(electric, self.rows(0, on.part)), (magnetic, self.rows(1, on.part))];
+        Ok(Box::new(move |step, _, shared| {
+            let ((kernel, rows), courant) = (&steps[step], COURANT);
+            let args = [
+                shared[HZ].clone(),
+                shared[EX].clone(),
+                shared[EY].clone(),
+                number(&self.width),
+                number(&rows.start),
+                number(&rows.end),
+                number(&courant),
+            ];
+            kernel.launch_raw(over_rows(self.width, rows), &args)
         }))
     }
 
@@ -137,28 +133,5 @@ impl App for Wave {
             }
         }
         hz
-    }
-}
-
-struct WaveWorker {
-    kernels: [Kernel; 2],
-    rows: [Range<u64>; 2],
-    width: u64,
-}
-
-impl Worker for WaveWorker {
-    fn launch(&self, step: usize, _iteration: u32, shared: &[Arg<'_>]) -> Result<Launch, gpuvm::Error> {
-        let (rows, courant) = (&self.rows[step], COURANT);
-        let args = [
-            shared[HZ].clone(),
-            shared[EX].clone(),
-            shared[EY].clone(),
-            number(&self.width),
-            number(&rows.start),
-            number(&rows.end),
-            number(&courant),
-        ];
-        let config: LaunchConfig = over_rows(self.width, rows);
-        self.kernels[step].launch_raw(config, &args)
     }
 }

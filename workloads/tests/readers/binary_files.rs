@@ -6,21 +6,8 @@ use gpuvm_workloads::graph::{
     Csr, Direction, Graph, GraphSpec, LoadOptions, Progress, Stage, Weights, draw_weights, reference,
 };
 
-use crate::common::{csr_file, gap_file, load, refusal, rows, weighted_rows};
-
-const PLAIN: LoadOptions = LoadOptions {
-    direction: None,
-    seed: 1,
-    weights: Weights::None,
-    verify: false,
-};
-const WEIGHTED: LoadOptions = LoadOptions {
-    weights: Weights::FromFileOrDrawn,
-    ..PLAIN
-};
-const VERIFIED: LoadOptions = LoadOptions {
-    verify: true,
-    ..WEIGHTED
+use crate::common::{
+    PLAIN, VERIFIED, WEIGHTED, csr_file, gap_file, load, reaches_its_end, refusal, rows, weighted_rows,
 };
 
 /// A `.gcsr` file with all sections: ids from 70 to 900, and weights.
@@ -455,9 +442,6 @@ fn progress_of_binary_files_reaches_the_end() {
         loaded("g.wsg", &serialized, Stage::Read),
         loaded("g.wsg", &serialized, Stage::Check),
     ] {
-        let steps: Vec<&Progress> = seen.iter().filter(|step| step.stage == stage).collect();
-        assert!(steps.windows(2).all(|pair| pair[0].done <= pair[1].done), "{steps:?}");
-        let last = steps.last().unwrap();
-        assert!(last.done == last.total && last.total > 0, "{stage:?}: {last:?}");
+        reaches_its_end(&seen, stage);
     }
 }

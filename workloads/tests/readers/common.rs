@@ -5,9 +5,29 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use flate2::{Compression, write::GzEncoder};
-use gpuvm_workloads::graph::{Graph, GraphError, GraphSpec, LoadOptions};
+use gpuvm_workloads::graph::{Graph, GraphError, GraphSpec, LoadOptions, Progress, Stage, Weights};
 use gpuvm_workloads::table::{TableError, TableSpec, Trips};
 use tempfile::TempDir;
+
+/// Graphs as they are by default.
+pub const PLAIN: LoadOptions = LoadOptions {
+    direction: None,
+    seed: 1,
+    weights: Weights::None,
+    verify: false,
+};
+
+/// Graphs with weights.
+pub const WEIGHTED: LoadOptions = LoadOptions {
+    weights: Weights::FromFileOrDrawn,
+    ..PLAIN
+};
+
+/// Graphs with weights, whose checksums are compared.
+pub const VERIFIED: LoadOptions = LoadOptions {
+    verify: true,
+    ..WEIGHTED
+};
 
 /// A file of that name with those bytes, and the folder that holds it.
 pub fn file(name: &str, bytes: &[u8]) -> (PathBuf, TempDir) {
@@ -39,6 +59,14 @@ pub fn load(name: &str, bytes: &[u8], options: &LoadOptions) -> (Result<Graph, G
     let (path, folder) = file(name, bytes);
     let result = GraphSpec::File(path.clone()).load(options, &mut |_| {});
     (result, path, folder)
+}
+
+/// That a stage of loading or writing was reported in ascending steps, up to its end.
+pub fn reaches_its_end(seen: &[Progress], stage: Stage) {
+    let steps: Vec<&Progress> = seen.iter().filter(|step| step.stage == stage).collect();
+    assert!(steps.windows(2).all(|pair| pair[0].done <= pair[1].done), "{steps:?}");
+    let last = steps.last().unwrap();
+    assert!(last.done == last.total && last.total > 0, "{last:?}");
 }
 
 /// What is said of a file that is no graph.

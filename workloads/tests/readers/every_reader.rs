@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use gpuvm_workloads::graph::{GraphError, GraphSpec, LoadOptions, Weights};
+use gpuvm_workloads::graph::{GraphError, GraphSpec};
 use gpuvm_workloads::input::{FileError, FileFault, Place};
 use gpuvm_workloads::table::{TableError, TableSpec, generate, write_csv, write_parquet};
 use gpuvm_workloads::vectors::{
@@ -14,14 +14,7 @@ use gpuvm_workloads::vectors::{
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::common::{self, csr_file, gap_file, gzip};
-
-const WEIGHTED: LoadOptions = LoadOptions {
-    direction: None,
-    seed: 1,
-    weights: Weights::FromFileOrDrawn,
-    verify: false,
-};
+use crate::common::{self, WEIGHTED, csr_file, gap_file, gzip};
 
 /// Reads a file: how many vertices, rows or vectors it has.
 type Load = fn(&Path) -> Result<u64, FileError>;

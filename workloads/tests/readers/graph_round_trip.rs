@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use gpuvm_workloads::graph::{Direction, Graph, LoadOptions, Weights, reference};
+use gpuvm_workloads::graph::{Direction, Graph, LoadOptions, reference};
 use proptest::prelude::*;
 
-use crate::common::{self, csr_file, gap_file, weighted_rows};
+use crate::common::{self, VERIFIED, csr_file, gap_file, weighted_rows};
 
 fn load(name: &str, text: &str, gzip: bool, direction: Direction) -> Graph {
     let options = LoadOptions {
@@ -47,14 +47,6 @@ fn agree(graph: &Graph, rows: &[BTreeSet<u32>]) {
 fn direction() -> impl Strategy<Value = Direction> {
     prop_oneof![Just(Direction::Directed), Just(Direction::Undirected)]
 }
-
-/// Weights as a `.gcsr` or `.wsg` file has them.
-const FROM_FILE: LoadOptions = LoadOptions {
-    direction: None,
-    seed: 1,
-    weights: Weights::FromFileOrDrawn,
-    verify: true,
-};
 
 /// Rows with the least weight of each edge, kept the simple way.
 fn weighted_model(vertices: usize, edges: &[(usize, usize, u32)], direction: Direction) -> Vec<BTreeMap<u32, u32>> {
@@ -151,19 +143,19 @@ proptest! {
         for (u, v, weight) in &edges {
             writeln!(text, "{} {} {weight}", u + 1, v + 1).unwrap();
         }
-        let options = LoadOptions { direction: Some(direction), ..FROM_FILE };
+        let options = LoadOptions { direction: Some(direction), ..VERIFIED };
         let matrix = common::load("m.mtx", text.as_bytes(), &options).0.unwrap();
         let rows: Vec<Vec<(u32, u32)>> = weighted_model(size, &edges, direction)
             .into_iter()
             .map(|row| row.into_iter().collect())
             .collect();
         prop_assert_eq!(&weighted_rows(&matrix), &rows);
-        let mapped = common::load("g.gcsr", &csr_file(&matrix), &FROM_FILE).0.unwrap();
+        let mapped = common::load("g.gcsr", &csr_file(&matrix), &VERIFIED).0.unwrap();
         prop_assert_eq!(&mapped, &matrix);
         let serialized = gap_file(&weighted_rows(&mapped), direction == Direction::Directed, true);
-        let read = common::load("g.wsg", &serialized, &FROM_FILE).0.unwrap();
+        let read = common::load("g.wsg", &serialized, &VERIFIED).0.unwrap();
         prop_assert_eq!((&weighted_rows(&read), read.direction()), (&rows, direction));
-        let again = common::load("g.gcsr", &csr_file(&read), &FROM_FILE).0.unwrap();
+        let again = common::load("g.gcsr", &csr_file(&read), &VERIFIED).0.unwrap();
         prop_assert_eq!(again, read);
     }
 
@@ -186,7 +178,7 @@ proptest! {
         let plain: Vec<_> = edges.iter().map(|(u, v, _)| (*u, *v)).collect();
         agree(&common::load(name, &bytes, &options).0.unwrap(), &model(size, &plain, direction));
         if weighted {
-            let graph = common::load(name, &bytes, &LoadOptions { direction: Some(direction), ..FROM_FILE }).0.unwrap();
+            let graph = common::load(name, &bytes, &LoadOptions { direction: Some(direction), ..VERIFIED }).0.unwrap();
             let model = weighted_model(size, &edges, direction);
             let rows: Vec<BTreeMap<u32, u32>> = weighted_rows(&graph).into_iter().map(|row| row.into_iter().collect()).collect();
             prop_assert_eq!(rows, model);
