@@ -14,8 +14,8 @@ const PROGRAM: Duration = Duration::from_secs(240);
 /// searches those that differ in frames: what differs by the type of elements or by the shape of a graph does not reach the device.
 const OVER_THE_DEVICE: [&str; 16] = [
     "nic::rxe::",
-    "graphs::paged_bfs::generated_graphs_at_a_quarter_and_whole",
-    "graphs::paged_bfs::one_frame_is_enough",
+    "readers::paged_bfs::generated_graphs_at_a_quarter_and_whole",
+    "readers::paged_bfs::one_frame_is_enough",
     "promises::bookkeeping::",
     "promises::flush_and_host_access::",
     "promises::scoped_borrows::",
