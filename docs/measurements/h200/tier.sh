@@ -16,9 +16,6 @@ step "${faults[@]}" --home gpu:1
 step "$gpuvm" bench faults --gpu cuda:0 --pattern zipf --frames-share 1/24 --access warp --repeat 3 --borrow 1:704MiB
 stream=("$gpuvm" bench faults --gpu cuda:0 --frames-share 1/32 --pattern sequential --access warp,span --repeat 3 --borrow 1:16MiB)
 step "${stream[@]}"
-for room in 512MiB 2304MiB; do
-    step "${stream[@]}" --second-path "$room"
-done
 for app in pagerank bfs; do
     run=("$gpuvm" run "$app" kron:22 --gpu cuda:0 --memory 25%)
     step "${run[@]}"
