@@ -267,8 +267,7 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::NoPeer`] when there is no such GPU or no path to it, else as [`allocate`](Self::allocate).
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError>;
 
-    /// Zeroed memory of this GPU that the copy engines of these neighbours reach, too ([`copier_of`](Self::copier_of)). Unless a GPU says
-    /// otherwise, they reach all of its memory.
+    /// Zeroed memory of this GPU that these neighbours reach, too. Unless a GPU says otherwise, they reach all of its memory.
     ///
     /// # Errors
     /// [`GpuError::NoPeer`], else as [`allocate`](Self::allocate).
@@ -321,13 +320,6 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// The driver's error, [`GpuError::ShutDown`] when the GPU is gone.
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError>;
-
-    /// A line of copies that the neighbour GPU `ordinal`'s copy engines make, over its own link: between host memory that this GPU
-    /// allocated or registered, memory of [`allocate_for`](Self::allocate_for), and memory of [`allocate_on`](Self::allocate_on) there.
-    ///
-    /// # Errors
-    /// [`GpuError::NoPeer`], else as [`copier`](Self::copier).
-    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError>;
 
     /// The way by which blocks of files come into `memory`, which outlives it, past the host's memory where the system can do that.
     ///

@@ -174,10 +174,6 @@ impl Gpu for CountedGpu {
         self.gpu.file_access(memory)
     }
 
-    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
-        self.gpu.copier_of(ordinal)
-    }
-
     fn piece_bytes(&self) -> u64 {
         self.gpu.piece_bytes()
     }

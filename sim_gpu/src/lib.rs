@@ -363,11 +363,6 @@ impl Gpu for SimGpu {
         Ok(Arc::new(files::SimFileAccess))
     }
 
-    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
-        self.check_neighbour(ordinal)?;
-        self.copier()
-    }
-
     fn piece_bytes(&self) -> u64 {
         spaces::PIECE_BYTES
     }

@@ -277,11 +277,6 @@ impl Gpu for MockGpu {
         self.shared.sim.file_access(memory)
     }
 
-    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
-        check_neighbour(ordinal)?;
-        self.copier()
-    }
-
     fn lost(&self) -> Option<GpuError> {
         self.shared.lost.lock().unwrap().clone()
     }

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::calls::{Missing, cu};
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
-use super::device;
 use super::driver::{is, outcome};
 use super::places::Places;
 use crate::api::{COPIES_IN_FLIGHT_MAX, Copier, CopySpan};
@@ -29,10 +28,7 @@ const WARM_BYTES: u64 = 4096;
 
 /// A stream of copies, and events that tell which have arrived.
 pub(crate) struct StreamCopier {
-    /// The GPU whose engines copy.
     core: Arc<Core>,
-    /// The GPU that knows how host memory is pinned.
-    owner: Arc<Core>,
     stream: StreamHandle,
     state: Mutex<CopierState>,
 }
@@ -55,22 +51,10 @@ struct CopierState {
 impl StreamCopier {
     /// A copier that is ready.
     pub(crate) fn new(core: &Arc<Core>, places: &Places) -> Result<Self, GpuError> {
-        Self::of(core, core, places, places.device.allocate(2 * WARM_BYTES, 256)?)
-    }
-
-    /// A copier of the neighbour `ordinal`'s engines, that is ready.
-    pub(crate) fn at_neighbour(owner: &Arc<Core>, places: &Places, ordinal: u32) -> Result<Self, GpuError> {
-        // Asks for a path between the two.
-        let memory = places.device.allocate_on(ordinal, 2 * WARM_BYTES)?;
-        let neighbour = Arc::new(Core::open(device::describe(ordinal)?)?);
-        Self::of(&neighbour, owner, places, memory)
-    }
-
-    fn of(core: &Arc<Core>, owner: &Arc<Core>, places: &Places, memory: DeviceMemory) -> Result<Self, GpuError> {
+        let memory = places.device.allocate(2 * WARM_BYTES, 256)?;
         core.enter()?;
         let copier = Self {
             core: Arc::clone(core),
-            owner: Arc::clone(owner),
             stream: core.new_stream(true)?,
             state: Mutex::new(CopierState {
                 pieces: Vec::with_capacity(BATCH_MAX),
@@ -104,8 +88,6 @@ impl StreamCopier {
     /// Makes every kind of copy once, both ways: alone and in batches, short and long.
     fn warm(&self, places: &Places, device: &DeviceMemory) -> Result<(), GpuError> {
         let host = places.host.allocate(2 * WARM_BYTES)?;
-        // The allocations may have made the owner's context current.
-        self.core.enter()?;
         let pinned = host.host_ptr() as u64;
         let one = |offset: u64, bytes: u64| CopySpan {
             to: device.addr() + offset,
@@ -145,7 +127,7 @@ impl StreamCopier {
     /// Enqueues copies without order among them.
     fn enqueue(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<(), GpuError> {
         let mut pieces = std::mem::take(&mut state.pieces);
-        match self.owner.pins() {
+        match self.core.pins() {
             Some(pins) => pins.cut(spans, &mut pieces),
             None => spans.clone_into(&mut pieces),
         }

@@ -306,10 +306,6 @@ impl Gpu for CudaGpu {
         Ok(Arc::new(cufile::CuFile::new(&self.core, memory, scratch)?))
     }
 
-    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
-        Ok(Arc::new(StreamCopier::at_neighbour(&self.core, &self.places, ordinal)?))
-    }
-
     fn piece_bytes(&self) -> u64 {
         self.places.device.piece_bytes().unwrap_or_default()
     }
