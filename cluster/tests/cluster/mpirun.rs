@@ -19,13 +19,18 @@ pub struct Ended {
 /// A job that runs. What it prints is read all the while.
 pub struct Job {
     mpirun: Child,
+    /// Where OpenMPI keeps the job's files. By default all jobs of a user have one folder, which one job removes while another makes it: the
+    /// other fails then (OpenMPI 4.1.4, `orte_session_dir`: "mkdir: File exists").
+    _files: tempfile::TempDir,
     readers: Option<[std::thread::JoinHandle<String>; 2]>,
 }
 
 /// So many ranks, on any number of cores. `options`: mpirun's; `arguments`: those of `gpuvm-mpi`.
 pub fn start(ranks: usize, options: &[&str], arguments: &[&str]) -> Job {
     let mut command = Command::new("mpirun");
+    let files = tempfile::tempdir().expect("a folder for the job's files");
     command
+        .env("OMPI_MCA_orte_tmpdir_base", files.path())
         .args(["--oversubscribe", "-n", &ranks.to_string()])
         .args(options);
     command.arg(env!("CARGO_BIN_EXE_gpuvm-mpi")).args(arguments);
@@ -41,6 +46,7 @@ pub fn start(ranks: usize, options: &[&str], arguments: &[&str]) -> Job {
     let readers = [reader(mpirun.stdout.take()), reader(mpirun.stderr.take())];
     Job {
         mpirun,
+        _files: files,
         readers: Some(readers),
     }
 }
