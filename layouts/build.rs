@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         .replace("uint32_t", "unsigned int")
         .replace("uintptr_t", "unsigned long long");
     let is_wide = |line: &str| line.starts_with("constexpr const unsigned long long");
-    let lines = text.lines().map(|line| if is_wide(line) { widen(line) } else { line.to_owned() } + "\n");
+    let lines = text
+        .lines()
+        .map(|line| if is_wide(line) { widen(line) } else { line.to_owned() } + "\n");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     Ok(fs::write(out.join("layouts.h"), lines.collect::<String>())?)
 }

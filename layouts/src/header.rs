@@ -14,7 +14,11 @@ fn asserts() -> String {
     let mut text = String::from("\nnamespace gpuvm {\nnamespace layout {\n");
     for fact in crate::layout_facts() {
         let name = fact.name;
-        let _ = writeln!(text, "static_assert(sizeof({name}) == {}, \"size of {name}\");", fact.size);
+        let _ = writeln!(
+            text,
+            "static_assert(sizeof({name}) == {}, \"size of {name}\");",
+            fact.size
+        );
     }
     // NVRTC has nvcc's front end, and nvcc does check them.
     text += "#if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof\n";
