@@ -24,6 +24,14 @@ pub enum Error {
         /// What it has to be.
         reason: String,
     },
+    /// A name that no setting has, of those by which [`crate::VmBuilder::named`] knows them.
+    #[error("no setting is named `{name}`: {known}")]
+    NoSetting {
+        /// As given.
+        name: String,
+        /// The one that was meant, or all.
+        known: String,
+    },
     /// A GPU or a transport that this build cannot drive.
     #[error("{what} is not available: {reason}")]
     Unavailable {

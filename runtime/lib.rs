@@ -92,6 +92,7 @@ mod scope;
 mod settings;
 mod shared;
 mod stats;
+mod stored;
 mod tenancy;
 mod timeline;
 mod vm;

@@ -7,9 +7,24 @@ use crate::{
     gpu::{PagedGpu, Victims},
 };
 
-/// The counts, each once: what they are called and what they say.
+/// Counts of all shards together.
+fn sum(shards: &[Counters], field: fn(&Counters) -> u64) -> u64 {
+    shards.iter().map(field).sum()
+}
+
+/// Where a count comes from: the device's of the same name, unless something else is said.
+macro_rules! count {
+    ($name:ident) => {
+        |_, shards| sum(shards, |shard| shard.$name)
+    };
+    ($name:ident = $from:expr) => {
+        $from
+    };
+}
+
+/// The counts, each once: what they are called, what they say, and where they come from.
 macro_rules! counts {
-    ($($(#[doc = $text:literal])+ $name:ident,)+) => {
+    ($($(#[doc = $text:literal])+ $name:ident $(= $from:expr)?,)+) => {
         /// Counts of one GPU since the virtual memory began. `difference` gives those of a span of time.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Stats {
@@ -38,6 +53,19 @@ macro_rules! counts {
                     latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
                     ..*self
                 }
+            }
+
+            pub(crate) fn read(gpu: &PagedGpu) -> Result<Self> {
+                let shards = gpu.meters.shards(&*gpu.device)?;
+                let histogram = gpu.meters.latencies(&*gpu.device)?;
+                let read = |from: fn(&PagedGpu, &[Counters]) -> u64| from(gpu, &shards);
+                Ok(Self {
+                    $($name: read(count!($name $(= $from)?)),)+
+                    bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes),
+                    page_bytes: 1 << gpu.page_shift(),
+                    latencies: histogram.buckets,
+                    tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
+                })
             }
         }
     };
@@ -68,9 +96,9 @@ counts! {
     doorbells,
     /// Doorbell calls that a proxy made for GPU threads: the only processor work on a fault's way. 0 where the NIC sees
     /// the doorbells by itself.
-    doorbell_calls,
+    doorbell_calls = |gpu, _| gpu.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
     /// Queue pairs to memory nodes that were taken out of the error state while kernels ran.
-    queue_pairs_mended,
+    queue_pairs_mended = |gpu, _| gpu.queues().map_or(0, |queues| queues.mended()),
     /// Work requests posted by GPU threads.
     requests,
     /// Completions handled by a lane that had not posted the request.
@@ -89,7 +117,7 @@ counts! {
     replicas_mended,
     /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads. Not among them:
     /// the first read of a page above 4 KiB, and all but 16 bytes of a wider element.
-    bytes_in_place,
+    bytes_in_place = |_, shards| sum(shards, |shard| shard.chunks_in_place) * 16,
     /// Bytes that were stored at the pages' homes, in place ([`Advice::WriteOnce`](crate::Advice::WriteOnce)).
     bytes_stored_in_place,
     /// Pages that lanes overwrote whole by `array::overwrite`, so that they came to a frame without a fetch.
@@ -116,54 +144,14 @@ counts! {
     /// Lines, or parts of them, in which those left: stores that were merged, of a warp or in a `gpuvm::merge_queue`, are one.
     broadcast_lines,
     /// Bytes of borrowed memory that the neighbours have back ([`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed)).
-    bytes_given_back,
+    bytes_given_back = |gpu, _| gpu.victims().map_or(0, Victims::given_back_bytes),
 }
 
 impl Stats {
-    pub(crate) fn read(gpu: &PagedGpu) -> Result<Self> {
-        let device = &*gpu.device;
-        let shards = gpu.meters.shards(device)?;
-        let histogram = gpu.meters.latencies(device)?;
-        let sum = |field: fn(&Counters) -> u64| shards.iter().map(field).sum();
-        Ok(Self {
-            missed_lanes: sum(|c| c.missed_lanes),
-            faults: sum(|c| c.faults),
-            coalesced: sum(|c| c.coalesced),
-            pages_fetched: sum(|c| c.pages_fetched),
-            pages_written_back: sum(|c| c.pages_written_back),
-            bytes_fetched: sum(|c| c.bytes_fetched),
-            bytes_written_back: sum(|c| c.bytes_written_back),
-            evictions: sum(|c| c.evictions),
-            prefetches: sum(|c| c.prefetches),
-            read_ahead: sum(|c| c.read_ahead),
-            doorbells: sum(|c| c.doorbells),
-            doorbell_calls: gpu.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
-            queue_pairs_mended: gpu.queues().map_or(0, |queues| queues.mended()),
-            requests: sum(|c| c.requests),
-            helped: sum(|c| c.helped),
-            errors: sum(|c| c.errors),
-            pool_dry: sum(|c| c.pool_dry),
-            queue_full: sum(|c| c.queue_full),
-            pages_corrupt: sum(|c| c.pages_corrupt),
-            replicas_missed: sum(|c| c.replicas_missed),
-            replicas_mended: sum(|c| c.replicas_mended),
-            bytes_in_place: sum(|c| c.chunks_in_place) * 16,
-            bytes_stored_in_place: sum(|c| c.bytes_stored_in_place),
-            pages_overwritten: sum(|c| c.pages_overwritten),
-            admissions: sum(|c| c.admissions),
-            displacements: sum(|c| c.displacements),
-            victims_fetched: sum(|c| c.victims_fetched),
-            victims_lost: sum(|c| c.victims_lost),
-            victims_copied: sum(|c| c.victims_copied),
-            victims_displaced: sum(|c| c.victims_displaced),
-            broadcast_stores: sum(|c| c.broadcast_stores),
-            broadcast_lines: sum(|c| c.broadcast_lines),
-            bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes),
-            bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes),
-            page_bytes: 1 << gpu.page_shift(),
-            latencies: histogram.buckets,
-            tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
-        })
+    /// All counts, and what there is at their time: bytes that neighbours lend, and bytes of a page.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let gauges = [("bytes_borrowed", self.bytes_borrowed), ("page_bytes", self.page_bytes)];
+        self.counts().chain(gauges)
     }
 
     /// The time from miss to publication that the share `quantile` (0 to 1) of the demand fetches did not exceed, in

@@ -22,6 +22,8 @@ use parking_lot::Mutex;
 pub(crate) use self::counted::join;
 use crate::error::{Error, Result};
 
+use crate::stored::stored;
+
 /// How long others have for giving up memory that is asked for.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether launches have ended that keep memory which was given up.
@@ -54,18 +56,19 @@ impl Tenancy {
         }
     }
 
-    /// Another folder for the registry than the user's.
-    #[must_use]
-    pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
-        self.folder = Some(path.into());
-        self
+    /// The terms that it was given.
+    pub(crate) fn terms_asked(&self) -> Option<Terms> {
+        self.terms
     }
 
-    /// These terms instead of the environment's.
-    #[must_use]
-    pub fn terms(mut self, terms: Terms) -> Self {
-        self.terms = Some(terms);
-        self
+    stored! {
+        /// Another folder for the registry than the user's.
+        #[must_use]
+        folder(path: impl Into<PathBuf>) => folder = Some(path.into());
+
+        /// These terms instead of the environment's.
+        #[must_use]
+        terms(terms: Terms) => terms = Some(terms);
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     background::Background,
     error::{Doing, Error, Result},
     nvtx,
+    stored::stored,
 };
 
 mod drawing;
@@ -62,25 +63,18 @@ impl Timeline {
         }
     }
 
-    /// Notes one of so many faults, evictions, write-backs, prefetches and doorbells, at least 1, drawn by chance. Launches and what the
-    /// host does are all there. Default: 64.
-    pub fn one_in(mut self, events: u32) -> Self {
-        self.one_in = events;
-        self
-    }
+    stored! {
+        /// Notes one of so many faults, evictions, write-backs, prefetches and doorbells, at least 1, drawn by chance. Launches and what the
+        /// host does are all there. Default: 64.
+        one_in(events: u32) => one_in = events;
 
-    /// So many events, rounded up to a power of two, have room in GPU memory before the host has read them, 64 bytes each, on each GPU; at
-    /// most 2^24. What finds no room is dropped and counted. Default: 65,536.
-    pub fn ring_events(mut self, events: u64) -> Self {
-        self.ring_events = events;
-        self
-    }
+        /// So many events, rounded up to a power of two, have room in GPU memory before the host has read them, 64 bytes each, on each GPU; at
+        /// most 2^24. What finds no room is dropped and counted. Default: 65,536.
+        ring_events(events: u64) => ring_events = events;
 
-    /// Most bytes of the file, at least 64 KiB; what comes later is left out and counted. The first virtual memory that names the file
-    /// decides. Default: 256 MiB.
-    pub fn file_bytes(mut self, bytes: u64) -> Self {
-        self.file_bytes = bytes;
-        self
+        /// Most bytes of the file, at least 64 KiB; what comes later is left out and counted. The first virtual memory that names the file
+        /// decides. Default: 256 MiB.
+        file_bytes(bytes: u64) => file_bytes = bytes;
     }
 
     /// What the environment asks for: `GPUVM_TRACE` names the file, and `GPUVM_TRACE_ONE_IN` says how many events there are for each that is

@@ -14,6 +14,7 @@ use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     gpu::PagedGpu,
+    stored::stored,
 };
 
 /// Which GPUs hold which pages of a new broadcast array.
@@ -59,16 +60,12 @@ impl<E> BroadcastBuilder<E> {
         }
     }
 
-    /// The name that errors use. Default: the element's type.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
+    stored! {
+        /// The name that errors use. Default: the element's type.
+        name(name: impl Into<String>) => name = Some(name.into());
 
-    /// Which GPUs hold which pages at first. Default: [`Subscribers::All`].
-    pub fn subscribers(mut self, subscribers: Subscribers) -> Self {
-        self.subscribers = subscribers;
-        self
+        /// Which GPUs hold which pages at first. Default: [`Subscribers::All`].
+        subscribers(subscribers: Subscribers) => subscribers = subscribers;
     }
 
     /// [`Traffic`](super::Traffic) counts every store, not those to one line in 256 alone: for tests, since counting takes atomics.

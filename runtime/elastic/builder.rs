@@ -10,6 +10,7 @@ use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
     gpu::PagedGpu,
+    stored::stored,
 };
 
 /// An elastic buffer to be. [`build`](Self::build) makes it.
@@ -44,30 +45,20 @@ impl<E> ElasticBuilder<E> {
         }
     }
 
-    /// Elements that it has at first. What they hold is unspecified. Default: none. A buffer that is given its length here shares handles
-    /// with others, so that little memory is wasted: see [`ElasticBuffer`].
-    pub fn length(mut self, elements: u64) -> Self {
-        self.length = elements;
-        self
-    }
+    stored! {
+        /// Elements that it has at first. What they hold is unspecified. Default: none. A buffer that is given its length here shares handles
+        /// with others, so that little memory is wasted: see [`ElasticBuffer`].
+        length(elements: u64) => length = elements;
 
-    /// The name that errors use. Default: the element's type.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
+        /// The name that errors use. Default: the element's type.
+        name(name: impl Into<String>) => name = Some(name.into());
 
-    /// The name of a group of buffers: [`VmGpu::pause`](crate::VmGpu::pause) takes it, and errors tell what the group holds.
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.tag = Some(tag.into());
-        self
-    }
+        /// The name of a group of buffers: [`VmGpu::pause`](crate::VmGpu::pause) takes it, and errors tell what the group holds.
+        tag(tag: impl Into<String>) => tag = Some(tag.into());
 
-    /// Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first. It can be
-    /// changed ([`ElasticBuffer::set_priority`]). Default: 0.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
+        /// Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first. It can be
+        /// changed ([`ElasticBuffer::set_priority`]). Default: 0.
+        priority(priority: i32) => priority = priority;
     }
 
     /// Makes it.

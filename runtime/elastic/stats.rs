@@ -39,6 +39,33 @@ pub struct ElasticStats {
 }
 
 impl ElasticStats {
+    /// All of them: the name of each, and how much it is. Times are in nanoseconds.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let ns = |time: Duration| time.as_nanos() as u64;
+        let handles = &self.handles;
+        let all = [
+            ("buffers", self.buffers),
+            ("paused", self.paused),
+            ("used_bytes", self.used_bytes),
+            ("paused_bytes", self.paused_bytes),
+            ("ahead_bytes", self.ahead_bytes),
+            ("rest_bytes", self.rest_bytes),
+            ("foreseen", self.foreseen),
+            ("unforeseen", self.unforeseen),
+            ("foreseen_ns", ns(self.foreseen_time)),
+            ("unforeseen_ns", ns(self.unforeseen_time)),
+            ("moved_bytes", self.moved_bytes),
+            ("refused", self.refused),
+            ("handle_bytes", handles.handle_bytes),
+            ("handles_held", handles.held),
+            ("handles_free", handles.free),
+            ("handles_from_driver", handles.from_driver),
+            ("handles_to_driver", handles.to_driver),
+            ("handles_reused", handles.reused),
+        ];
+        all.into_iter()
+    }
+
     /// The share of the handles in use that holds no element: rests and what is mapped ahead. 0 where there are none.
     pub fn wasted(&self) -> f64 {
         let unused = self.ahead_bytes + self.rest_bytes;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::stored::stored;
+
 /// The shape of a launch, and what it declares of its spans.
 #[derive(Debug, Clone)]
 #[must_use]
@@ -29,17 +31,13 @@ impl LaunchConfig {
         config
     }
 
-    /// Dynamic shared memory of a block in bytes.
-    pub fn dynamic_shared(mut self, bytes: u32) -> Self {
-        self.shape.dynamic_shared_bytes = bytes;
-        self
-    }
+    stored! {
+        /// Dynamic shared memory of a block in bytes.
+        dynamic_shared(bytes: u32) => shape.dynamic_shared_bytes = bytes;
 
-    /// Longest that the launch may run, instead of [`crate::VmBuilder::launch_deadline`]. Then it is stopped, and
-    /// `sync` says what its lanes waited for.
-    pub fn deadline(mut self, limit: Duration) -> Self {
-        self.shape.watch.deadline = Some(limit);
-        self
+        /// Longest that the launch may run, instead of [`crate::VmBuilder::launch_deadline`]. Then it is stopped, and
+        /// `sync` says what its lanes waited for.
+        deadline(limit: Duration) => shape.watch.deadline = Some(limit);
     }
 
     /// Its report does not say how long it took. On an NVIDIA GPU that spares the caller about 2 us, of which many small launches are made.
@@ -48,16 +46,12 @@ impl LaunchConfig {
         self
     }
 
-    /// Spans of `pin(i)`, and cursors, that one lane holds at once, at most, of pages of its own. Declared spans are checked against
-    /// the frames at launch; undeclared ones can end in a "no frame" fault.
-    pub fn lane_spans(mut self, spans: u64) -> Self {
-        self.lane_spans = spans;
-        self
-    }
+    stored! {
+        /// Spans of `pin(i)`, and cursors, that one lane holds at once, at most, of pages of its own. Declared spans are checked against
+        /// the frames at launch; undeclared ones can end in a "no frame" fault.
+        lane_spans(spans: u64) => lane_spans = spans;
 
-    /// Spans of `pin(i)`, and cursors, that one warp holds at once, at most, where all its lanes hold the same pages.
-    pub fn warp_spans(mut self, spans: u64) -> Self {
-        self.warp_spans = spans;
-        self
+        /// Spans of `pin(i)`, and cursors, that one warp holds at once, at most, where all its lanes hold the same pages.
+        warp_spans(spans: u64) => warp_spans = spans;
     }
 }

@@ -1,5 +1,7 @@
 //! How kernels will use a region, as the program says.
 
+use std::str::FromStr;
+
 use super::placement::Placement;
 
 /// How kernels will use a region: [`Region::advise`](super::Region::advise).
@@ -42,6 +44,29 @@ pub enum Advice {
     InPlace,
     /// Later launches fetch the pages that they use, as [`Placement::Fetch`] says.
     Fetch,
+}
+
+impl FromStr for Advice {
+    type Err = String;
+
+    /// The variant's name in lower case, with dashes between its words: `read-once`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "normal" => Self::Normal,
+            "sequential" => Self::Sequential,
+            "random" => Self::Random,
+            "read-once" => Self::ReadOnce,
+            "keep-resident" => Self::KeepResident,
+            "write-once" => Self::WriteOnce,
+            "in-place" => Self::InPlace,
+            "fetch" => Self::Fetch,
+            _ => {
+                return Err(format!(
+                    "`{text}` is none of normal, sequential, random, read-once, keep-resident, write-once, in-place, fetch"
+                ));
+            }
+        })
+    }
 }
 
 /// What was advised last of each kind.

@@ -12,6 +12,7 @@ use crate::{
     error::{Doing, Error, Result},
     home::{AtNeighbour, AtNodes, Home, HostPages, InHost, NodeMemory},
     plan::TransportKind,
+    stored::stored,
 };
 
 mod data;
@@ -92,37 +93,24 @@ impl<E> RegionBuilder<E> {
         self
     }
 
-    /// What a read does with a page that has no frame. Default: [`Placement::Fetch`].
-    pub fn placement(mut self, placement: Placement) -> Self {
-        self.kind.placement = placement;
-        self
-    }
+    stored! {
+        /// What a read does with a page that has no frame. Default: [`Placement::Fetch`].
+        placement(placement: Placement) => kind.placement = placement;
 
-    /// Whose pages stay while frames are short: see [`Region::set_priority`]. Default: 0.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
+        /// Whose pages stay while frames are short: see [`Region::set_priority`]. Default: 0.
+        priority(priority: i32) => priority = priority;
 
-    /// Keeps each page at so many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
-    /// there are none, at two homes of this host ([`Queues::host_homes`](crate::Queues::host_homes)). Default: 1.
-    pub fn replicas(mut self, count: u32) -> Self {
-        self.replicas = count;
-        self
-    }
+        /// Keeps each page at so many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
+        /// there are none, at two homes of this host ([`Queues::host_homes`](crate::Queues::host_homes)). Default: 1.
+        replicas(count: u32) => replicas = count;
 
-    /// Keeps a checksum for each page, so that bits which flip at the home or on the way are found; with two replicas
-    /// they are mended. Default: [`Integrity::Unchecked`].
-    pub fn integrity(mut self, integrity: Integrity) -> Self {
-        self.integrity = integrity;
-        self
-    }
+        /// Keeps a checksum for each page, so that bits which flip at the home or on the way are found; with two replicas
+        /// they are mended. Default: [`Integrity::Unchecked`].
+        integrity(integrity: Integrity) => integrity = integrity;
 
-    /// Keeps the pages in the memory of the neighbour GPU `ordinal`, which the faulting warps read and write over the link
-    /// between the GPUs. For the direct transport.
-    pub fn home_on_gpu(mut self, ordinal: u32) -> Self {
-        self.neighbour = Some(ordinal);
-        self
+        /// Keeps the pages in the memory of the neighbour GPU `ordinal`, which the faulting warps read and write over the link
+        /// between the GPUs. For the direct transport.
+        home_on_gpu(ordinal: u32) => neighbour = Some(ordinal);
     }
 
     /// With so many elements.

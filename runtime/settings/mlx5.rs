@@ -14,11 +14,8 @@ use crate::{
     arena::RingArena,
     error::Result,
     gpu::TransportNics,
-    settings::{
-        MemoryNodes, QueuePlan, Queues, Retransmission,
-        common::{opened, setters},
-        refuse,
-    },
+    settings::{MemoryNodes, QueuePlan, Queues, Retransmission, common::opened, refuse},
+    stored::stored,
 };
 
 /// How packets leave a ConnectX device.
@@ -71,34 +68,31 @@ impl Mlx5 {
         Self::default()
     }
 
-    /// The devices, such as `mlx5_0`; of several, each page belongs to one. Default: those that lead to the memory nodes, else
-    /// those that are nearest to the GPU on PCIe.
-    pub fn devices(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.devices = names.into_iter().map(Into::into).collect();
-        self
-    }
+    stored! {
+        /// The devices, such as `mlx5_0`; of several, each page belongs to one. Default: those that lead to the memory nodes, else
+        /// those that are nearest to the GPU on PCIe.
+        devices(names: impl IntoIterator<Item = impl Into<String>>) => devices = names.into_iter().map(Into::into).collect();
 
-    /// How packets leave the devices: port, GID, MTU, service level and traffic class.
-    pub fn path(mut self, path: RdmaPath) -> Self {
-        self.path = path;
-        self
-    }
+        /// How packets leave the devices: port, GID, MTU, service level and traffic class.
+        path(path: RdmaPath) => path = path;
 
-    /// How the queues are made. By [`QueueMaking::Devx`] they lie in the GPU's own memory where its driver exports that, all
-    /// completions of a queue pair come to one entry, and nothing is measured to count them. Default:
-    /// [`QueueMaking::Verbs`]. Not tested on a ConnectX.
-    pub fn queue_making(mut self, making: QueueMaking) -> Self {
-        self.making = making;
-        self
-    }
+        /// How the queues are made. By [`QueueMaking::Devx`] they lie in the GPU's own memory where its driver exports that, all
+        /// completions of a queue pair come to one entry, and nothing is measured to count them. Default:
+        /// [`QueueMaking::Verbs`]. Not tested on a ConnectX.
+        queue_making(making: QueueMaking) => making = making;
 
-    setters! { queues retransmission memory_nodes }
+        /// The queue pairs. Default: [`Queues::new`], as many as the transport takes or its measured latency asks for.
+        queues(queues: Queues) => queues = queues;
 
-    /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
-    /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Default: false.
-    pub fn flush_reads(mut self, always: bool) -> Self {
-        self.flush_reads = always;
-        self
+        /// What is done about packets that are lost. Default: [`Retransmission::new`].
+        retransmission(again: Retransmission) => retransmission = again;
+
+        /// Memory nodes as homes. Default: this host's memory.
+        memory_nodes(nodes: MemoryNodes) => nodes = Some(nodes);
+
+        /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
+        /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Default: false.
+        flush_reads(always: bool) => flush_reads = always;
     }
 
     pub(super) fn check(&self) -> Result<()> {

@@ -22,6 +22,7 @@
 mod common;
 mod gpu;
 mod mlx5;
+mod named;
 mod queues;
 mod rdma;
 mod rxe;
@@ -38,12 +39,14 @@ use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
     plan::{FileMemory, Loan, PAIRS_BEFORE_FILES, Precompiled, QueuePlan, Settings, refuse},
+    stored::stored,
     tenancy::Tenancy,
     timeline::Timeline,
     vm::Vm,
 };
 
 pub use crate::plan::TransportKind;
+use common::is_hardware;
 pub use gpu::{CudaGpu, Gpu};
 pub use mlx5::{Mlx5, RdmaPath};
 pub use queues::Queues;
@@ -113,50 +116,34 @@ impl VmBuilder {
         self
     }
 
-    /// The transport: [`Transport::Direct`], [`Soft`], [`Rxe`], [`Mlx5`], [`Rdma`] to memory nodes, or
-    /// [`Auto`](Transport::Auto). Default: [`Transport::Auto`].
-    pub fn transport(mut self, transport: impl Into<Transport>) -> Self {
-        self.transport = transport.into();
-        self
-    }
+    stored! {
+        /// The transport: [`Transport::Direct`], [`Soft`], [`Rxe`], [`Mlx5`], [`Rdma`] to memory nodes, or
+        /// [`Auto`](Transport::Auto). Default: [`Transport::Auto`].
+        transport(transport: impl Into<Transport>) => transport = transport.into();
 
-    /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
-    pub fn frame_memory(mut self, bytes: u64) -> Self {
-        self.settings.frame_memory = bytes;
-        self
-    }
+        /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
+        frame_memory(bytes: u64) => settings.frame_memory = bytes;
 
-    /// Lets the frames come and go, up to so many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
-    /// Addresses and 16 bytes a frame are taken for all of it, memory for [`frame_memory`](Self::frame_memory) alone, in handles of 2 MiB
-    /// (64 KiB on a simulated GPU) or one page if that is larger. When a buffer finds no memory the frames give some, down to
-    /// [`frame_minimum`](Self::frame_minimum). It is for frames that no RDMA NIC reaches. Default: the number of frames stays as it is.
-    pub fn frame_capacity(mut self, bytes: u64) -> Self {
-        self.settings.frame_capacity = Some(bytes);
-        self
-    }
+        /// Lets the frames come and go, up to so many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
+        /// Addresses and 16 bytes a frame are taken for all of it, memory for [`frame_memory`](Self::frame_memory) alone, in handles of 2 MiB
+        /// (64 KiB on a simulated GPU) or one page if that is larger. When a buffer finds no memory the frames give some, down to
+        /// [`frame_minimum`](Self::frame_minimum). It is for frames that no RDMA NIC reaches. Default: the number of frames stays as it is.
+        frame_capacity(bytes: u64) => settings.frame_capacity = Some(bytes);
 
-    /// With [`frame_capacity`](Self::frame_capacity): bytes of frames that stay when buffers find no memory. Default: an eighth of
-    /// [`frame_memory`](Self::frame_memory).
-    pub fn frame_minimum(mut self, bytes: u64) -> Self {
-        self.settings.frame_minimum = Some(bytes);
-        self
-    }
+        /// With [`frame_capacity`](Self::frame_capacity): bytes of frames that stay when buffers find no memory. Default: an eighth of
+        /// [`frame_memory`](Self::frame_memory).
+        frame_minimum(bytes: u64) => settings.frame_minimum = Some(bytes);
 
-    /// With [`frame_capacity`](Self::frame_capacity): when memory is short those of low priority give it first, frames as elastic buffers
-    /// ([`ElasticBuilder::priority`](crate::ElasticBuilder::priority)). It can be changed
-    /// ([`VmGpu::set_frame_priority`](crate::VmGpu::set_frame_priority)). Default: 0.
-    pub fn frame_priority(mut self, priority: i32) -> Self {
-        self.settings.frame_priority = priority;
-        self
-    }
+        /// With [`frame_capacity`](Self::frame_capacity): when memory is short those of low priority give it first, frames as elastic buffers
+        /// ([`ElasticBuilder::priority`](crate::ElasticBuilder::priority)). It can be changed
+        /// ([`VmGpu::set_frame_priority`](crate::VmGpu::set_frame_priority)). Default: 0.
+        frame_priority(priority: i32) => settings.frame_priority = priority;
 
-    /// With [`frame_capacity`](Self::frame_capacity): has the frames follow what is free of the GPU's memory, whoever uses it. Where less
-    /// than `bytes` bytes are free they give memory to the driver, down to [`frame_minimum`](Self::frame_minimum), after what gives way
-    /// before them. Where more are free and pages leave their frames, they grow by an eighth each time. A thread of the host looks 50 times
-    /// a second. Default: nobody looks.
-    pub fn frames_leave_free(mut self, bytes: u64) -> Self {
-        self.settings.frames_leave_free = Some(bytes);
-        self
+        /// With [`frame_capacity`](Self::frame_capacity): has the frames follow what is free of the GPU's memory, whoever uses it. Where less
+        /// than `bytes` bytes are free they give memory to the driver, down to [`frame_minimum`](Self::frame_minimum), after what gives way
+        /// before them. Where more are free and pages leave their frames, they grow by an eighth each time. A thread of the host looks 50 times
+        /// a second. Default: nobody looks.
+        frames_leave_free(bytes: u64) => settings.frames_leave_free = Some(bytes);
     }
 
     /// Borrows memory of the neighbour GPU `ordinal`, so many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
@@ -170,106 +157,69 @@ impl VmBuilder {
         self
     }
 
-    /// Bytes of a chunk of borrowed memory, a power of two: for tests, which want chunks that are soon full.
-    #[doc(hidden)]
-    pub fn borrowed_chunk(mut self, bytes: u64) -> Self {
-        self.settings.borrowed_chunk = bytes;
-        self
-    }
+    stored! {
+        /// Bytes of a chunk of borrowed memory, a power of two: for tests, which want chunks that are soon full.
+        #[doc(hidden)]
+        borrowed_chunk(bytes: u64) => settings.borrowed_chunk = bytes;
 
-    /// How this process shares its GPUs' memory with other processes. Default: [`Tenancy::of_environment`].
-    pub fn tenancy(mut self, tenancy: Tenancy) -> Self {
-        self.settings.tenancy = tenancy;
-        self
-    }
+        /// How this process shares its GPUs' memory with other processes. Default: [`Tenancy::of_environment`].
+        tenancy(tenancy: Tenancy) => settings.tenancy = tenancy;
 
-    /// Has this virtual memory write a [`Timeline`], of which a path alone is one, too: each launch, single faults with their steps, evictions,
-    /// write-backs, doorbells and what the host does, for Perfetto. Its kernels are compiled to note what they do. Default:
-    /// [`Timeline::of_environment`].
-    ///
-    /// ```
-    /// use gpuvm::{Timeline, Vm};
-    /// # fn main() -> Result<(), gpuvm::Error> {
-    /// # let folder = std::env::temp_dir().join("%p.timeline.json");
-    /// let vm = Vm::builder().timeline(Timeline::to(folder).one_in(16)).build()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn timeline(mut self, timeline: impl Into<Timeline>) -> Self {
-        self.settings.timeline = Some(timeline.into());
-        self
-    }
+        /// Has this virtual memory write a [`Timeline`], of which a path alone is one, too: each launch, single faults with their steps, evictions,
+        /// write-backs, doorbells and what the host does, for Perfetto. Its kernels are compiled to note what they do. Default:
+        /// [`Timeline::of_environment`].
+        ///
+        /// ```
+        /// use gpuvm::{Timeline, Vm};
+        /// # fn main() -> Result<(), gpuvm::Error> {
+        /// # let folder = std::env::temp_dir().join("%p.timeline.json");
+        /// let vm = Vm::builder().timeline(Timeline::to(folder).one_in(16)).build()?;
+        /// # Ok(()) }
+        /// ```
+        timeline(timeline: impl Into<Timeline>) => settings.timeline = Some(timeline.into());
 
-    /// Keeps files out of memory but for so many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
-    /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
-    /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
-    /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
-    pub fn file_memory(mut self, bytes: u64) -> Self {
-        self.settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
-        self
-    }
+        /// Keeps files out of memory but for so many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
+        /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
+        /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
+        /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
+        file_memory(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
 
-    /// As [`file_memory`](Self::file_memory), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
-    /// library cuFile, which is loaded then), a page at a time. Where the kernel has no module nvidia-fs for that, cuFile brings them by way of
-    /// the host, and host memory is the better choice. Storage of the caller's own making and a file's last bytes go by way of the host.
-    pub fn file_memory_on_gpu(mut self, bytes: u64) -> Self {
-        self.settings.file_memory = Some(FileMemory { bytes, on_gpu: true });
-        self
-    }
+        /// As [`file_memory`](Self::file_memory), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
+        /// library cuFile, which is loaded then), a page at a time. Where the kernel has no module nvidia-fs for that, cuFile brings them by way of
+        /// the host, and host memory is the better choice. Storage of the caller's own making and a file's last bytes go by way of the host.
+        file_memory_on_gpu(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: true });
 
-    /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
-    pub fn page_size(mut self, bytes: u64) -> Self {
-        self.settings.page_size = bytes;
-        self
-    }
+        /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
+        page_size(bytes: u64) => settings.page_size = bytes;
 
-    /// How the runtime's own kernels are compiled, for tests that change the device library.
-    #[doc(hidden)]
-    pub fn support_options(mut self, options: CompileOptions) -> Self {
-        self.settings.support_options = options;
-        self
-    }
+        /// How the runtime's own kernels are compiled, for tests that change the device library.
+        #[doc(hidden)]
+        support_options(options: CompileOptions) => settings.support_options = options;
 
-    /// Where a simulated GPU runs the kernels: a folder of modules that were [compiled before](Self::precompile_into), by the same version of
-    /// this crate. What is found there needs no compiler on this machine; a folder that is not there is an error. Seeded runs compile anew.
-    /// Default: none.
-    pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.settings.precompiled = Some(Precompiled::In(dir.into()));
-        self
-    }
+        /// Where a simulated GPU runs the kernels: a folder of modules that were [compiled before](Self::precompile_into), by the same version of
+        /// this crate. What is found there needs no compiler on this machine; a folder that is not there is an error. Seeded runs compile anew.
+        /// Default: none.
+        precompiled(dir: impl Into<PathBuf>) => settings.precompiled = Some(Precompiled::In(dir.into()));
 
-    /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
-    /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport, on
-    /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
-    /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
-    pub fn precompile_into(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.settings.precompiled = Some(Precompiled::Into(dir.into()));
-        self
-    }
+        /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
+        /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport, on
+        /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+        /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
+        precompile_into(dir: impl Into<PathBuf>) => settings.precompiled = Some(Precompiled::Into(dir.into()));
 
-    /// Longest that a lane waits for one frame, completion or ring slot before it reports a fault. Default: 10 s.
-    pub fn wait_limit(mut self, limit: Duration) -> Self {
-        self.settings.wait_limit = limit;
-        self
-    }
+        /// Longest that a lane waits for one frame, completion or ring slot before it reports a fault. Default: 10 s.
+        wait_limit(limit: Duration) => settings.wait_limit = limit;
 
-    /// Longest that a launch may run unless its configuration says otherwise. Default: 10 minutes.
-    pub fn launch_deadline(mut self, limit: Duration) -> Self {
-        self.settings.launch_deadline = limit;
-        self
-    }
+        /// Longest that a launch may run unless its configuration says otherwise. Default: 10 minutes.
+        launch_deadline(limit: Duration) => settings.launch_deadline = limit;
 
-    /// Regions that may live at one time, 1 to 65536. Default: 256.
-    pub fn regions_max(mut self, count: u32) -> Self {
-        self.settings.regions_max = count;
-        self
-    }
+        /// Regions that may live at one time, 1 to 65536. Default: 256.
+        regions_max(count: u32) => settings.regions_max = count;
 
-    /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
-    /// [`host_homes`](Queues::host_homes) in any case. With it, memory nodes that were lost and serve again are taken back:
-    /// see [`Vm::catch_up`]. Default: false.
-    pub fn guarded_regions(mut self, guarded: bool) -> Self {
-        self.settings.guarded = guarded;
-        self
+        /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
+        /// [`host_homes`](Queues::host_homes) in any case. With it, memory nodes that were lost and serve again are taken back:
+        /// see [`Vm::catch_up`]. Default: false.
+        guarded_regions(guarded: bool) => settings.guarded = guarded;
     }
 
     /// What was asked for of any GPU and transport.
@@ -383,8 +333,3 @@ impl VmBuilder {
 
 /// The GPU to drive, none for a simulated one that is to be started, and the memory nodes.
 type Met = (Option<Arc<dyn Device>>, Vec<Arc<NodeClient>>);
-
-/// Whether a GPU is one of hardware.
-fn is_hardware(gpu: &dyn Device) -> bool {
-    gpu.capabilities().compute_capability.is_some()
-}

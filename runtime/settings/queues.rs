@@ -5,6 +5,7 @@ use gpuvm_layouts as layout;
 use crate::{
     error::Result,
     plan::{PAIRS, QueuePlan, fitting, refuse},
+    stored::stored,
 };
 
 /// The queue pairs of a transport that has queues.
@@ -40,26 +41,19 @@ impl Queues {
         Self::default()
     }
 
-    /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8, before files
-    /// ([`VmBuilder::file_memory`](crate::VmBuilder::file_memory)) 64; over `mlx5` as many as keep the link busy, by the
-    /// latency that is measured at the start and the READs that the device keeps in flight for each. With so many memory
-    /// nodes that all of these would be more than 4096, the default is as many as fit.
-    pub fn pairs(mut self, count: u32) -> Self {
-        self.pairs = Some(count);
-        self
-    }
+    stored! {
+        /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8, before files
+        /// ([`VmBuilder::file_memory`](crate::VmBuilder::file_memory)) 64; over `mlx5` as many as keep the link busy, by the
+        /// latency that is measured at the start and the READs that the device keeps in flight for each. With so many memory
+        /// nodes that all of these would be more than 4096, the default is as many as fit.
+        pairs(count: u32) => pairs = Some(count);
 
-    /// Requests that a queue pair holds, a power of two up to 32768. Default: 256.
-    pub fn depth(mut self, requests: u32) -> Self {
-        self.depth = requests;
-        self
-    }
+        /// Requests that a queue pair holds, a power of two up to 32768. Default: 256.
+        depth(requests: u32) => depth = requests;
 
-    /// Homes in this host's memory, 1 or 2, each with queue pairs of its own, for the copies of regions with two replicas
-    /// where there are no memory nodes. Tests take one away ([`Vm::host_homes`](crate::Vm::host_homes)). Default: 1.
-    pub fn host_homes(mut self, count: u32) -> Self {
-        self.host_homes = count;
-        self
+        /// Homes in this host's memory, 1 or 2, each with queue pairs of its own, for the copies of regions with two replicas
+        /// where there are no memory nodes. Tests take one away ([`Vm::host_homes`](crate::Vm::host_homes)). Default: 1.
+        host_homes(count: u32) => host_homes = count;
     }
 
     /// Checks the numbers, with `nics` NICs and `nodes` memory nodes.

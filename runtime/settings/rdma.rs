@@ -10,7 +10,8 @@ use gpuvm_nic::{
 
 use crate::{
     error::{Doing, Result},
-    settings::{Mlx5, Queues, Rxe, common::setters, refuse},
+    settings::{Mlx5, Queues, Rxe, refuse},
+    stored::stored,
 };
 
 /// What an RDMA device does about packets that are not answered.
@@ -37,18 +38,14 @@ impl Retransmission {
         Self::default()
     }
 
-    /// How often a request that was not answered is sent again, 0 to 6; 7 is for ever, and only the wait limit ends it.
-    /// Default: 6.
-    pub fn retries(mut self, count: u8) -> Self {
-        self.retries = count;
-        self
-    }
+    stored! {
+        /// How often a request that was not answered is sent again, 0 to 6; 7 is for ever, and only the wait limit ends it.
+        /// Default: 6.
+        retries(count: u8) => retries = count;
 
-    /// How long an answer may take before the request is sent again: 4.096 us doubled this many times, 1 to 31. Default: 14
-    /// (67 ms).
-    pub fn ack_timeout(mut self, code: u8) -> Self {
-        self.ack_timeout = code;
-        self
+        /// How long an answer may take before the request is sent again: 4.096 us doubled this many times, 1 to 31. Default: 14
+        /// (67 ms).
+        ack_timeout(code: u8) => ack_timeout = code;
     }
 }
 
@@ -74,16 +71,12 @@ impl MemoryNodes {
         }
     }
 
-    /// The secret that they ask for. It is proved, not sent.
-    pub fn secret(mut self, secret: impl Into<String>) -> Self {
-        self.secret = Some(secret.into());
-        self
-    }
+    stored! {
+        /// The secret that they ask for. It is proved, not sent.
+        secret(secret: impl Into<String>) => secret = Some(secret.into());
 
-    /// Longest that one step with a node may take, such as joining it. Default: 10 s.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
-        self
+        /// Longest that one step with a node may take, such as joining it. Default: 10 s.
+        timeout(limit: Duration) => timeout = limit;
     }
 
     /// How many there are.
@@ -135,7 +128,13 @@ impl Rdma {
         }
     }
 
-    setters! { queues retransmission }
+    stored! {
+        /// The queue pairs. Default: [`Queues::new`], as many as the transport takes or its measured latency asks for.
+        queues(queues: Queues) => queues = queues;
+
+        /// What is done about packets that are lost. Default: [`Retransmission::new`].
+        retransmission(again: Retransmission) => retransmission = again;
+    }
 
     /// These settings over `mlx5`.
     pub(super) fn over_mlx5(&self) -> Mlx5 {

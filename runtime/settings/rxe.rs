@@ -7,11 +7,8 @@ use gpuvm_nic::{Nic, RxeNic, rxe::RxeOptions};
 
 use crate::{
     error::Result,
-    settings::{
-        MemoryNodes, QueuePlan, Queues, Retransmission,
-        common::{opened, setters},
-        refuse,
-    },
+    settings::{MemoryNodes, QueuePlan, Queues, Retransmission, common::opened, refuse},
+    stored::stored,
 };
 
 /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call. On the simulated
@@ -31,13 +28,19 @@ impl Rxe {
         Self::default()
     }
 
-    /// The device, such as `rxe0`. Default: the one that leads to the memory nodes, else the first one.
-    pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.device = Some(name.into());
-        self
-    }
+    stored! {
+        /// The device, such as `rxe0`. Default: the one that leads to the memory nodes, else the first one.
+        device(name: impl Into<String>) => device = Some(name.into());
 
-    setters! { queues retransmission memory_nodes }
+        /// The queue pairs. Default: [`Queues::new`], as many as the transport takes or its measured latency asks for.
+        queues(queues: Queues) => queues = queues;
+
+        /// What is done about packets that are lost. Default: [`Retransmission::new`].
+        retransmission(again: Retransmission) => retransmission = again;
+
+        /// Memory nodes as homes. Default: this host's memory.
+        memory_nodes(nodes: MemoryNodes) => nodes = Some(nodes);
+    }
 
     pub(super) fn check(&self) -> Result<()> {
         self.nodes.as_ref().map_or(Ok(()), MemoryNodes::check)?;

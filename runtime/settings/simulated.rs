@@ -9,6 +9,7 @@ use crate::{
     error::{Doing, Result},
     plan::Precompiled,
     settings::{QueuePlan, Settings, TransportKind, refuse},
+    stored::stored,
 };
 
 /// The simulated GPU: worker threads of this process, or one thread that follows a seed.
@@ -48,38 +49,25 @@ impl SimulatedGpu {
         Self::default()
     }
 
-    /// Worker threads, which are its multiprocessors. Default: one a core, over SoftRoCE one less. Not beside a
-    /// [`seed`](Self::seed), which one thread follows.
-    pub fn workers(mut self, count: u32) -> Self {
-        self.workers = Some(count);
-        self
-    }
+    stored! {
+        /// Worker threads, which are its multiprocessors. Default: one a core, over SoftRoCE one less. Not beside a
+        /// [`seed`](Self::seed), which one thread follows.
+        workers(count: u32) => workers = Some(count);
 
-    /// Lanes that a worker keeps resident: more of them wait for pages at once, fewer stay in the processor's caches.
-    /// Default: 256.
-    pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
-        self.lanes_per_worker = lanes;
-        self
-    }
+        /// Lanes that a worker keeps resident: more of them wait for pages at once, fewer stay in the processor's caches.
+        /// Default: 256.
+        lanes_per_worker(lanes: u32) => lanes_per_worker = lanes;
 
-    /// Whether each launch finds room for a block on each worker, however many lanes others have there. Without, a launch waits for room as
-    /// on hardware, and one that waits for a launch behind it waits for ever. Default: it does.
-    pub fn room_for_all(mut self, always: bool) -> Self {
-        self.room_for_all = always;
-        self
-    }
+        /// Whether each launch finds room for a block on each worker, however many lanes others have there. Without, a launch waits for room as
+        /// on hardware, and one that waits for a launch behind it waits for ever. Default: it does.
+        room_for_all(always: bool) => room_for_all = always;
 
-    /// Its memory in bytes. Default: frames and bookkeeping plus 1 GiB.
-    pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory = Some(bytes);
-        self
-    }
+        /// Its memory in bytes. Default: frames and bookkeeping plus 1 GiB.
+        memory(bytes: u64) => memory = Some(bytes);
 
-    /// Neighbour GPUs, with ordinals from 1 on: [`home_on_gpu`](crate::RegionBuilder::home_on_gpu) and
-    /// [`borrow_from`](crate::VmBuilder::borrow_from) name them. What is there is a part of this GPU's own memory. Default: 0.
-    pub fn neighbours(mut self, count: u32) -> Self {
-        self.neighbours = count;
-        self
+        /// Neighbour GPUs, with ordinals from 1 on: [`home_on_gpu`](crate::RegionBuilder::home_on_gpu) and
+        /// [`borrow_from`](crate::VmBuilder::borrow_from) name them. What is there is a part of this GPU's own memory. Default: 0.
+        neighbours(count: u32) => neighbours = count;
     }
 
     /// So many neighbours, where nobody said how many it has: those that are to lend.
@@ -89,18 +77,14 @@ impl SimulatedGpu {
         }
     }
 
-    /// Bytes that the owners of the neighbours use of their memory themselves: for tests, which change it at any time.
-    #[doc(hidden)]
-    pub fn neighbour_use(mut self, bytes: Arc<AtomicU64>) -> Self {
-        self.neighbour_use = bytes;
-        self
-    }
+    stored! {
+        /// Bytes that the owners of the neighbours use of their memory themselves: for tests, which change it at any time.
+        #[doc(hidden)]
+        neighbour_use(bytes: Arc<AtomicU64>) => neighbour_use = bytes;
 
-    /// Shares it, under this name, with other processes, as if they had a part of its memory: they are [tenants](crate::Tenancy) of it.
-    /// Letters, digits, `.`, `_` and `-`, 64 at most. Default: nobody shares it.
-    pub fn shared_as(mut self, name: impl Into<String>) -> Self {
-        self.shared_as = Some(name.into());
-        self
+        /// Shares it, under this name, with other processes, as if they had a part of its memory: they are [tenants](crate::Tenancy) of it.
+        /// Letters, digits, `.`, `_` and `-`, 64 at most. Default: nobody shares it.
+        shared_as(name: impl Into<String>) => shared_as = Some(name.into());
     }
 
     /// Runs it and the software NIC in one thread, in the one interleaving that this seed decides. Default: none, and

@@ -8,7 +8,8 @@ use gpuvm_nic::{SoftNic, soft::VirtualClock};
 use crate::{
     error::{Doing, Result},
     mover::GpuMover,
-    settings::{QueuePlan, Queues, common::setters, is_hardware, refuse},
+    settings::{QueuePlan, Queues, common::is_hardware, refuse},
+    stored::stored,
 };
 
 /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU its bytes are moved by the GPU's copy engines, and the
@@ -59,12 +60,12 @@ impl Soft {
         Self::default()
     }
 
-    setters! { queues }
+    stored! {
+        /// The queue pairs. Default: [`Queues::new`], as many as the transport takes or its measured latency asks for.
+        queues(queues: Queues) => queues = queues;
 
-    /// Engine threads of the NIC that is started. Default: 1. Beside a GPU that follows a seed it has none: the seed steps it.
-    pub fn engines(mut self, count: usize) -> Self {
-        self.nics = Nics::Started { engines: count };
-        self
+        /// Engine threads of the NIC that is started. Default: 1. Beside a GPU that follows a seed it has none: the seed steps it.
+        engines(count: usize) => nics = Nics::Started { engines: count };
     }
 
     /// A NIC of your own making, instead of one that is started: shaped, or with faults planted.
@@ -72,25 +73,18 @@ impl Soft {
         self.nics([nic])
     }
 
-    /// Several of them: each page belongs to one, as it would with several NICs of the machine.
-    pub fn nics(mut self, nics: impl IntoIterator<Item = Arc<SoftNic>>) -> Self {
-        self.nics = Nics::Given(nics.into_iter().collect());
-        self
-    }
+    stored! {
+        /// Several of them: each page belongs to one, as it would with several NICs of the machine.
+        nics(nics: impl IntoIterator<Item = Arc<SoftNic>>) => nics = Nics::Given(nics.into_iter().collect());
 
-    /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
-    /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Default: false.
-    pub fn flush_reads(mut self, always: bool) -> Self {
-        self.flush_reads = always;
-        self
-    }
+        /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
+        /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Default: false.
+        flush_reads(always: bool) => flush_reads = always;
 
-    /// Has the NIC write every completion of a queue pair over one entry, which all of its requests' lanes poll, instead of
-    /// one entry a request. A request that fails may then be repeated over another queue pair, and the cause of a failure be
-    /// lost behind it. On the simulated GPU alone. Default: false.
-    pub fn collapsed_completions(mut self, collapsed: bool) -> Self {
-        self.collapsed_completions = collapsed;
-        self
+        /// Has the NIC write every completion of a queue pair over one entry, which all of its requests' lanes poll, instead of
+        /// one entry a request. A request that fails may then be repeated over another queue pair, and the cause of a failure be
+        /// lost behind it. On the simulated GPU alone. Default: false.
+        collapsed_completions(collapsed: bool) => collapsed_completions = collapsed;
     }
 
     /// NICs.

@@ -1,0 +1,530 @@
+//! The settings of a virtual memory by name, for faces in other languages, files and command lines: one table.
+
+use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
+
+use gpuvm_nic::mlx5::QueueMaking;
+use gpuvm_tenants::{Terms, parse_bytes};
+
+use crate::{
+    error::{Error, Result},
+    plan::{FileMemory, Loan, Precompiled, refuse},
+    settings::{Gpu, MemoryNodes, Mlx5, Queues, Rdma, Retransmission, SimulatedGpu, Soft, Transport, VmBuilder},
+    tenancy::Tenancy,
+    timeline::Timeline,
+};
+
+/// What a value is, and what it does.
+enum Set {
+    /// Bytes, or a size such as `2GiB`, above 0.
+    Bytes(fn(&mut VmBuilder, u64)),
+    /// A whole number above 0.
+    Count(fn(&mut VmBuilder, u32)),
+    /// A whole number.
+    Wide(fn(&mut VmBuilder, u64)),
+    /// A whole number up to 255.
+    Small(fn(&mut VmBuilder, u8)),
+    /// A whole number with a sign.
+    Priority(fn(&mut VmBuilder, i32)),
+    /// Seconds, or a time such as `250ms`.
+    Time(fn(&mut VmBuilder, Duration)),
+    /// `true` or `1`, `false` or `0`.
+    Flag(fn(&mut VmBuilder, bool)),
+    /// As it stands.
+    Text(fn(&mut VmBuilder, &str)),
+    /// What a function reads.
+    Read(fn(&mut VmBuilder, &str) -> Result<()>),
+}
+
+/// Whose a setting is.
+enum Of {
+    All,
+    /// Simulated GPUs.
+    Simulated,
+    /// These transports, by their names.
+    Transports(&'static [&'static str]),
+    /// Whoever has this setting.
+    Beside(&'static str),
+}
+
+struct Setting {
+    name: &'static str,
+    /// For people.
+    what: &'static str,
+    of: Of,
+    set: Set,
+}
+
+macro_rules! table {
+    ($($(#[doc = $what:literal])+ $name:ident, $of:expr, $set:ident => $act:expr;)*) => {
+        /// In the order in which they are set: those that others go with come first.
+        const TABLE: &[Setting] = &[$(Setting {
+            name: stringify!($name),
+            what: concat!($($what),+),
+            of: $of,
+            set: Set::$set($act),
+        }),*];
+    };
+}
+
+use Of::{All, Beside, Simulated, Transports};
+const NODES: &str = "memory nodes";
+
+table! {
+    /// `auto`, `sim`, `cuda:N` or `cuda:GPU-UUID`; several with commas. Default: `auto`, the first NVIDIA GPU, else the simulated one.
+    gpu, All, Read => gpus;
+    /// Worker threads. Default: one a core.
+    sim_workers, Simulated, Count => |vm, count| simulated(vm, |gpu| gpu.workers(count));
+    /// Lanes of a worker. Default: 256.
+    sim_lanes_per_worker, Simulated, Count => |vm, lanes| simulated(vm, |gpu| gpu.lanes_per_worker(lanes));
+    /// Its memory. Default: frames and bookkeeping plus 1 GiB.
+    sim_memory, Simulated, Bytes => |vm, bytes| simulated(vm, |gpu| gpu.memory(bytes));
+    /// Neighbour GPUs, with ordinals from 1 on. Default: as many as lend.
+    sim_neighbours, Simulated, Count => |vm, count| simulated(vm, |gpu| gpu.neighbours(count));
+    /// Whether each launch finds room for a block on each worker; else it waits for room, as on hardware. Default: true.
+    sim_room_for_all, Simulated, Flag => |vm, always| simulated(vm, |gpu| gpu.room_for_all(always));
+    /// The name under which other processes share it. Default: nobody shares it.
+    sim_shared_as, Simulated, Text => |vm, name| simulated(vm, |gpu| gpu.shared_as(name));
+    /// The seed that decides the one interleaving in which it runs. Default: threads run as the system lets them.
+    sim_seed, Simulated, Wide => |vm, seed| simulated(vm, |gpu| gpu.seed(seed));
+    /// `auto`, `direct`, `soft`, `rxe` or `mlx5`. Default: `auto`, which is `direct` on an NVIDIA GPU and `soft` on the simulated one; with
+    /// memory nodes whichever leads there.
+    transport, All, Read => |vm, name| name.parse().map(|transport| vm.transport = transport);
+    /// Memory nodes where the pages live, `host:port` each, with commas. Default: this host's memory.
+    memory_nodes, Transports(&["auto", "rxe", "mlx5"]), Text => |vm, addresses| {
+        let nodes = MemoryNodes::at(names(addresses));
+        match &mut vm.transport {
+            Transport::Rxe(rxe) => rxe.nodes = Some(nodes),
+            Transport::Mlx5(mlx5) => mlx5.nodes = Some(nodes),
+            other => *other = Rdma::to(nodes).queues(other.queues().unwrap_or_default()).into(),
+        }
+    };
+    /// The secret that they ask for.
+    memory_node_secret, Beside("memory_nodes"), Text => |vm, secret| nodes(vm, |nodes| nodes.secret(secret));
+    /// Longest step with a memory node. Default: 10 s.
+    memory_node_timeout, Beside("memory_nodes"), Time => |vm, limit| nodes(vm, |nodes| nodes.timeout(limit));
+    /// Devices: one of `rxe`, or several of `mlx5` with commas. Default: those that lead to the memory nodes, or the first, or the nearest.
+    nics, Transports(&["rxe", "mlx5"]), Read => nics;
+    /// Queue pairs of each home and NIC. Default: as many as the transport takes.
+    queue_pairs, Transports(QUEUED), Count => |vm, count| queues(vm, |queues| queues.pairs(count));
+    /// Requests of a queue pair, a power of two up to 32768. Default: 256.
+    queue_depth, Transports(QUEUED), Count => |vm, requests| queues(vm, |queues| queues.depth(requests));
+    /// Homes in this host's memory, 1 or 2. Default: 1.
+    host_homes, Transports(QUEUED), Count => |vm, count| queues(vm, |queues| queues.host_homes(count));
+    /// Engine threads of the software NIC. Default: 1.
+    soft_engines, Transports(&["soft"]), Count => |vm, count| soft(vm, |soft| soft.engines(count as usize));
+    /// Whether all completions of a queue pair come to one entry. Default: false.
+    collapsed_completions, Transports(&["soft"]), Flag => |vm, collapsed| soft(vm, |soft| soft.collapsed_completions(collapsed));
+    /// Whether each READ is followed by a read of its frame, also where it need not be. Default: false.
+    flush_reads, Transports(&["soft", "mlx5"]), Flag => |vm, always| match &mut vm.transport {
+        Transport::Soft(soft) => soft.flush_reads = always,
+        Transport::Mlx5(mlx5) => mlx5.flush_reads = always,
+        _ => {}
+    };
+    /// How often a request that was not answered is sent again, 0 to 6; 7 is for ever. Default: 6.
+    rdma_retries, Transports(&["rxe", "mlx5", NODES]), Small => |vm, count| again(vm, |again| again.retries(count));
+    /// How long an answer may take: 4.096 us doubled this many times, 1 to 31. Default: 14.
+    rdma_ack_timeout, Transports(&["rxe", "mlx5", NODES]), Small => |vm, code| again(vm, |again| again.ack_timeout(code));
+    /// The port, from 1 on. Default: 1.
+    mlx5_port, Transports(&["mlx5"]), Small => |vm, port| mlx5(vm, |mlx5| mlx5.path.port = port);
+    /// Which of the port's GIDs. Default: a RoCE v2 one.
+    mlx5_gid_index, Transports(&["mlx5"]), Small => |vm, index| mlx5(vm, |mlx5| mlx5.path.gid_index = Some(index));
+    /// Most bytes of a packet's data. Default: what the port has.
+    mlx5_mtu, Transports(&["mlx5"]), Count => |vm, bytes| mlx5(vm, |mlx5| mlx5.path.mtu = Some(bytes));
+    /// Service level, 0 to 15. Default: 0.
+    mlx5_service_level, Transports(&["mlx5"]), Small => |vm, level| mlx5(vm, |mlx5| mlx5.path.service_level = level);
+    /// Traffic class. Default: 0.
+    mlx5_traffic_class, Transports(&["mlx5"]), Small => |vm, class| mlx5(vm, |mlx5| mlx5.path.traffic_class = class);
+    /// Whether queues are made by DevX. Default: false.
+    mlx5_devx, Transports(&["mlx5"]), Flag => |vm, devx| {
+        let making = if devx { QueueMaking::Devx } else { QueueMaking::Verbs };
+        mlx5(vm, |mlx5| mlx5.making = making);
+    };
+    /// GPU memory for page frames. Default: 64 MiB.
+    frame_memory, All, Bytes => |vm, bytes| vm.settings.frame_memory = bytes;
+    /// Most bytes of frames, where their number is to change. Default: it stays as it is.
+    frame_capacity, All, Bytes => |vm, bytes| vm.settings.frame_capacity = Some(bytes);
+    /// With `frame_capacity`: bytes of frames that stay when buffers find no memory. Default: an eighth of `frame_memory`.
+    frame_minimum, All, Bytes => |vm, bytes| vm.settings.frame_minimum = Some(bytes);
+    /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first. Default: 0.
+    frame_priority, All, Priority => |vm, priority| vm.settings.frame_priority = priority;
+    /// With `frame_capacity`: bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver,
+    /// down to `frame_minimum`; where more are and pages leave their frames, they grow. Default: nobody looks.
+    frames_leave_free, All, Bytes => |vm, bytes| vm.settings.frames_leave_free = Some(bytes);
+    /// Bytes of a page, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
+    page_size, All, Bytes => |vm, bytes| vm.settings.page_size = bytes;
+    /// Memory that neighbour GPUs lend, `GPU:SIZE` or `GPU:auto` each, with commas. Default: nothing is borrowed.
+    borrow_from, All, Read => loans;
+    /// Bytes of host memory by way of which files are read and written as kernels need them. Default: files are mapped.
+    file_memory, All, Bytes => |vm, bytes| vm.settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
+    /// Whether that memory is the GPU's own, which files reach by GPUDirect Storage. Default: false.
+    file_memory_on_gpu, Beside("file_memory"), Flag => |vm, on_gpu| {
+        vm.settings.file_memory = vm.settings.file_memory.map(|memory| FileMemory { on_gpu, ..memory });
+    };
+    /// Longest wait of a lane. Default: 10 s.
+    wait_limit, All, Time => |vm, limit| vm.settings.wait_limit = limit;
+    /// Longest launch. Default: 10 minutes.
+    launch_deadline, All, Time => |vm, limit| vm.settings.launch_deadline = limit;
+    /// Regions that may live at one time, 1 to 65536. Default: 256.
+    regions_max, All, Count => |vm, count| vm.settings.regions_max = count;
+    /// Whether regions may have replicas and checksums. Default: false.
+    guarded_regions, All, Flag => |vm, guarded| vm.settings.guarded = guarded;
+    /// Where a simulated GPU runs the kernels: a folder of modules that were compiled before by the same version. Default: none.
+    precompiled, All, Text => |vm, folder| vm.settings.precompiled = Some(Precompiled::In(folder.into()));
+    /// Where a simulated GPU runs the kernels: a folder that gets each module which is compiled, for `precompiled`. Default: none.
+    precompile_into, All, Read => precompile_into;
+    /// How the process shares a GPU's memory with others: `environment`, as `GPUVM_MEMORY_LIMIT`, `GPUVM_MEMORY_MIN` and `GPUVM_PRIORITY` say
+    /// and the three settings here in their place; or `none`, which asks nobody. Default: `environment`.
+    tenancy, All, Read => tenancy;
+    /// Bytes that it holds at most. Default, where one of the three is set: no limit.
+    tenancy_limit, All, Read => |vm, text| terms(vm, "tenancy_limit", text, |old, bytes| Terms::new(old.minimum(), Some(bytes), old.priority()));
+    /// Bytes that it keeps whoever asks. Default, where one of the three is set: 0.
+    tenancy_minimum, All, Read => |vm, text| terms(vm, "tenancy_minimum", text, |old, bytes| Terms::new(bytes, old.limit(), old.priority()));
+    /// From -100 to 100: who gives memory up first. Default, where one of the three is set: 0.
+    tenancy_priority, All, Read => tenancy_priority;
+    /// The folder of the registry. Default: the user's.
+    tenancy_folder, All, Text => |vm, folder| vm.settings.tenancy = vm.settings.tenancy.clone().folder(folder);
+    /// The file of a timeline, which Perfetto opens; `%p` in it becomes the number of the process. Default: that of `GPUVM_TRACE`, if it is set.
+    timeline, All, Text => |vm, file| vm.settings.timeline = Some(Timeline::to(file));
+    /// Most bytes of the file. Default: 256 MiB.
+    timeline_file_bytes, Beside("timeline"), Bytes => |vm, bytes| timeline(vm, |timeline| timeline.file_bytes(bytes));
+    /// Events that have room in GPU memory before the host has read them. Default: 65,536.
+    timeline_ring_events, Beside("timeline"), Wide => |vm, events| timeline(vm, |timeline| timeline.ring_events(events));
+    /// One of so many faults, evictions and so on is noted. Default: 64.
+    timeline_one_in, Beside("timeline"), Count => |vm, events| timeline(vm, |timeline| timeline.one_in(events));
+}
+
+/// The transports that have queues, by their names.
+const QUEUED: &[&str] = &["auto", "soft", "rxe", "mlx5"];
+
+/// What other faces, or their users, may call a setting.
+const OTHER_NAMES: [(&str, &str); 3] = [
+    ("memory", "frame_memory"),
+    ("gpu_memory", "sim_memory"),
+    ("loans", "borrow_from"),
+];
+
+impl VmBuilder {
+    /// Settings by their names, which are those of C, C++ and Python, in any order: `docs/SETTINGS.md` lists them, and so does
+    /// [`named_settings`](Self::named_settings). Values are written out: sizes `65536` or `64KiB`, times `2` (seconds) or `250ms`, yes and no
+    /// `true` and `false`, several names with commas between. A setting of simulated GPUs asks for one where none was named.
+    ///
+    /// ```
+    /// use gpuvm::Vm;
+    /// # fn main() -> Result<(), gpuvm::Error> {
+    /// let vm = Vm::builder().named([("gpu", "sim"), ("frame_memory", "1MiB"), ("sim_workers", "2")])?.build()?;
+    /// let refused = Vm::builder().named([("workers", 2)]).unwrap_err();
+    /// assert_eq!(refused.to_string(), "no setting is named `workers`: it is `sim_workers`");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSetting`] for a name that no setting has, [`Error::Setting`] for a value that cannot be, and for a setting that the GPU or the
+    /// transport does not have.
+    pub fn named<N: AsRef<str>, V: Display>(mut self, settings: impl IntoIterator<Item = (N, V)>) -> Result<Self> {
+        let mut given = BTreeMap::new();
+        for (name, value) in settings {
+            let row = row(name.as_ref())?;
+            if given.insert(row, value.to_string()).is_some() {
+                return refuse(TABLE[row].name, "set twice".into(), "say it once");
+            }
+        }
+        let has = |name: &str| given.keys().any(|row| TABLE[*row].name == name);
+        let simulated = given.keys().any(|row| matches!(TABLE[*row].of, Simulated));
+        if simulated && !has("gpu") && matches!(self.gpus[..], [Gpu::Auto]) {
+            self.gpus = vec![SimulatedGpu::new().into()];
+        }
+        for (row, text) in &given {
+            let setting = &TABLE[*row];
+            setting.check(&self, has)?;
+            setting.set(&mut self, text)?;
+        }
+        Ok(self)
+    }
+
+    /// All settings that [`named`](Self::named) takes: a line for each with its name, what its value is, and what it is for.
+    pub fn named_settings() -> String {
+        let line = |setting: &Setting| format!("{} ({}): {}\n", setting.name, setting.kind(), setting.told());
+        TABLE.iter().map(line).collect()
+    }
+}
+
+/// The row of a setting.
+fn row(name: &str) -> Result<usize> {
+    let found = TABLE.iter().position(|setting| setting.name == name);
+    found.ok_or_else(|| {
+        let like = |known: &&str| {
+            known.starts_with(name) || known.ends_with(name) || name.starts_with(*known) || name.ends_with(*known)
+        };
+        let names = || TABLE.iter().map(|setting| setting.name);
+        let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
+        let alike: Vec<&str> = other.map_or_else(
+            || names().filter(|known| !name.is_empty() && like(known)).collect(),
+            |other| vec![other.1],
+        );
+        let known = match alike.is_empty() {
+            false => format!("it is `{}`", alike.join("` or `")),
+            true => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        let name = name.to_owned();
+        Error::NoSetting { name, known }
+    })
+}
+
+impl Setting {
+    fn kind(&self) -> &'static str {
+        match self.set {
+            Set::Bytes(_) => "bytes, or a size such as 2GiB",
+            Set::Count(_) | Set::Wide(_) | Set::Small(_) => "whole number",
+            Set::Priority(_) => "whole number, also below 0",
+            Set::Time(_) => "seconds, or a time such as 250ms",
+            Set::Flag(_) => "true or false",
+            Set::Text(_) | Set::Read(_) => "text",
+        }
+    }
+
+    /// Whose it is, and what it is for.
+    fn told(&self) -> String {
+        let whose = match self.of {
+            All => String::new(),
+            Simulated => "Simulated GPU: ".into(),
+            Transports(names) => format!("Transport {}: ", listed(names)),
+            Beside(other) => format!("With `{other}`: "),
+        };
+        whose + self.what.trim_start()
+    }
+
+    /// Whether whoever has it was asked for.
+    fn check(&self, vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
+        let reason = match self.of {
+            Simulated if !vm.gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => {
+                "simulated GPUs have it alone; name `sim` as the gpu, or leave it out".to_owned()
+            }
+            Transports(names) => {
+                let asked = vm.transport.name();
+                if names.contains(&asked) || names.contains(&NODES) && has("memory_nodes") {
+                    return Ok(());
+                }
+                let have = if names.len() == 1 { "has" } else { "have" };
+                format!("{} {have} it, the transport {asked} has not", listed(names))
+            }
+            Beside(other) if !has(other) => format!("it goes with `{other}`, which is not set"),
+            _ => return Ok(()),
+        };
+        refuse(self.name, "set".into(), reason)
+    }
+
+    fn set(&self, vm: &mut VmBuilder, text: &str) -> Result<()> {
+        match self.set {
+            Set::Bytes(set) => set(vm, bytes(self.name, text)?),
+            Set::Count(set) => set(vm, number(self.name, text, 1..=u32::MAX)?),
+            Set::Wide(set) => set(vm, number(self.name, text, 0..=u64::MAX)?),
+            Set::Small(set) => set(vm, number(self.name, text, 0..=u8::MAX)?),
+            Set::Priority(set) => set(vm, number(self.name, text, i32::MIN..=i32::MAX)?),
+            Set::Time(set) => set(vm, time(self.name, text)?),
+            Set::Flag(set) => match text {
+                "true" | "1" => set(vm, true),
+                "false" | "0" => set(vm, false),
+                _ => return refuse(self.name, quoted(text), "expected true or false"),
+            },
+            Set::Text(set) => set(vm, text),
+            Set::Read(set) => return set(vm, text),
+        }
+        Ok(())
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("`{text}`")
+}
+
+/// `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        names => names.concat(),
+    }
+}
+
+/// Those between the commas.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+fn number<N: FromStr + PartialOrd + Display>(name: &'static str, text: &str, range: RangeInclusive<N>) -> Result<N> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    let reason = || format!("expected a whole number from {} to {}", range.start(), range.end());
+    number.map_or_else(|| refuse(name, quoted(text), reason()), Ok)
+}
+
+fn bytes(name: &'static str, text: &str) -> Result<u64> {
+    match parse_bytes(text) {
+        Ok(bytes) if bytes > 0 => Ok(bytes),
+        _ => refuse(
+            name,
+            quoted(text),
+            "expected a number of bytes above 0, or a size such as 64MiB or 2GiB",
+        ),
+    }
+}
+
+fn time(name: &'static str, text: &str) -> Result<Duration> {
+    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let scale = match &text[unit..] {
+        "" | "s" => Some(1.0),
+        "ms" => Some(1e-3),
+        "us" => Some(1e-6),
+        "ns" => Some(1e-9),
+        _ => None,
+    };
+    let seconds = text[..unit]
+        .trim_end()
+        .parse::<f64>()
+        .ok()
+        .zip(scale)
+        .map(|(count, scale)| count * scale);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.map_or_else(
+        || {
+            refuse(
+                name,
+                quoted(text),
+                "expected seconds, or a time such as 2s, 250ms or 20us",
+            )
+        },
+        Ok,
+    )
+}
+
+fn gpus(vm: &mut VmBuilder, text: &str) -> Result<()> {
+    vm.gpus = text.split(',').map(|name| name.trim().parse()).collect::<Result<_>>()?;
+    vm.settings.gpu_count = vm.gpus.len();
+    Ok(())
+}
+
+fn nics(vm: &mut VmBuilder, text: &str) -> Result<()> {
+    let mut devices: Vec<String> = names(text).map(str::to_owned).collect();
+    match &mut vm.transport {
+        Transport::Rxe(_) if devices.len() > 1 => {
+            return refuse("nics", quoted(text), "the transport rxe has one device");
+        }
+        Transport::Rxe(rxe) => rxe.device = devices.pop(),
+        Transport::Mlx5(mlx5) => mlx5.devices = devices,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn loans(vm: &mut VmBuilder, text: &str) -> Result<()> {
+    for one in names(text) {
+        let (gpu, size) = one.split_once(':').unwrap_or((one, ""));
+        let loan = match size {
+            "auto" => Some(Loan::Auto),
+            size => parse_bytes(size).ok().filter(|bytes| *bytes > 0).map(Loan::Bytes),
+        };
+        let Some((gpu, loan)) = gpu.parse().ok().zip(loan) else {
+            return refuse(
+                "borrow_from",
+                quoted(one),
+                "expected GPU:SIZE or GPU:auto, such as 1:8GiB",
+            );
+        };
+        vm.settings.borrowed.push((gpu, loan));
+    }
+    Ok(())
+}
+
+fn precompile_into(vm: &mut VmBuilder, folder: &str) -> Result<()> {
+    if vm.settings.precompiled.is_some() {
+        let reason = "modules come from `precompiled`, and none is compiled: leave one of the two out";
+        return refuse("precompile_into", quoted(folder), reason);
+    }
+    vm.settings.precompiled = Some(Precompiled::Into(folder.into()));
+    Ok(())
+}
+
+fn tenancy(vm: &mut VmBuilder, text: &str) -> Result<()> {
+    vm.settings.tenancy = match text {
+        "environment" => Tenancy::of_environment(),
+        "none" => Tenancy::none(),
+        _ => return refuse("tenancy", quoted(text), "expected environment or none"),
+    };
+    Ok(())
+}
+
+/// Changes the terms, which are not the environment's any more.
+fn change_terms(
+    vm: &mut VmBuilder,
+    change: impl FnOnce(Terms) -> std::result::Result<Terms, gpuvm_tenants::TermsError>,
+) -> Result<()> {
+    let old = vm.settings.tenancy.terms_asked().unwrap_or_default();
+    let terms = change(old).map_err(|source| Error::Terms { source })?;
+    vm.settings.tenancy = vm.settings.tenancy.clone().terms(terms);
+    Ok(())
+}
+
+fn terms(
+    vm: &mut VmBuilder,
+    name: &'static str,
+    text: &str,
+    change: fn(Terms, u64) -> std::result::Result<Terms, gpuvm_tenants::TermsError>,
+) -> Result<()> {
+    let bytes = bytes(name, text)?;
+    change_terms(vm, |old| change(old, bytes))
+}
+
+fn tenancy_priority(vm: &mut VmBuilder, text: &str) -> Result<()> {
+    let priority = number("tenancy_priority", text, -100..=100)?;
+    change_terms(vm, |old| Terms::new(old.minimum(), old.limit(), priority))
+}
+
+fn simulated(vm: &mut VmBuilder, change: impl Fn(SimulatedGpu) -> SimulatedGpu) {
+    for gpu in &mut vm.gpus {
+        if let Gpu::Simulated(simulated) = gpu {
+            *simulated = change(std::mem::take(simulated));
+        }
+    }
+}
+
+fn nodes(vm: &mut VmBuilder, change: impl FnOnce(MemoryNodes) -> MemoryNodes) {
+    let nodes = match &mut vm.transport {
+        Transport::Rdma(rdma) => Some(&mut rdma.nodes),
+        Transport::Rxe(rxe) => rxe.nodes.as_mut(),
+        Transport::Mlx5(mlx5) => mlx5.nodes.as_mut(),
+        _ => None,
+    };
+    if let Some(nodes) = nodes {
+        *nodes = change(nodes.clone());
+    }
+}
+
+fn queues(vm: &mut VmBuilder, change: impl FnOnce(Queues) -> Queues) {
+    if let Some(queues) = vm.transport.queues() {
+        vm.transport = std::mem::take(&mut vm.transport).with_queues(change(queues));
+    }
+}
+
+fn soft(vm: &mut VmBuilder, change: impl FnOnce(Soft) -> Soft) {
+    if let Transport::Soft(soft) = &mut vm.transport {
+        *soft = change(std::mem::take(soft));
+    }
+}
+
+fn again(vm: &mut VmBuilder, change: impl FnOnce(Retransmission) -> Retransmission) {
+    let again = match &mut vm.transport {
+        Transport::Rdma(rdma) => &mut rdma.retransmission,
+        Transport::Rxe(rxe) => &mut rxe.retransmission,
+        Transport::Mlx5(mlx5) => &mut mlx5.retransmission,
+        _ => return,
+    };
+    *again = change(*again);
+}
+
+fn mlx5(vm: &mut VmBuilder, change: impl FnOnce(&mut Mlx5)) {
+    if let Transport::Mlx5(mlx5) = &mut vm.transport {
+        change(mlx5);
+    }
+}
+
+fn timeline(vm: &mut VmBuilder, change: impl FnOnce(Timeline) -> Timeline) {
+    vm.settings.timeline = vm.settings.timeline.take().map(change);
+}
