@@ -84,6 +84,13 @@ static inline gpuvm_arg gpuvm_arg_i64(int64_t x) { return gpuvm_arg_number(GPUVM
 static inline gpuvm_arg gpuvm_arg_f32(float x) { return gpuvm_arg_number(GPUVM_TYPE_F32, &x, sizeof x); }
 static inline gpuvm_arg gpuvm_arg_f64(double x) { return gpuvm_arg_number(GPUVM_TYPE_F64, &x, sizeof x); }
 
+#ifndef __cplusplus
+// Settings and how many they are, for gpuvm_vm_new: GPUVM_SETTINGS({"transport", "direct", 0}, {"frame_memory", .number
+// = 1 << 20}).
+#define GPUVM_SETTINGS(...) \
+    (const gpuvm_setting[]){__VA_ARGS__}, sizeof((const gpuvm_setting[]){__VA_ARGS__}) / sizeof(gpuvm_setting)
+#endif
+
 #if !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 // The argument that x is: a number, a region, a buffer, an elastic buffer or a broadcast array.
 #define GPUVM_ARG(x)                              \

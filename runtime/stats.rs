@@ -40,6 +40,13 @@ macro_rules! counts {
         }
 
         impl Stats {
+            /// The names of [`all`](Self::all), in its order, each with what it says.
+            pub fn names() -> impl Iterator<Item = (&'static str, String)> {
+                let counts = [$((stringify!($name), concat!($($text),+))),+];
+                let gauges = [("bytes_borrowed", "Bytes that neighbours lend now."), ("page_bytes", "Bytes of a page.")];
+                counts.into_iter().chain(gauges).map(|(name, text)| (name, plain(text)))
+            }
+
             /// All counts that only grow: the name of each, and how much it is.
             pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
@@ -191,6 +198,14 @@ impl Stats {
     pub fn victims_hit_rate(&self) -> f64 {
         self.victims_fetched as f64 / self.pages_fetched.max(1) as f64
     }
+}
+
+/// A text without the targets of its links.
+fn plain(text: &str) -> String {
+    let mut parts = text.trim_start().split("](");
+    let first = parts.next().unwrap_or_default().replace('[', "");
+    let rest = parts.map(|part| part.split_once(')').map_or(part, |(_, text)| text).replace('[', ""));
+    std::iter::once(first).chain(rest).collect()
 }
 
 /// So many ticks, rounded up.

@@ -9,18 +9,9 @@ use crate::{
     calls,
     code::{Result, gpuvm_code},
     element::gpuvm_element,
-    handles,
+    handles::{self, gpuvm_broadcast, gpuvm_vm},
     raw::{self, Growing},
-    vm::gpuvm_vm,
 };
-
-/// An array of which each subscribed GPU of a virtual memory holds a copy: the argument for a `gpuvm::broadcast<T>` parameter.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_broadcast {
-    /// 0: the null handle.
-    pub id: u64,
-}
 
 /// Which GPUs hold which pages of a new broadcast array.
 #[repr(C)]

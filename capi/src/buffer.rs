@@ -8,16 +8,9 @@ use crate::{
     calls,
     code::gpuvm_code,
     element::gpuvm_element,
-    vm::{gpuvm_vm, on_gpu},
+    handles::{gpuvm_buffer, gpuvm_vm},
+    vm::on_gpu,
 };
-
-/// Device memory of a fixed number of elements: the argument for a pointer parameter. It is not paged.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_buffer {
-    /// 0: the null handle.
-    pub id: u64,
-}
 
 /// Makes a buffer of `length` elements whose bytes are zero, on a GPU of the virtual memory. Free it by `gpuvm_buffer_free`. After an error
 /// `*buffer` is the null handle.

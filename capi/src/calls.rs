@@ -6,7 +6,7 @@ use gpuvm::Error;
 
 use crate::{
     code::{Result, gpuvm_code},
-    guard,
+    guard::guard,
     handles::{self, Handle},
     raw::{self, Out},
 };

@@ -1,8 +1,11 @@
 //! What a function returns: a number for programs, and the text that goes with it.
 
-use gpuvm::{Error, GpuError};
+use std::{
+    ffi::{CStr, CString},
+    sync::LazyLock,
+};
 
-use crate::handles::Gone;
+use gpuvm::{Error, GpuError};
 
 /// What became of a call. The numbers stay what they are in every version.
 #[repr(C)]
@@ -74,6 +77,62 @@ pub enum gpuvm_code {
     Callback = 31,
     /// A mistake of the library itself.
     Internal = 32,
+}
+
+/// The names of all numbers, by number: those of the enumeration, as the header writes them.
+static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
+    let variants = include_str!("code.rs").lines().filter_map(|line| {
+        let (name, number) = line.strip_prefix("    ")?.strip_suffix(',')?.split_once(" = ")?;
+        number.parse::<u32>().ok().map(|_| name)
+    });
+    let name = |variant: &str| {
+        let words = variant.chars().map(|c| match c.is_uppercase() {
+            true => format!("_{c}"),
+            false => c.to_uppercase().to_string(),
+        });
+        CString::new(format!("GPUVM_CODE{}", words.collect::<String>())).unwrap_or_default()
+    };
+    variants.map(name).collect()
+});
+
+/// The name of a number, if it is one of the enumeration's.
+pub fn name(code: i32) -> Option<&'static CStr> {
+    NAMES.get(usize::try_from(code).ok()?).map(CString::as_c_str)
+}
+
+/// Why a handle names nothing that a function can use.
+#[derive(Debug, thiserror::Error)]
+pub enum Gone {
+    /// The null handle.
+    #[error("`{what}` is the null handle; a {wanted} is needed")]
+    Null {
+        /// The parameter or field.
+        what: &'static str,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// Freed, or never made.
+    #[error(
+        "`{what}` is {handle:#x}, which names nothing: it was freed, or is no handle of this process; a {wanted} is needed"
+    )]
+    NoHandle {
+        /// The parameter or field.
+        what: &'static str,
+        /// The number.
+        handle: u64,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// Of something else.
+    #[error("`{what}` is the handle of a {found}; a {wanted} is needed")]
+    WrongKind {
+        /// The parameter or field.
+        what: &'static str,
+        /// What was wanted.
+        wanted: &'static str,
+        /// What was given.
+        found: &'static str,
+    },
 }
 
 /// Why a call was refused or failed.
@@ -176,7 +235,7 @@ impl Failure {
 fn of_runtime(error: &Error) -> gpuvm_code {
     match error {
         error if error.is_out_of_memory() => gpuvm_code::OutOfMemory,
-        Error::Setting { .. } | Error::Terms { .. } => gpuvm_code::InvalidValue,
+        Error::Setting { .. } | Error::NoSetting { .. } | Error::Terms { .. } => gpuvm_code::InvalidValue,
         Error::Unavailable { .. } => gpuvm_code::Unavailable,
         Error::Gpu { source, .. } => of_gpu(source),
         Error::Nic { .. } => gpuvm_code::Nic,

@@ -3,24 +3,15 @@
 use std::ffi::{c_char, c_void};
 
 use bytemuck::Zeroable;
-use gpuvm::{ElasticStats, Error, Grown, HandleStats, RawElasticBuffer};
+use gpuvm::{Error, Grown, RawElasticBuffer};
 
 use crate::{
     calls,
     code::{Result, gpuvm_code},
     element::gpuvm_element,
-    guard, handles,
+    handles::{self, gpuvm_elastic, gpuvm_vm},
     raw::{self, Growing, OutStruct},
-    vm::{gpuvm_vm, on_gpu},
 };
-
-/// Device memory that grows and shrinks at one address: the argument for a pointer parameter. It is not paged.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_elastic {
-    /// 0: the null handle.
-    pub id: u64,
-}
 
 /// What an elastic buffer is to be. Every field but `size` may be 0 or NULL.
 #[repr(C)]
@@ -62,54 +53,6 @@ pub struct gpuvm_grown {
 
 impl Growing for gpuvm_grown {
     const NAME: &'static str = "gpuvm_grown";
-}
-
-/// What the elastic buffers of a GPU have, and what their growth cost.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Zeroable)]
-pub struct gpuvm_elastic_stats {
-    /// `sizeof(gpuvm_elastic_stats)`.
-    pub size: u64,
-    /// Buffers, paused ones included.
-    pub buffers: u64,
-    /// Buffers that are paused.
-    pub paused: u64,
-    /// Bytes of the elements that there are, without those of paused buffers.
-    pub used_bytes: u64,
-    /// Bytes of paused buffers, in host memory.
-    pub paused_bytes: u64,
-    /// Bytes that buffers have beyond their lengths.
-    pub ahead_bytes: u64,
-    /// Bytes of handles in use that no buffer has.
-    pub rest_bytes: u64,
-    /// Growths that only moved a length.
-    pub foreseen: u64,
-    /// Growths that had to wait for memory.
-    pub unforeseen: u64,
-    /// Nanoseconds of all foreseen growths together.
-    pub foreseen_ns: u64,
-    /// Nanoseconds of all unforeseen growths together.
-    pub unforeseen_ns: u64,
-    /// Bytes that were copied, since a buffer grew where another's began.
-    pub moved_bytes: u64,
-    /// Times that nothing could be mapped ahead.
-    pub refused: u64,
-    /// Bytes of a handle of memory.
-    pub handle_bytes: u64,
-    /// Handles in use.
-    pub handles_held: u64,
-    /// Handles that wait to be used again.
-    pub handles_free: u64,
-    /// Handles that the driver made.
-    pub handles_from_driver: u64,
-    /// Handles that went back to the driver.
-    pub handles_to_driver: u64,
-    /// Handles that were used again.
-    pub handles_reused: u64,
-}
-
-impl Growing for gpuvm_elastic_stats {
-    const NAME: &'static str = "gpuvm_elastic_stats";
 }
 
 /// Makes an elastic buffer of up to `max` elements. It takes no memory until it grows. `options`: NULL for the defaults. Free it by
@@ -243,64 +186,4 @@ pub unsafe extern "C" fn gpuvm_elastic_write(
     bytes: u64,
 ) -> gpuvm_code {
     calls::write(elastic, first, data, bytes, RawElasticBuffer::write_bytes)
-}
-
-/// Stores what the elastic buffers of a GPU have, and what their growth cost.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuvm_vm_elastic_stats(vm: gpuvm_vm, gpu: u32, stats: *mut gpuvm_elastic_stats) -> gpuvm_code {
-    guard(|| {
-        let place = OutStruct::new("stats", stats)?;
-        place.set(on_gpu(vm, gpu, |gpu| Ok(gpu.elastic_stats()))?.into());
-        Ok(())
-    })
-}
-
-impl From<ElasticStats> for gpuvm_elastic_stats {
-    fn from(stats: ElasticStats) -> Self {
-        // Without `..`: the compiler asks about each new count.
-        let ElasticStats {
-            buffers,
-            paused,
-            used_bytes,
-            paused_bytes,
-            ahead_bytes,
-            rest_bytes,
-            foreseen,
-            unforeseen,
-            foreseen_time,
-            unforeseen_time,
-            moved_bytes,
-            refused,
-            handles:
-                HandleStats {
-                    handle_bytes,
-                    held,
-                    free,
-                    from_driver,
-                    to_driver,
-                    reused,
-                },
-        } = stats;
-        Self {
-            size: 0,
-            buffers,
-            paused,
-            used_bytes,
-            paused_bytes,
-            ahead_bytes,
-            rest_bytes,
-            foreseen,
-            unforeseen,
-            foreseen_ns: raw::ns(foreseen_time),
-            unforeseen_ns: raw::ns(unforeseen_time),
-            moved_bytes,
-            refused,
-            handle_bytes,
-            handles_held: held,
-            handles_free: free,
-            handles_from_driver: from_driver,
-            handles_to_driver: to_driver,
-            handles_reused: reused,
-        }
-    }
 }

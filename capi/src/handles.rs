@@ -6,53 +6,84 @@
 
 use std::sync::{Arc, LazyLock};
 
+use bytemuck::Zeroable;
 use gpuvm::{Kernel, Launch, Module, RawBroadcast, RawBuffer, RawElasticBuffer, RawRegion, StreamHandle, Vm};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
-use crate::{
-    broadcast::gpuvm_broadcast,
-    buffer::gpuvm_buffer,
-    elastic::gpuvm_elastic,
-    launch::gpuvm_launch,
-    module::{gpuvm_kernel, gpuvm_module, gpuvm_stream},
-    region::gpuvm_region,
-    vm::gpuvm_vm,
-};
+use crate::code::{Gone, Result};
 
-/// Why a handle names nothing that a function can use.
-#[derive(Debug, thiserror::Error)]
-pub enum Gone {
-    /// The null handle.
-    #[error("`{what}` is the null handle; a {wanted} is needed")]
-    Null {
-        /// The parameter or field.
-        what: &'static str,
-        /// What was wanted.
-        wanted: &'static str,
-    },
-    /// Freed, or never made.
-    #[error(
-        "`{what}` is {handle:#x}, which names nothing: it was freed, or is no handle of this process; a {wanted} is needed"
-    )]
-    NoHandle {
-        /// The parameter or field.
-        what: &'static str,
-        /// The number.
-        handle: u64,
-        /// What was wanted.
-        wanted: &'static str,
-    },
-    /// Of something else.
-    #[error("`{what}` is the handle of a {found}; a {wanted} is needed")]
-    WrongKind {
-        /// The parameter or field.
-        what: &'static str,
-        /// What was wanted.
-        wanted: &'static str,
-        /// What was given.
-        found: &'static str,
-    },
+/// A virtual memory, with one GPU or several. Its GPUs, and what they hold, end when its handle and those of all regions, buffers, modules,
+/// kernels and launches of it are freed.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_vm {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// An array whose pages kernels fetch: the argument for a `gpuvm::array<T>` parameter.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_region {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// Device memory of a fixed number of elements: the argument for a pointer parameter. It is not paged.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_buffer {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// Device memory that grows and shrinks at one address: the argument for a pointer parameter. It is not paged.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_elastic {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// An array of which each subscribed GPU of a virtual memory holds a copy: the argument for a `gpuvm::broadcast<T>` parameter.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_broadcast {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// Compiled source text, for one GPU of a virtual memory.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_module {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// A kernel of a module. It keeps the module.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_kernel {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// A further stream of a GPU: launches of one stream run in order, those of different streams beside each other.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Zeroable)]
+pub struct gpuvm_stream {
+    /// 0: the GPU's default stream, where a launch takes it.
+    pub id: u64,
+}
+
+/// A launch in flight.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_launch {
+    /// 0: the null handle.
+    pub id: u64,
 }
 
 /// A thing of the program's, until its handle is freed.
@@ -209,7 +240,7 @@ pub type Guard<'a, T> = parking_lot::MappedRwLockReadGuard<'a, T>;
 ///
 /// # Errors
 /// [`Gone`], and those of `act`.
-pub fn with<H: Handle, R>(handle: H, act: impl FnOnce(&H::Thing) -> super::Result<R>) -> super::Result<R> {
+pub fn with<H: Handle, R>(handle: H, act: impl FnOnce(&H::Thing) -> Result<R>) -> Result<R> {
     let held = share::<H::Thing>(H::PARAMETER, handle.id())?;
     let guard = held.get(H::PARAMETER, handle.id())?;
     act(&guard)
@@ -219,7 +250,7 @@ pub fn with<H: Handle, R>(handle: H, act: impl FnOnce(&H::Thing) -> super::Resul
 ///
 /// # Errors
 /// [`Gone`].
-pub fn copy<H: Handle<Thing: Clone>>(handle: H) -> super::Result<H::Thing> {
+pub fn copy<H: Handle<Thing: Clone>>(handle: H) -> Result<H::Thing> {
     with(handle, |thing| Ok(thing.clone()))
 }
 

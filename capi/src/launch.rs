@@ -9,18 +9,9 @@ use crate::{
     calls,
     code::{Failure, Result, gpuvm_code},
     element::gpuvm_element,
-    handles::{self, Guard, Held},
-    module::{gpuvm_kernel, gpuvm_stream},
+    handles::{self, Guard, Held, gpuvm_kernel, gpuvm_launch, gpuvm_stream},
     raw::{self, Growing, OutStruct},
 };
-
-/// A launch in flight.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_launch {
-    /// 0: the null handle.
-    pub id: u64,
-}
 
 /// What an argument is.
 #[repr(C)]
@@ -66,7 +57,7 @@ pub struct gpuvm_launch_options {
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z. y and z may be 0, which is 1.
     pub block: [u32; 3],
-    /// Longest that it may run in nanoseconds. 0: the Vm's `launch_deadline_ns`.
+    /// Longest that it may run in nanoseconds. 0: the Vm's `launch_deadline`.
     pub deadline_ns: u64,
     /// Spans that one lane holds at once.
     pub lane_spans: u64,

@@ -11,34 +11,10 @@ use gpuvm::CompileOptions;
 use crate::{
     calls,
     code::{Failure, Result, gpuvm_code},
-    handles,
+    handles::{self, gpuvm_kernel, gpuvm_module, gpuvm_stream, gpuvm_vm},
     raw::{self, Growing},
-    vm::{gpuvm_vm, on_gpu},
+    vm::on_gpu,
 };
-
-/// Compiled source text, for one GPU of a virtual memory.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_module {
-    /// 0: the null handle.
-    pub id: u64,
-}
-
-/// A kernel of a module. It keeps the module.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_kernel {
-    /// 0: the null handle.
-    pub id: u64,
-}
-
-/// A further stream of a GPU: launches of one stream run in order, those of different streams beside each other.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Zeroable)]
-pub struct gpuvm_stream {
-    /// 0: the GPU's default stream, where a launch takes it.
-    pub id: u64,
-}
 
 /// How a source is compiled. Every field but `size` may be 0 or NULL.
 #[repr(C)]

@@ -1,17 +1,17 @@
 //! Kernels that were compiled with the program, and streams that are the program's.
 
-use std::{cell::Cell, ffi::c_char, ffi::c_void};
+use std::ffi::{c_char, c_void};
 
 use gpuvm::{DeviceCode, LaunchConfig, Use};
 
 use crate::{
     calls,
     code::{Failure, Result, gpuvm_code},
-    guard, handles,
-    launch::{Kept, Used, gpuvm_arg, gpuvm_launch, gpuvm_launch_options},
-    module::gpuvm_stream,
+    guard::{enqueuing, guard},
+    handles::{self, gpuvm_launch, gpuvm_stream, gpuvm_vm},
+    launch::{Kept, Used, gpuvm_arg, gpuvm_launch_options},
     raw::{self, Out},
-    vm::{gpuvm_vm, on_gpu},
+    vm::on_gpu,
 };
 
 /// What a kernel's program was compiled with. `gpuvm::host::device_code()` of gpuvm/launch.cuh is that of the file that calls it.
@@ -34,20 +34,6 @@ pub struct gpuvm_use {
     pub writes: u32,
     /// 0.
     pub reserved: u32,
-}
-
-thread_local! {
-    /// Whether this thread is in the callback of a launch.
-    static ENQUEUING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// # Errors
-/// [`Failure::Enqueuing`] in a launch's callback: what it asks for would wait for the launch, which waits for the callback.
-pub(crate) fn check_not_enqueuing() -> Result<()> {
-    match ENQUEUING.get() {
-        true => Err(Failure::Enqueuing),
-        false => Ok(()),
-    }
 }
 
 /// Stores what kernels of a GPU of the virtual memory use of the device library, no more and no less: a program that compiles kernels while it
@@ -118,10 +104,8 @@ pub unsafe extern "C" fn gpuvm_launch_by(
             let views: Vec<Vec<u128>> = views.iter().map(|bytes| aligned(bytes)).collect();
             let views: Vec<*const c_void> = views.iter().map(|words| words.as_ptr().cast()).collect();
             let stream = std::ptr::with_exposed_provenance_mut(stream.unwrap_or_default() as usize);
-            ENQUEUING.set(true);
             // SAFETY: the program says that the callback is such a function, and what it does with these.
-            let value = unsafe { enqueue(context, stream, views.as_ptr()) };
-            ENQUEUING.set(false);
+            let value = enqueuing(|| unsafe { enqueue(context, stream, views.as_ptr()) });
             match value {
                 0 => Ok(()),
                 value => Err(format!("the callback returned {value}, not 0")),

@@ -123,17 +123,25 @@ pub fn bytes<'a>(what: &'static str, first: *const c_void, count: u64) -> Result
     list(what, first.cast(), count)
 }
 
+/// So many values to write.
+///
+/// # Errors
+/// As [`list`].
+pub fn list_mut<'a, T>(what: &'static str, first: *mut T, count: u64) -> Result<&'a mut [T]> {
+    let Some(count) = counted::<T>(what, count)? else {
+        return Ok(&mut []);
+    };
+    let first = checked(what, first)?;
+    // SAFETY: C's caller passed as many values, which are its own until the call returns.
+    Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), count) })
+}
+
 /// So many bytes to write.
 ///
 /// # Errors
 /// As [`list`].
 pub fn bytes_mut<'a>(what: &'static str, first: *mut c_void, count: u64) -> Result<&'a mut [u8]> {
-    let Some(count) = counted::<u8>(what, count)? else {
-        return Ok(&mut []);
-    };
-    let first = checked(what, first.cast::<u8>())?;
-    // SAFETY: C's caller passed as many bytes, which are its own until the call returns.
-    Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), count) })
+    list_mut(what, first.cast(), count)
 }
 
 /// Texts, all of which have to be there.

@@ -9,18 +9,10 @@ use crate::{
     calls,
     code::{Failure, Result, gpuvm_code},
     element::gpuvm_element,
-    guard, handles,
+    guard::guard,
+    handles::{self, gpuvm_region, gpuvm_vm},
     raw::{self, Growing, Out, OutStruct},
-    vm::gpuvm_vm,
 };
-
-/// An array whose pages kernels fetch: the argument for a `gpuvm::array<T>` parameter.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_region {
-    /// 0: the null handle.
-    pub id: u64,
-}
 
 /// What a read does with a page that has no frame. It never changes results.
 #[repr(C)]

@@ -1,32 +1,22 @@
-//! Virtual memories: how they are made is `options`, what is known of their GPUs is `stats`.
-
-pub mod options;
-pub mod stats;
+//! Virtual memories.
 
 use std::{
-    ffi::{c_char, c_void},
+    borrow::Cow,
+    ffi::{CString, c_char, c_void},
+    sync::LazyLock,
     time::Duration,
 };
 
 use bytemuck::Zeroable;
-use gpuvm::{Error, TransportKind, VmGpu};
+use gpuvm::{ElasticStats, Error, Stats, TransportKind, Vm, VmBuilder, VmGpu};
 
 use crate::{
     calls,
     code::{Failure, Result, gpuvm_code},
-    guard, handles,
+    guard::guard,
+    handles::{self, gpuvm_vm},
     raw::{self, Growing, Out, OutStruct},
 };
-use options::gpuvm_vm_options;
-
-/// A virtual memory, with one GPU or several. Its GPUs, and what they hold, end when its handle and those of all regions, buffers, modules,
-/// kernels and launches of it are freed.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct gpuvm_vm {
-    /// 0: the null handle.
-    pub id: u64,
-}
 
 /// What fills the frames.
 #[repr(C)]
@@ -93,13 +83,119 @@ pub(crate) fn on_gpu<R>(vm: gpuvm_vm, gpu: u32, act: impl FnOnce(&VmGpu) -> Resu
     Ok(act(handles::copy(vm)?.gpu(gpu as usize)?)?)
 }
 
-/// Makes a virtual memory. `options`: NULL for the defaults, which are the first NVIDIA GPU, or the simulated one where there is none, with 64
-/// MiB of frames. Free it by `gpuvm_vm_free`. After an error `*vm` is the null handle.
+/// A setting of a virtual memory: `{"transport", "direct", 0}`, or, in C, `{"frame_memory", .number = 1 << 20}`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_setting {
+    /// Its name: `gpuvm_setting_name` lists all.
+    pub name: *const c_char,
+    /// Its value, such as `64MiB`, `250ms`, `true` or `sim,sim`. NULL: `number`.
+    pub text: *const c_char,
+    /// Its value where `text` is NULL: bytes, seconds, 0 or 1 for no or yes, or whatever else it counts.
+    pub number: i64,
+}
+
+impl gpuvm_setting {
+    /// Its name, and its value as text.
+    fn read(&self) -> Result<(&str, Cow<'_, str>)> {
+        let value = match raw::optional_text("text of a setting", self.text)? {
+            Some(text) => Cow::from(text),
+            None => Cow::from(self.number.to_string()),
+        };
+        Ok((raw::text("name of a setting", self.name)?, value))
+    }
+}
+
+/// Makes a virtual memory with `count` settings; every other one has its default. `settings`: NULL where there are none: the first NVIDIA GPU,
+/// or the simulated one where there is none, with 64 MiB of frames. In C, `GPUVM_SETTINGS({..}, {..})` is both. The settings need to stay until
+/// this returns. Free it by `gpuvm_vm_free`. After an error `*vm` is the null handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuvm_vm_new(options: *const gpuvm_vm_options, vm: *mut gpuvm_vm) -> gpuvm_code {
+pub unsafe extern "C" fn gpuvm_vm_new(settings: *const gpuvm_setting, count: u64, vm: *mut gpuvm_vm) -> gpuvm_code {
     calls::make(vm, || {
-        let options: gpuvm_vm_options = raw::options("options", options)?;
-        Ok(options.builder()?.build()?)
+        let settings = raw::list("settings", settings, count)?;
+        let settings = settings.iter().map(gpuvm_setting::read).collect::<Result<Vec<_>>>()?;
+        Ok(Vm::builder().named(settings)?.build()?)
+    })
+}
+
+/// A list of names, each with what it is for.
+struct Names(Vec<(CString, CString)>);
+
+impl Names {
+    fn new(names: impl Iterator<Item = (String, String)>) -> Self {
+        let text = |text: String| CString::new(text).unwrap_or_default();
+        Self(names.map(|(name, what)| (text(name), text(what))).collect())
+    }
+
+    /// The name at a place, with what it is for behind `what`; NULL past the last.
+    fn at(&'static self, place: u32, what: *mut *const c_char) -> *const c_char {
+        let Some((name, told)) = self.0.get(place as usize) else {
+            return std::ptr::null();
+        };
+        if let Ok(Some(what)) = Out::optional("what", what) {
+            what.set(told.as_ptr());
+        }
+        name.as_ptr()
+    }
+}
+
+static SETTINGS: LazyLock<Names> = LazyLock::new(|| Names::new(VmBuilder::named_settings()));
+static COUNTERS: LazyLock<Names> = LazyLock::new(|| {
+    let elastic = ElasticStats::NAMES.map(|(name, what)| (format!("elastic_{name}"), what.trim_start().to_owned()));
+    let counts = Stats::names().map(|(name, what)| (name.to_owned(), what));
+    Names::new(counts.chain(elastic))
+});
+
+/// The name of a setting, by its place from 0 on; NULL past the last. Stores in `*what`, unless that is NULL, what its value is and what it is
+/// for. Both stay for good.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_setting_name(place: u32, what: *mut *const c_char) -> *const c_char {
+    SETTINGS.at(place, what)
+}
+
+/// The name of a counter, by its place from 0 on; NULL past the last. Stores in `*what`, unless that is NULL, what it counts. Both stay for good.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_counter_name(place: u32, what: *mut *const c_char) -> *const c_char {
+    COUNTERS.at(place, what)
+}
+
+/// Stores what a GPU of the virtual memory has counted since that began: in `values[n]` the counter that `names[n]` names, for `count` names of
+/// those that `gpuvm_counter_name` lists. All are read at one time; exact when no launch runs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_vm_counters(
+    vm: gpuvm_vm,
+    gpu: u32,
+    names: *const *const c_char,
+    count: u64,
+    values: *mut u64,
+) -> gpuvm_code {
+    guard(|| {
+        let names = raw::texts("names", names, count)?;
+        let place = raw::list_mut("values", values, count)?;
+        let (stats, elastic) = on_gpu(vm, gpu, |gpu| Ok((gpu.stats()?, gpu.elastic_stats())))?;
+        let values: Vec<u64> = stats.all().map(|(_, value)| value).chain(elastic.all()).collect();
+        let value_of = |name: &&str| {
+            let counters = COUNTERS.0.iter().zip(&values);
+            let mut found = counters.filter(|((known, _), _)| known.to_bytes() == name.as_bytes());
+            found.next().map(|(_, value)| *value).ok_or_else(|| {
+                let all: Vec<_> = COUNTERS.0.iter().map(|(known, _)| known.to_string_lossy()).collect();
+                Failure::value("names", format!("`{name}`"), format!("there are {}", all.join(", ")))
+            })
+        };
+        let found = names.iter().map(value_of).collect::<Result<Vec<u64>>>()?;
+        place.copy_from_slice(&found);
+        Ok(())
+    })
+}
+
+/// Stores the nanoseconds from miss to publication that the share `quantile` (0 to 1) of the demand fetches did not exceed. 0 when there was
+/// no fetch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_vm_fault_ns(vm: gpuvm_vm, gpu: u32, quantile: f64, ns: *mut u64) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("ns", ns)?;
+        place.set(on_gpu(vm, gpu, |gpu| gpu.stats())?.fault_ns(quantile));
+        Ok(())
     })
 }
 

@@ -12,9 +12,7 @@ __global__ void scale(gpuvm::array<float> a, float by) {
 })";
 
 int main() try {
-    auto options = gpuvm::host::sized<gpuvm_vm_options>();
-    options.frame_memory = 1 << 20;
-    gpuvm::host::Vm vm(options);
+    gpuvm::host::Vm vm{{"frame_memory", "1MiB"}};
     std::vector<float> numbers(1 << 20);
     std::iota(numbers.begin(), numbers.end(), 0.0f);
     auto paged = vm.region(numbers);
@@ -24,9 +22,8 @@ int main() try {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         if (doubled[i] != 2 * numbers[i]) throw std::runtime_error("a number is wrong");
     }
-    const auto stats = vm.stats();
     std::printf("%llu pages came to GPU memory, served by GPU threads\n",
-                static_cast<unsigned long long>(stats.pages_fetched));
+                static_cast<unsigned long long>(vm.stats().at("pages_fetched")));
 } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

@@ -23,9 +23,8 @@ static float numbers[COUNT];
 
 int main(void) {
     for (int i = 0; i < COUNT; ++i) numbers[i] = (float)i;
-    gpuvm_vm_options options = {.size = sizeof options, .frame_memory = 1 << 20};
     gpuvm_vm vm;
-    check(gpuvm_vm_new(&options, &vm));
+    check(gpuvm_vm_new(GPUVM_SETTINGS({"frame_memory", "1MiB", 0}), &vm));
 
     // In place: the program's own memory.
     gpuvm_region_options named = {.size = sizeof named, .name = "numbers"};
@@ -49,9 +48,10 @@ int main(void) {
     for (int i = 0; i < COUNT; ++i) {
         if (numbers[i] != 2 * (float)i) return 1;
     }
-    gpuvm_stats stats = {.size = sizeof stats};
-    check(gpuvm_vm_stats(vm, 0, &stats));
-    printf("%llu pages came to GPU memory, served by GPU threads\n", (unsigned long long)stats.pages_fetched);
+    const char* counter = "pages_fetched";
+    uint64_t pages;
+    check(gpuvm_vm_counters(vm, 0, &counter, 1, &pages));
+    printf("%llu pages came to GPU memory, served by GPU threads\n", (unsigned long long)pages);
     check(gpuvm_launch_free(launch));
     check(gpuvm_kernel_free(scale));
     check(gpuvm_module_free(module));

@@ -18,9 +18,7 @@ __global__ void set(unsigned* count, unsigned to) { *count = to; }
 
 static void run() {
     namespace host = gpuvm::host;
-    auto options = host::sized<gpuvm_vm_options>();
-    options.frame_memory = 1 << 20;
-    host::Vm vm(options);
+    host::Vm vm{{"frame_memory", "1MiB"}};
     if (vm.gpu_name().find("simulated") != std::string::npos)
         throw std::runtime_error("this program's kernels are for an NVIDIA GPU, and there is none");
     std::vector<float> numbers(1 << 20);
@@ -55,9 +53,8 @@ static void run() {
         if (doubled[i] != 2 * numbers[i]) throw std::runtime_error("a number is wrong");
     }
     if (count != 3 * numbers.size()) throw std::runtime_error("not each number was scaled three times");
-    const auto stats = vm.stats();
     std::printf("%llu pages came to GPU memory, served by GPU threads\n",
-                static_cast<unsigned long long>(stats.pages_fetched));
+                static_cast<unsigned long long>(vm.stats().at("pages_fetched")));
     cudaFree(scaled);
     cudaStreamDestroy(stream);
 }

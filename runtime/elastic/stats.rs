@@ -39,33 +39,6 @@ pub struct ElasticStats {
 }
 
 impl ElasticStats {
-    /// All of them: the name of each, and how much it is. Times are in nanoseconds.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let ns = |time: Duration| time.as_nanos() as u64;
-        let handles = &self.handles;
-        let all = [
-            ("buffers", self.buffers),
-            ("paused", self.paused),
-            ("used_bytes", self.used_bytes),
-            ("paused_bytes", self.paused_bytes),
-            ("ahead_bytes", self.ahead_bytes),
-            ("rest_bytes", self.rest_bytes),
-            ("foreseen", self.foreseen),
-            ("unforeseen", self.unforeseen),
-            ("foreseen_ns", ns(self.foreseen_time)),
-            ("unforeseen_ns", ns(self.unforeseen_time)),
-            ("moved_bytes", self.moved_bytes),
-            ("refused", self.refused),
-            ("handle_bytes", handles.handle_bytes),
-            ("handles_held", handles.held),
-            ("handles_free", handles.free),
-            ("handles_from_driver", handles.from_driver),
-            ("handles_to_driver", handles.to_driver),
-            ("handles_reused", handles.reused),
-        ];
-        all.into_iter()
-    }
-
     /// The share of the handles in use that holds no element: rests and what is mapped ahead. 0 where there are none.
     pub fn wasted(&self) -> f64 {
         let unused = self.ahead_bytes + self.rest_bytes;
@@ -74,6 +47,41 @@ impl ElasticStats {
             all => unused as f64 / all as f64,
         }
     }
+}
+
+/// The counts by name, each with where it is.
+macro_rules! named {
+    ($($name:ident $what:literal => |$stats:ident| $count:expr;)+) => {
+        impl ElasticStats {
+            /// The names of [`all`](Self::all), in its order, each with what it says.
+            pub const NAMES: [(&str, &str); [$($what),+].len()] = [$((stringify!($name), $what)),+];
+
+            /// All counts. Times are in nanoseconds.
+            pub fn all(&self) -> [u64; Self::NAMES.len()] {
+                [$({ let $stats = self; $count }),+]
+            }
+        }
+    };
+}
+named! {
+    buffers "Buffers, paused ones included." => |stats| stats.buffers;
+    paused "Buffers that are paused." => |stats| stats.paused;
+    used_bytes "Bytes of the elements that there are, without those of paused buffers." => |stats| stats.used_bytes;
+    paused_bytes "Bytes of paused buffers, in host memory." => |stats| stats.paused_bytes;
+    ahead_bytes "Bytes that buffers have beyond their lengths." => |stats| stats.ahead_bytes;
+    rest_bytes "Bytes of handles in use that no buffer has." => |stats| stats.rest_bytes;
+    foreseen "Growths that only moved a length." => |stats| stats.foreseen;
+    unforeseen "Growths that had to wait for memory." => |stats| stats.unforeseen;
+    foreseen_ns "Nanoseconds of all foreseen growths together." => |stats| stats.foreseen_time.as_nanos() as u64;
+    unforeseen_ns "Nanoseconds of all unforeseen growths together." => |stats| stats.unforeseen_time.as_nanos() as u64;
+    moved_bytes "Bytes that were copied, since a buffer grew where another's began." => |stats| stats.moved_bytes;
+    refused "Times that nothing could be mapped ahead." => |stats| stats.refused;
+    handle_bytes "Bytes of a handle of memory." => |stats| stats.handles.handle_bytes;
+    handles_held "Handles in use." => |stats| stats.handles.held;
+    handles_free "Handles that wait to be used again." => |stats| stats.handles.free;
+    handles_from_driver "Handles that the driver made." => |stats| stats.handles.from_driver;
+    handles_to_driver "Handles that went back to the driver." => |stats| stats.handles.to_driver;
+    handles_reused "Handles that were used again." => |stats| stats.handles.reused;
 }
 
 /// Counted by all buffers.

@@ -241,10 +241,12 @@ impl VmBuilder {
         Ok(self)
     }
 
-    /// All settings that [`named`](Self::named) takes: a line for each with its name, what its value is, and what it is for.
-    pub fn named_settings() -> String {
-        let line = |setting: &Setting| format!("{} ({}): {}\n", setting.name, setting.kind(), setting.told());
-        TABLE.iter().map(line).collect()
+    /// All settings that [`named`](Self::named) takes: the name of each, and what its value is and what it is for.
+    pub fn named_settings() -> impl Iterator<Item = (String, String)> {
+        TABLE.iter().map(|setting| {
+            let what = format!("({}) {}", setting.kind(), setting.told());
+            (setting.name.to_owned(), what)
+        })
     }
 }
 

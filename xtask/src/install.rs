@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use crate::{Doing, TaskError, VERSION, link, root};
+use crate::{Doing, TaskError, VERSION, header, link, root};
 
 /// Installs the C library below `prefix`: `lib/libgpuvm.so`, which is linked from the static library `archive` of gpuvm-capi, the headers, and
 /// what CMake and pkg-config read. All of it may be moved together afterwards.
@@ -23,6 +23,8 @@ pub fn install(archive: &Path, prefix: &Path) -> Result<(), TaskError> {
     let layouts = include.join("gpuvm/layouts.h");
     fs::write(&layouts, gpuvm_layouts::header()).doing("write", &layouts)?;
     copy_all(&root.join("capi/include"), &include)?;
+    let c = include.join("gpuvm.h");
+    fs::write(&c, header()?).doing("write", &c)?;
 
     let templates = root.join("capi/install");
     let cmake = lib.join("cmake/gpuvm");

@@ -1,5 +1,6 @@
-//! What the repository's own commands do: installs the C library, so that tests can, too; packs the crates that are published.
+//! What the repository's own commands do: installs the C library and makes its header, so that tests can, too; packs the crates that are published.
 
+mod header;
 mod install;
 mod link;
 mod package;
@@ -10,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use header::header;
 pub use install::install;
 pub use link::symbols;
 pub use package::{Packed, install_command, package};

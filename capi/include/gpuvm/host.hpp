@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -384,12 +385,29 @@ class Module : public detail::handle<gpuvm_module, gpuvm_module_free> {
     }
 };
 
+// A setting of a virtual memory by its name, such as {"frame_memory", 1 << 20}, {"launch_deadline", 2.5} (seconds),
+// {"transport", "soft"} or {"guarded_regions", true}. gpuvm_setting_name() lists all.
+struct setting {
+    std::string name, text;
+
+    setting(std::string of, std::string value) : name(std::move(of)), text(std::move(value)) {}
+    template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
+    setting(std::string of, T value) : name(std::move(of)) {
+        if constexpr (std::is_same_v<T, bool>) {
+            text = value ? "true" : "false";
+        } else {
+            text = std::to_string(value);
+        }
+    }
+};
+
 // A virtual memory.
 class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
   public:
-    // With default settings, or with those of sized<gpuvm_vm_options>() that were changed.
-    Vm() : Vm(sized<gpuvm_vm_options>()) {}
-    explicit Vm(const gpuvm_vm_options& options) : handle(make(options)) {}
+    // With default settings but for these: Vm vm{{"frame_memory", "1MiB"}, {"sim_workers", 2}}.
+    Vm() : Vm(std::vector<setting>{}) {}
+    Vm(std::initializer_list<setting> settings) : Vm(std::vector<setting>(settings)) {}
+    explicit Vm(const std::vector<setting>& settings) : handle(make(settings)) {}
 
     // `length` elements whose bytes are zero.
     template <class T>
@@ -529,7 +547,16 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     gpuvm_device_code device_code(std::uint32_t gpu = 0) const {
         return detail::stored<gpuvm_device_code>(gpuvm_vm_device_code, raw(), gpu);
     }
-    gpuvm_stats stats(std::uint32_t gpu = 0) const { return detail::filled<gpuvm_stats>(gpuvm_vm_stats, raw(), gpu); }
+    // All counters by their names, which gpuvm_counter_name() lists: stats().at("pages_fetched").
+    std::map<std::string, std::uint64_t> stats(std::uint32_t gpu = 0) const {
+        std::vector<const char*> names;
+        while (const char* name = gpuvm_counter_name(names.size(), nullptr)) names.push_back(name);
+        std::vector<std::uint64_t> values(names.size());
+        check(gpuvm_vm_counters(raw(), gpu, names.data(), names.size(), values.data()));
+        std::map<std::string, std::uint64_t> all;
+        for (std::size_t i = 0; i < names.size(); ++i) all.emplace(names[i], values[i]);
+        return all;
+    }
     // Nanoseconds from miss to publication that the share `quantile` (0 to 1) of the demand fetches did not exceed.
     std::uint64_t fault_ns(double quantile, std::uint32_t gpu = 0) const {
         return detail::stored<std::uint64_t>(gpuvm_vm_fault_ns, raw(), gpu, quantile);
@@ -540,9 +567,6 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     // When memory is short frames and elastic buffers of low priority give it first.
     void set_frame_priority(std::int32_t priority, std::uint32_t gpu = 0) const {
         check(gpuvm_vm_set_frame_priority(raw(), gpu, priority));
-    }
-    gpuvm_elastic_stats elastic_stats(std::uint32_t gpu = 0) const {
-        return detail::filled<gpuvm_elastic_stats>(gpuvm_vm_elastic_stats, raw(), gpu);
     }
     // Bytes that were brought to host memory.
     std::uint64_t pause(const std::string& tag) const {
@@ -587,11 +611,11 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     }
 
   private:
-    static gpuvm_vm make(const gpuvm_vm_options& options) {
+    static gpuvm_vm make(const std::vector<setting>& settings) {
         check_version();
-        gpuvm_vm vm{};
-        check(gpuvm_vm_new(&options, &vm));
-        return vm;
+        std::vector<gpuvm_setting> all;
+        for (const setting& one : settings) all.push_back({one.name.c_str(), one.text.c_str(), 0});
+        return detail::stored<gpuvm_vm>(gpuvm_vm_new, all.data(), all.size());
     }
 };
 

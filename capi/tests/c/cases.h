@@ -72,12 +72,20 @@ typedef struct {
 
 enum { COUNT = 64 * 1024 };
 
+// Settings of a small virtual memory on the simulated GPU.
+#define SMALL \
+    {"frame_memory", .number = 128 * 1024}, { "sim_workers", .number = 1 }
+
 static gpuvm_vm small_vm(void) {
-    gpuvm_vm_options options = {.size = sizeof options, .frame_memory = 128 * 1024, .sim_workers = 1};
-    options.sim_memory = 64 << 20;
     gpuvm_vm vm;
-    OK(gpuvm_vm_new(&options, &vm));
+    OK(gpuvm_vm_new(GPUVM_SETTINGS(SMALL, {"sim_memory", .number = 64 << 20}), &vm));
     return vm;
+}
+
+static uint64_t counter(gpuvm_vm vm, const char* name) {
+    uint64_t value;
+    OK(gpuvm_vm_counters(vm, 0, &name, 1, &value));
+    return value;
 }
 
 static gpuvm_kernel kernel_of(gpuvm_module module, const char* name) {

@@ -58,12 +58,10 @@ __global__ void share(gpuvm::broadcast<const unsigned> from, gpuvm::broadcast<un
 }
 )";
 
-gpuvm_vm_options small() {
-    auto options = gh::sized<gpuvm_vm_options>();
-    options.frame_memory = 128 * 1024;
-    options.sim_workers = 1;
-    options.sim_memory = 64 << 20;
-    return options;
+std::vector<gh::setting> small(const std::vector<gh::setting>& more = {}, int sim_memory = 64 << 20) {
+    std::vector<gh::setting> all{{"frame_memory", 128 * 1024}, {"sim_workers", 1}, {"sim_memory", sim_memory}};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
 }
 
 std::uint64_t sum_of(const gh::Module& module, const gh::Vm& vm, const gh::Region<unsigned>& region) {
@@ -112,7 +110,7 @@ void regions_of_all_kinds() {
     const auto moved = points.to_vector();
     HOLDS(moved[999].x == 7 && moved[999].y == 10);
     HOLDS(vm.device_code().features == 2 && vm.device_code().layout_version == GPUVM_LAYOUT_VERSION);
-    HOLDS(vm.stats().pages_fetched > 0 && vm.info().frames == 32 && vm.fault_ns(0.5) > 0);
+    HOLDS(vm.stats().at("pages_fetched") > 0 && vm.info().frames == 32 && vm.fault_ns(0.5) > 0);
     HOLDS(zeroed.pages() == COUNT * sizeof(unsigned) / 4096 && zeroed.resident_address() == 0);
 }
 
@@ -153,14 +151,7 @@ void files_in_place() {
 }
 
 void homes_at_a_neighbour_and_places_that_the_gpu_chooses() {
-    auto settings = small();
-    settings.transport = "direct";
-    settings.sim_neighbours = 1;
-    const gpuvm_loan loan = {16 << 20, 1, 0};
-    settings.loans = &loan;
-    settings.loan_count = 1;
-    settings.sim_memory = 256 << 20;
-    const gh::Vm vm(settings);
+    const gh::Vm vm(small({{"transport", "direct"}, {"sim_neighbours", 1}, {"borrow_from", "1:16MiB"}}, 256 << 20));
     HOLDS(vm.info().transport == GPUVM_TRANSPORT_DIRECT && vm.info().borrowed_bytes == 16 << 20);
     const auto module = vm.compile("all.cu", SOURCE, {"add", "sum"});
     auto options = gh::sized<gpuvm_region_options>();
@@ -173,7 +164,7 @@ void homes_at_a_neighbour_and_places_that_the_gpu_chooses() {
     options.read_only = 1;
     options.placement = GPUVM_PLACEMENT_IN_PLACE;
     HOLDS(sum_of(module, vm, vm.region(std::vector<unsigned>(COUNT, 5), options)) == 5 * COUNT);
-    HOLDS(vm.stats().bytes_in_place > 0);
+    HOLDS(vm.stats().at("bytes_in_place") > 0);
     HOLDS(vm.give_back_borrowed(16 << 20) == 16 << 20 && vm.info().borrowed_bytes == 0);
     HOLDS(vm.borrow_again(16 << 20) == 16 << 20);
     vm.catch_up();
@@ -193,7 +184,7 @@ void elastic_buffers_grow_shrink_and_pause() {
     keys.ensure(100000);
     keys.ensure(10);
     HOLDS(keys.size() == 100000 && keys.pointer() == pointer);
-    HOLDS(vm.pause("cache") == 400000 && vm.elastic_stats().paused == 1);
+    HOLDS(vm.pause("cache") == 400000 && vm.stats().at("elastic_paused") == 1);
     try {
         (void)keys.to_vector();
         HOLDS(false);
@@ -214,12 +205,7 @@ void elastic_buffers_grow_shrink_and_pause() {
 }
 
 void two_gpus_share_arrays() {
-    auto settings = small();
-    const char* gpus[] = {"sim", "sim"};
-    settings.gpus = gpus;
-    settings.gpu_count = 2;
-    settings.transport = "direct";
-    const gh::Vm vm(settings);
+    const gh::Vm vm(small({{"gpu", "sim,sim"}, {"transport", "direct"}}));
     HOLDS(vm.gpus() == 2);
     std::vector<unsigned> numbers(COUNT);
     std::iota(numbers.begin(), numbers.end(), 0u);
@@ -271,9 +257,7 @@ void streams_and_waits() {
 }
 
 void frames_come_and_go() {
-    auto settings = small();
-    settings.frame_capacity = 1 << 20;
-    const gh::Vm vm(settings);
+    const gh::Vm vm(small({{"frame_capacity", "1MiB"}}));
     HOLDS(vm.info().frame_capacity == 256);
     const auto resized = vm.resize_frames(1 << 20);
     HOLDS(resized.bytes == 1 << 20 && resized.missing_bytes == 0 && vm.info().frames == 256);
@@ -298,14 +282,12 @@ void frames_come_and_go() {
 }
 
 void kernels_that_were_compiled_before_need_no_compiler() {
-    const auto total = [](const gpuvm_vm_options& options) {
+    const auto total = [](const std::vector<gh::setting>& options) {
         const gh::Vm vm(options);
         const auto module = vm.compile("all.cu", SOURCE, {"sum"});
         return sum_of(module, vm, vm.region(std::vector<unsigned>(COUNT, 2)));
     };
-    auto options = small();
-    options.sim_precompile_into = "compiled";
-    HOLDS(total(options) == 2 * COUNT);
+    HOLDS(total(small({{"precompile_into", "compiled"}})) == 2 * COUNT);
     setenv("GPUVM_CXX", "no-such-compiler-here", 1);
     try {
         (void)total(small());
@@ -313,15 +295,13 @@ void kernels_that_were_compiled_before_need_no_compiler() {
     } catch (const gh::error& error) {
         HOLDS(error.code() == GPUVM_CODE_UNAVAILABLE);
     }
-    options.sim_precompiled = "compiled";
     try {
-        (void)total(options);
+        (void)total(small({{"precompiled", "compiled"}, {"precompile_into", "compiled"}}));
         HOLDS(false);
     } catch (const gh::error& error) {
         HOLDS(error.code() == GPUVM_CODE_INVALID_VALUE && std::strstr(error.what(), "leave one") != nullptr);
     }
-    options.sim_precompile_into = nullptr;
-    HOLDS(total(options) == 2 * COUNT);
+    HOLDS(total(small({{"precompiled", "compiled"}})) == 2 * COUNT);
 }
 
 void regions_have_priorities() {

@@ -46,7 +46,7 @@ static void null_handle_and_numbers_that_nobody_made(void) {
 
 static void null_and_crooked_pointers(void) {
     fixture f = setup();
-    REFUSED(GPUVM_CODE_INVALID_POINTER, "`vm` is NULL", gpuvm_vm_new(NULL, NULL));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`vm` is NULL", gpuvm_vm_new(NULL, 0, NULL));
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`data` is NULL", gpuvm_region_read(f.region, 0, NULL, 4));
     OK(gpuvm_region_read(f.region, 0, NULL, 0));
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`name` is NULL", gpuvm_module_kernel(f.module, NULL, &f.add));

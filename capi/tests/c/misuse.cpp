@@ -57,12 +57,8 @@ __global__ void wait(gpuvm::array<unsigned> a) {
 }
 )";
 
-gpuvm_vm_options small() {
-    auto options = gh::sized<gpuvm_vm_options>();
-    options.frame_memory = 128 * 1024;
-    options.sim_workers = 1;
-    options.sim_memory = 64 << 20;
-    return options;
+std::vector<gh::setting> small() {
+    return {{"frame_memory", 128 * 1024}, {"sim_workers", 1}, {"sim_memory", 64 << 20}};
 }
 
 gpuvm_region_options called(const char* name, bool read_only = false) {
@@ -225,15 +221,14 @@ void shapes_that_cannot_be() {
 }
 
 void settings_that_cannot_be() {
-    auto options = small();
-    options.page_size = 5000;
-    THROWS(GPUVM_CODE_INVALID_VALUE, "5000", gh::Vm(options));
-    options = small();
-    options.transport = "pigeon";
-    THROWS(GPUVM_CODE_INVALID_VALUE, "transport is `pigeon`", gh::Vm(options));
-    options = {};
-    THROWS(GPUVM_CODE_INVALID_VALUE, "sizeof(gpuvm_vm_options)", gh::Vm(options));
+    THROWS(GPUVM_CODE_INVALID_VALUE, "5000", (gh::Vm{{"page_size", 5000}}));
+    THROWS(GPUVM_CODE_INVALID_VALUE, "transport is `pigeon`", (gh::Vm{{"transport", "pigeon"}}));
+    THROWS(GPUVM_CODE_INVALID_VALUE, "it is `frame_memory`", (gh::Vm{{"memory", 1 << 20}, {"sim_workers", 1}}));
+    THROWS(GPUVM_CODE_INVALID_VALUE, "launch_deadline is `-2.500000`", (gh::Vm{{"launch_deadline", -2.5}}));
     world w;
+    auto options = gh::sized<gpuvm_region_options>();
+    options.size = 0;
+    THROWS(GPUVM_CODE_INVALID_VALUE, "sizeof(gpuvm_region_options)", w.vm.region<unsigned>(4, options));
     THROWS(GPUVM_CODE_INVALID_VALUE, "GPU is 7", w.vm.buffer<unsigned>(4, 7));
     w.is_well();
 }

@@ -3,41 +3,87 @@
 
 static void sizes_of_pages_and_frames(void) {
     gpuvm_vm vm = {5};
-    gpuvm_vm_options options = {.size = sizeof options, .page_size = 5000};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "5000", gpuvm_vm_new(&options, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "5000", gpuvm_vm_new(GPUVM_SETTINGS({"page_size", .number = 5000}), &vm));
     HOLDS(vm.id == 0);
-    options = (gpuvm_vm_options){.size = sizeof options, .frame_memory = 1};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame memory", gpuvm_vm_new(&options, &vm));
-    options = (gpuvm_vm_options){.size = sizeof options, .queue_depth = 3};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "queue depth is 3", gpuvm_vm_new(&options, &vm));
-    options = (gpuvm_vm_options){.size = sizeof options, .frame_memory = 1ull << 62};
-    gpuvm_code code = gpuvm_vm_new(&options, &vm);
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame memory", gpuvm_vm_new(GPUVM_SETTINGS({"frame_memory", .number = 1}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame_memory is `-1`: expected a number of bytes above 0",
+            gpuvm_vm_new(GPUVM_SETTINGS({"frame_memory", .number = -1}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame_memory is `lots`: expected",
+            gpuvm_vm_new(GPUVM_SETTINGS({"frame_memory", "lots", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "queue depth is 3",
+            gpuvm_vm_new(GPUVM_SETTINGS({"queue_depth", .number = 3}), &vm));
+    gpuvm_code code = gpuvm_vm_new(GPUVM_SETTINGS({"frame_memory", .number = 1ll << 62}), &vm);
     HOLDS(code == GPUVM_CODE_INVALID_VALUE || code == GPUVM_CODE_OUT_OF_MEMORY || code == GPUVM_CODE_GPU);
 }
 
+static void names_of_settings_and_counters(void) {
+    gpuvm_vm vm = {5};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "no setting is named `colour`: there are gpu, sim_workers",
+            gpuvm_vm_new(GPUVM_SETTINGS({"colour", "blue", 0}), &vm));
+    HOLDS(vm.id == 0);
+    const char* others[][2] = {
+        {"gpus", "it is `gpu`"}, {"workers", "it is `sim_workers`"}, {"memory", "it is `frame_memory`"}};
+    for (int i = 0; i < 3; ++i) {
+        gpuvm_setting other = {others[i][0], .number = 1};
+        REFUSED(GPUVM_CODE_INVALID_VALUE, others[i][1], gpuvm_vm_new(&other, 1, &vm));
+    }
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "sim_workers is set twice", gpuvm_vm_new(GPUVM_SETTINGS(SMALL, SMALL), &vm));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`name of a setting` is NULL",
+            gpuvm_vm_new(GPUVM_SETTINGS({NULL, "1", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`settings` is NULL", gpuvm_vm_new(NULL, 1, &vm));
+    REFUSED(GPUVM_CODE_INVALID_TEXT, "`text of a setting` is not UTF-8",
+            gpuvm_vm_new(GPUVM_SETTINGS({"timeline", "caf\xe9", 0}), &vm));
+    // All there are, and no more.
+    uint32_t settings = 0, counters = 0;
+    const char *what = NULL, *names[256];
+    while (gpuvm_setting_name(settings, &what) != NULL) HOLDS(what[0] == '(' && ++settings < 256);
+    while ((names[counters] = gpuvm_counter_name(counters, &what)) != NULL) HOLDS(what[0] != 0 && ++counters < 256);
+    HOLDS(settings > 40 && counters > 40 && gpuvm_counter_name(UINT32_MAX, NULL) == NULL);
+    fixture f = setup();
+    gpuvm_launch launch = add_to(f, f.region, 1);
+    OK(gpuvm_launch_sync(launch, NULL));
+    OK(gpuvm_launch_free(launch));
+    uint64_t values[256];
+    OK(gpuvm_vm_counters(f.vm, 0, names, counters, values));
+    for (uint32_t i = 0; i < counters; ++i) HOLDS(values[i] == counter(f.vm, names[i]));
+    HOLDS(counter(f.vm, "pages_fetched") >= COUNT / 1024 && counter(f.vm, "page_bytes") == 4096);
+    HOLDS(counter(f.vm, "elastic_handle_bytes") == 65536);
+    const char* unknown[] = {"faults", "luck"};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`names` is `luck`: there are missed_lanes, faults",
+            gpuvm_vm_counters(f.vm, 0, unknown, 2, values));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`values` is NULL", gpuvm_vm_counters(f.vm, 0, unknown, 1, NULL));
+    teardown(f, 1);
+}
+
 static void sizes_of_structures(void) {
-    gpuvm_vm vm;
-    gpuvm_vm_options options;
+    gpuvm_vm vm = small_vm();
+    gpuvm_region region;
+    gpuvm_region_options options;
     memset(&options, 0, sizeof options);
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "set it to sizeof(gpuvm_vm_options)", gpuvm_vm_new(&options, &vm));
+    gpuvm_element bytes = gpuvm_number(GPUVM_TYPE_U8);
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "set it to sizeof(gpuvm_region_options)",
+            gpuvm_region_zeroed(vm, &options, bytes, 4, &region));
     options.size = 1 << 20;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "set it to sizeof(gpuvm_vm_options)", gpuvm_vm_new(&options, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "set it to sizeof(gpuvm_region_options)",
+            gpuvm_region_zeroed(vm, &options, bytes, 4, &region));
     // A program of a later version, with a field more: fine where it is zero.
     struct {
-        gpuvm_vm_options known;
+        gpuvm_region_options known;
         uint64_t later;
-    } longer = {.known = {.size = sizeof longer, .sim_workers = 1}, .later = 1};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "a later field is set", gpuvm_vm_new(&longer.known, &vm));
+    } longer = {.known = {.size = sizeof longer}, .later = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "a later field is set",
+            gpuvm_region_zeroed(vm, &longer.known, bytes, 4, &region));
     longer.later = 0;
-    OK(gpuvm_vm_new(&longer.known, &vm));
+    OK(gpuvm_region_zeroed(vm, &longer.known, bytes, 4, &region));
+    OK(gpuvm_region_free(region));
     // A program of an earlier version, with fields less.
-    gpuvm_stats stats;
-    memset(&stats, 0xff, sizeof stats);
-    stats.size = 3 * sizeof(uint64_t);
-    OK(gpuvm_vm_stats(vm, 0, &stats));
-    HOLDS(stats.size == 24 && stats.faults == 0 && stats.coalesced == UINT64_MAX);
-    stats.size = 0;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "sizeof(gpuvm_stats)", gpuvm_vm_stats(vm, 0, &stats));
+    gpuvm_gpu_info info;
+    memset(&info, 0xff, sizeof info);
+    info.size = 3 * sizeof(uint64_t);
+    OK(gpuvm_vm_gpu_info(vm, 0, &info));
+    HOLDS(info.size == 24 && info.frames == 32 && info.frame_capacity == UINT64_MAX);
+    info.size = 0;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "sizeof(gpuvm_gpu_info)", gpuvm_vm_gpu_info(vm, 0, &info));
     OK(gpuvm_vm_free(vm));
 }
 
@@ -64,12 +110,15 @@ static void numbers_of_enumerations(void) {
     OK(gpuvm_launch_sync(launch, &report));
     HOLDS(report.elapsed_ns == 0 && report.blocks == 1);
     OK(gpuvm_launch_free(launch));
-    gpuvm_vm_options tenant = {.size = sizeof tenant, .tenancy = 9};
     gpuvm_vm vm;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "`tenancy` is 9", gpuvm_vm_new(&tenant, &vm));
-    gpuvm_loan loan = {.bytes = 1 << 24, .ordinal = 1, .reserved = 5};
-    gpuvm_vm_options lending = {.size = sizeof lending, .loans = &loan, .loan_count = 1};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved of a loan` is 5", gpuvm_vm_new(&lending, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "tenancy is `9`: expected environment or none",
+            gpuvm_vm_new(GPUVM_SETTINGS({"tenancy", .number = 9}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "tenancy_priority is `101`: expected a whole number from -100 to 100",
+            gpuvm_vm_new(GPUVM_SETTINGS({"tenancy_priority", .number = 101}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "is below the minimum of 2 MiB",
+            gpuvm_vm_new(GPUVM_SETTINGS({"tenancy_minimum", "2MiB", 0}, {"tenancy_limit", "1MiB", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "borrow_from is `one`: expected GPU:SIZE",
+            gpuvm_vm_new(GPUVM_SETTINGS({"borrow_from", "2:16MiB,one", 0}), &vm));
     gpuvm_module module;
     gpuvm_compile_options compile = {.size = sizeof compile, .reserved = 1};
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 1",
@@ -80,20 +129,23 @@ static void numbers_of_enumerations(void) {
 
 static void names_of_gpus_and_transports(void) {
     gpuvm_vm vm;
-    const char* gpus[] = {"cuda:x"};
-    gpuvm_vm_options options = {.size = sizeof options, .gpus = gpus, .gpu_count = 1};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "gpu is `cuda:x`", gpuvm_vm_new(&options, &vm));
-    options.gpu_count = 2;
-    const char* holes[] = {"sim", NULL};
-    options.gpus = holes;
-    REFUSED(GPUVM_CODE_INVALID_POINTER, "`gpus` is NULL", gpuvm_vm_new(&options, &vm));
-    options = (gpuvm_vm_options){.size = sizeof options, .transport = "tcp"};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "transport is `tcp`", gpuvm_vm_new(&options, &vm));
-    options = (gpuvm_vm_options){.size = sizeof options, .transport = "direct", .soft_engines = 2};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "soft has it, the transport direct has not", gpuvm_vm_new(&options, &vm));
-    const char* cuda[] = {"cuda:0"};
-    options = (gpuvm_vm_options){.size = sizeof options, .gpus = cuda, .gpu_count = 1, .sim_workers = 1};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "begin with `sim_`", gpuvm_vm_new(&options, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "gpu is `cuda:x`: expected auto, sim,",
+            gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "cuda:x", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "gpu is ``", gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "sim,,sim", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "transport is `tcp`", gpuvm_vm_new(GPUVM_SETTINGS({"transport", "tcp", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "soft has it, the transport direct has not",
+            gpuvm_vm_new(GPUVM_SETTINGS({"soft_engines", .number = 2}, {"transport", "direct", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "nics is set: rxe and mlx5 have it, the transport auto has not",
+            gpuvm_vm_new(GPUVM_SETTINGS({"nics", "mlx5_0", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "the transport rxe has one device",
+            gpuvm_vm_new(GPUVM_SETTINGS({"nics", "rxe0,rxe1", 0}, {"transport", "rxe", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `memory_nodes`, which is not set",
+            gpuvm_vm_new(GPUVM_SETTINGS({"memory_node_secret", "open", 0}), &vm));
+    HOLDS(strstr(gpuvm_last_error(), "open") == NULL);
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "auto, rxe and mlx5 have it, the transport soft has not",
+            gpuvm_vm_new(GPUVM_SETTINGS({"memory_nodes", "a:1,b:2", 0}, {"transport", "soft", 0}), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "simulated GPUs have it alone",
+            gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "cuda:0", 0}, {"sim_workers", .number = 1}), &vm));
     vm = small_vm();
     gpuvm_buffer buffer;
     REFUSED(GPUVM_CODE_INVALID_VALUE, "GPU is 7", gpuvm_buffer_new(vm, 7, gpuvm_number(GPUVM_TYPE_U32), 4, &buffer));
@@ -252,20 +304,22 @@ static uint64_t times(const char* path, const char* what) {
 
 static void a_timeline(void) {
     gpuvm_vm vm = {5};
-    gpuvm_vm_options options = {.size = sizeof options, .frame_memory = 128 * 1024, .sim_workers = 1};
-    options.timeline_one_in = 1;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "name its file in `timeline`", gpuvm_vm_new(&options, &vm));
-    options.timeline = "no/such/folder/timeline.json";
-    REFUSED(GPUVM_CODE_FILE, "folder/timeline.json", gpuvm_vm_new(&options, &vm));
-    options.timeline = "timeline.json";
-    options.timeline_ring_events = 1 << 30;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(&options, &vm));
-    options.timeline_ring_events = 1 << 20;
-    options.file_memory_on_gpu = 1;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu", gpuvm_vm_new(&options, &vm));
+    gpuvm_setting settings[] = {
+        SMALL,
+        {"timeline_one_in", .number = 1},
+        {"timeline", "no/such/folder/timeline.json", 0},
+        {"timeline_ring_events", .number = 1 << 30},
+        {"file_memory_on_gpu", .number = 1},
+    };
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `timeline`", gpuvm_vm_new(settings, 3, &vm));
+    REFUSED(GPUVM_CODE_FILE, "folder/timeline.json", gpuvm_vm_new(settings, 4, &vm));
+    settings[3].text = "timeline.json";
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(settings, 5, &vm));
+    settings[4].number = 1 << 20;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu is set: it goes with `file_memory`",
+            gpuvm_vm_new(settings, 6, &vm));
     HOLDS(vm.id == 0);
-    options.file_memory_on_gpu = 0;
-    OK(gpuvm_vm_new(&options, &vm));
+    OK(gpuvm_vm_new(settings, 5, &vm));
     gpuvm_region region;
     OK(gpuvm_region_zeroed(vm, NULL, gpuvm_number(GPUVM_TYPE_U32), COUNT, &region));
     const char* names[] = {"add"};
@@ -280,20 +334,20 @@ static void a_timeline(void) {
     OK(gpuvm_vm_device_code(vm, 0, &code));
     // Pages that NICs move, and a timeline.
     HOLDS(code.layout_version == GPUVM_LAYOUT_VERSION && code.features == 2 + 32);
-    gpuvm_stats stats = {.size = sizeof stats};
-    OK(gpuvm_vm_stats(vm, 0, &stats));
+    uint64_t faults = counter(vm, "faults");
     OK(gpuvm_launch_free(launch));
     OK(gpuvm_kernel_free(add));
     OK(gpuvm_module_free(module));
     OK(gpuvm_region_free(region));
     OK(gpuvm_vm_free(vm));
-    HOLDS(stats.faults > 0 && times("timeline.json", "\"name\":\"fault\"") == stats.faults);
+    HOLDS(faults > 0 && times("timeline.json", "\"name\":\"fault\"") == faults);
     HOLDS(times("timeline.json", "kernel `add`") > 0);
     remove("timeline.json");
 }
 
 static const test_case CASES[] = {
     CASE(sizes_of_pages_and_frames),
+    CASE(names_of_settings_and_counters),
     CASE(sizes_of_structures),
     CASE(numbers_of_enumerations),
     CASE(names_of_gpus_and_transports),

@@ -22,11 +22,7 @@ static gpuvm_region pages_of(gpuvm_vm vm, uint64_t pages, int32_t priority) {
     return region;
 }
 
-static uint64_t fetched(gpuvm_vm vm) {
-    gpuvm_stats stats = {.size = sizeof stats};
-    OK(gpuvm_vm_stats(vm, 0, &stats));
-    return stats.pages_fetched;
-}
+static uint64_t fetched(gpuvm_vm vm) { return counter(vm, "pages_fetched"); }
 
 // Reads all of a region: how many pages had to come.
 static uint64_t read_all(gpuvm_vm vm, gpuvm_kernel sum, gpuvm_region region) {
@@ -51,9 +47,8 @@ static uint64_t lost(gpuvm_vm vm, gpuvm_kernel sum, gpuvm_region kept, gpuvm_reg
 }
 
 static void pages_of_low_priority_leave_first(void) {
-    gpuvm_vm_options options = {.size = sizeof options, .frame_memory = 70 * PAGE, .sim_memory = 64 << 20};
     gpuvm_vm vm;
-    OK(gpuvm_vm_new(&options, &vm));
+    OK(gpuvm_vm_new(GPUVM_SETTINGS({"frame_memory", .number = 70 * PAGE}, {"sim_memory", .number = 64 << 20}), &vm));
     const char* names[] = {"sum"};
     gpuvm_module module;
     OK(gpuvm_module_compile(vm, 0, "sum.cu", SUM, names, 1, NULL, &module));
@@ -94,12 +89,11 @@ static gpuvm_elastic bytes_of(gpuvm_vm vm, uint64_t handles, int32_t priority) {
 
 // A buffer grows until frames, or what another buffer has beyond its length, give way. Whether those are the frames.
 static int frames_go_first(int32_t frames_at_first, int32_t elastic_at_first, int32_t frames, int32_t elastic) {
-    gpuvm_vm_options options = {.size = sizeof options, .sim_memory = 64 * HANDLE, .sim_workers = 1};
-    options.frame_memory = options.frame_capacity = 16 * HANDLE;
-    options.frame_minimum = HANDLE;
-    options.frame_priority = frames_at_first;
     gpuvm_vm vm;
-    OK(gpuvm_vm_new(&options, &vm));
+    OK(gpuvm_vm_new(GPUVM_SETTINGS({"sim_memory", .number = 64 * HANDLE}, {"sim_workers", .number = 1},
+                                   {"frame_memory", .number = 16 * HANDLE}, {"frame_capacity", .number = 16 * HANDLE},
+                                   {"frame_minimum", .number = HANDLE}, {"frame_priority", .number = frames_at_first}),
+                    &vm));
     gpuvm_elastic idle = bytes_of(vm, 16, elastic_at_first), grows = bytes_of(vm, 0, 0);
     OK(gpuvm_elastic_shrink(idle, 15 * HANDLE));
     if (frames != frames_at_first) OK(gpuvm_vm_set_frame_priority(vm, 0, frames));
@@ -110,8 +104,8 @@ static int frames_go_first(int32_t frames_at_first, int32_t elastic_at_first, in
     do {
         OK(gpuvm_elastic_grow(grows, HANDLE, NULL));
         OK(gpuvm_elastic_capacity(idle, &after));
-    } while (after == before && frame_bytes(vm) == options.frame_memory);
-    int frames_went = frame_bytes(vm) < options.frame_memory;
+    } while (after == before && frame_bytes(vm) == 16 * HANDLE);
+    int frames_went = frame_bytes(vm) < 16 * HANDLE;
     HOLDS(frames_went != (after < before));
     // All of it can be had, and no more.
     gpuvm_code code;
@@ -140,22 +134,22 @@ static void frames_and_elastic_buffers_of_low_priority_give_first(void) {
 }
 
 static void frames_leave_memory_free(void) {
-    gpuvm_vm_options options = {.size = sizeof options, .sim_memory = 64 * HANDLE, .sim_workers = 1};
-    options.frame_memory = 16 * HANDLE;
+    gpuvm_setting settings[] = {
+        {"sim_memory", .number = 64 * HANDLE},     {"sim_workers", .number = 1},
+        {"frame_memory", .number = 16 * HANDLE},   {"frames_leave_free", .number = 1},
+        {"frame_capacity", .number = 24 * HANDLE}, {"frame_minimum", .number = 2 * HANDLE},
+    };
     gpuvm_vm vm;
-    options.frames_leave_free = 1;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "name a frame capacity", gpuvm_vm_new(&options, &vm));
-    options.frame_capacity = 24 * HANDLE;
-    options.frame_minimum = 2 * HANDLE;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "name a frame capacity", gpuvm_vm_new(settings, 4, &vm));
     // More than the GPU has: they go down to their minimum.
-    options.frames_leave_free = 65 * HANDLE;
-    OK(gpuvm_vm_new(&options, &vm));
+    settings[3].number = 65 * HANDLE;
+    OK(gpuvm_vm_new(settings, 6, &vm));
     time_t limit = time(NULL) + 60;
-    while (frame_bytes(vm) > options.frame_minimum) {
+    while (frame_bytes(vm) > 2 * HANDLE) {
         HOLDS(time(NULL) < limit);
         usleep(1000);
     }
-    HOLDS(frame_bytes(vm) == options.frame_minimum);
+    HOLDS(frame_bytes(vm) == 2 * HANDLE);
     OK(gpuvm_vm_free(vm));
 }
 

@@ -94,7 +94,7 @@ static void a_child_uses_it_after_fork(void) {
         REFUSED(GPUVM_CODE_FORKED, "was forked from process", gpuvm_region_read(f.region, 0, &value, 4));
         REFUSED(GPUVM_CODE_FORKED, "call exec in the child", gpuvm_region_free(f.region));
         gpuvm_vm vm;
-        REFUSED(GPUVM_CODE_FORKED, "was forked", gpuvm_vm_new(NULL, &vm));
+        REFUSED(GPUVM_CODE_FORKED, "was forked", gpuvm_vm_new(NULL, 0, &vm));
         _exit(7);
     }
     int status;
