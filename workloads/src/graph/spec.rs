@@ -113,16 +113,10 @@ enum Format {
 }
 
 impl Format {
-    /// By the magic bytes, else by the name.
-    fn of(file: &Input<'_>) -> Format {
-        const MAGIC_BYTES: usize = csr_file::MAGIC.len();
-        let extension = file
-            .path
-            .extension()
-            .and_then(OsStr::to_str)
-            .map(str::to_ascii_lowercase);
+    /// By the name alone.
+    fn named(path: &Path) -> Format {
+        let extension = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
         match extension.as_deref() {
-            _ if file.begin::<MAGIC_BYTES>() == csr_file::MAGIC => Format::Csr,
             Some("gcsr") => Format::Csr,
             Some("sg") => Format::Gap { weighted: false },
             Some("wsg") => Format::Gap { weighted: true },
@@ -132,14 +126,16 @@ impl Format {
 }
 
 fn load_file(path: &Path, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
-    let file = Input::open(path, &KIND)?;
-    let format = Format::of(&file);
-    if format == Format::Text {
-        return load_text(file, options, progress);
-    }
-    file.require_regular()?;
+    const MAGIC_BYTES: usize = csr_file::MAGIC.len();
+    let format = Format::named(path);
+    let file = match format {
+        Format::Text => Input::open_stream(path, &KIND)?,
+        _ => Input::open(path, &KIND)?,
+    };
+    let has_magic = file.begin::<MAGIC_BYTES>() == csr_file::MAGIC;
     let graph = match format {
-        Format::Gap { weighted } => gap::read(&file, weighted, options, progress)?,
+        Format::Gap { weighted } if !has_magic => gap::read(&file, weighted, options, progress)?,
+        Format::Text if !has_magic => return load_text(file, options, progress),
         _ => csr_file::load(&file, options, progress)?,
     };
     match (graph.direction, options.direction) {

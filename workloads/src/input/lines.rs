@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::GzDecoder;
+use gpuvm_files::other_kind;
 
 use super::{FileError, FileFault, FileKind, Input, Place, Progress, ProgressFn, Stage};
 
@@ -134,7 +135,12 @@ impl<'a> Lines<'a> {
             true => Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw))),
             false => Box::new(raw),
         };
-        Ok(lines)
+        // Of data that cannot be unpacked the reader says so by the line.
+        let found = lines.input.fill_buf().ok().and_then(other_kind);
+        match found {
+            Some(found) => Err(FileError::new(lines.path, FileFault::Unsupported, Place::File, found)),
+            None => Ok(lines),
+        }
     }
 
     /// Reads the next line, with its end where it has one. `false` at the end of the file.
