@@ -134,7 +134,7 @@ pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
     let mut bars = Bars::new(!args.json);
     bars.working("input");
     let app = entry
-        .make(args.input.as_deref().unwrap_or(entry.small))
+        .make(args.input.as_deref().unwrap_or(entry.small.as_ref()))
         .map_err(failed)?;
     bars.working("starting");
     let started = machine(&args.machine, &*app, args.page_size, args.memory, way)?;

@@ -1,14 +1,17 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpuvm::{Gpu, Placement};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
+use gpuvm_workloads::input::named;
 
 use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
@@ -153,6 +156,7 @@ pub enum Command {
 pub struct ConvertArgs {
     /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr, or kron:SCALE[:DEGREE] or
     /// urand:SCALE[:DEGREE].
+    #[arg(value_parser = graph_names())]
     pub input: GraphSpec,
 
     /// The .gcsr file.
@@ -174,6 +178,11 @@ pub struct ConvertArgs {
     /// Replace an output that is there already.
     #[arg(long)]
     pub force: bool,
+}
+
+/// Names of graphs; those of files may be any bytes.
+fn graph_names() -> impl TypedValueParser<Value = GraphSpec> {
+    OsStringValueParser::new().try_map(|name| named(&name, GraphSpec::File))
 }
 
 /// Weights that are stored.
@@ -345,7 +354,7 @@ impl Workload {
 #[derive(Debug, Args)]
 pub struct RunAppArgs {
     /// Its input. Without it: a small one.
-    pub input: Option<String>,
+    pub input: Option<OsString>,
 
     /// Frame memory: a share of its arrays (25%), or bytes (2GiB, 64M). A share gives at least 16 pages.
     #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
@@ -428,6 +437,7 @@ pub struct ProfileArgs {
 pub struct BfsArgs {
     /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr (see `gpuvm convert`), or
     /// kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    #[arg(value_parser = graph_names())]
     pub graph: GraphSpec,
 
     /// Compare a .gcsr file with its checksums before it is searched.

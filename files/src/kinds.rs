@@ -28,8 +28,14 @@ const OTHERS: [(&[u8], &str); 15] = [
         b"version https://git-lfs.github.com/spec/",
         "a Git LFS pointer, not the file it stands for: fetch that with git lfs pull",
     ),
-    (b"<!doctype", "an HTML page: fetch the file itself, the page has a link to it"),
-    (b"<html", "an HTML page: fetch the file itself, the page has a link to it"),
+    (
+        b"<!doctype",
+        "an HTML page: fetch the file itself, the page has a link to it",
+    ),
+    (
+        b"<html",
+        "an HTML page: fetch the file itself, the page has a link to it",
+    ),
     (b"<?xml", "an XML file: convert it first"),
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"BZh", "packed by bzip2: unpack it"),
@@ -39,7 +45,10 @@ const OTHERS: [(&[u8], &str); 15] = [
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
     (b"Rar!\x1a\x07", "a RAR archive: unpack it"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file: convert it first"),
-    (b"\x93NUMPY", "a NumPy file: convert it first, or in Python give numpy.load(path) to Vm.array"),
+    (
+        b"\x93NUMPY",
+        "a NumPy file: convert it first, or in Python give numpy.load(path) to Vm.array",
+    ),
     (b"MATLAB 5.0", "a MATLAB file: convert it first"),
     (b"GGUF", "a GGUF file: convert it first"),
 ];
@@ -56,7 +65,9 @@ pub fn other_kind(begin: &[u8]) -> Option<&'static str> {
     }
     let text = begin.trim_ascii_start();
     let is = |magic: &[u8]| match magic[0] {
-        b'<' => text.get(..magic.len()).is_some_and(|head| head.eq_ignore_ascii_case(magic)),
+        b'<' => text
+            .get(..magic.len())
+            .is_some_and(|head| head.eq_ignore_ascii_case(magic)),
         _ => begin.starts_with(magic),
     };
     OTHERS.iter().find(|(magic, _)| is(magic)).map(|(_, what)| *what)

@@ -190,6 +190,7 @@ pub(super) fn load(
     Ok(Graph {
         csr,
         weights,
+        drawn: false,
         ids,
         direction,
     })

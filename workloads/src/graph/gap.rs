@@ -69,6 +69,7 @@ pub(super) fn read(
     Ok(Graph {
         csr,
         weights: weights.map(Into::into),
+        drawn: false,
         ids: VertexIds::Counted { first: 0 },
         direction,
     })
@@ -116,9 +117,16 @@ impl Header {
             }
         };
         let edge_bytes = if weighted { 8 } else { 4 };
-        let one_way = (u128::from(vertices) + 1) * 8 + u128::from(edges) * u128::from(edge_bytes);
         let ways = if direction == Direction::Directed { 2 } else { 1 };
-        let expected = u128::from(HEADER_BYTES) + one_way * ways;
+        let length = |edge_bytes: u64| {
+            let one_way = (u128::from(vertices) + 1) * 8 + u128::from(edges) * u128::from(edge_bytes);
+            u128::from(HEADER_BYTES) + one_way * ways
+        };
+        let expected = length(edge_bytes);
+        if expected != u128::from(found) && length(2 * edge_bytes) == u128::from(found) {
+            let what = "its vertices are numbers of 64 bits (64-bit ids), and 32 bits are read; write it by a GAP whose NodeID is int32_t";
+            return Err(file.error(FileFault::Unsupported, Place::File, what));
+        }
         if expected != u128::from(found) {
             let what = format!(
                 "the file ends here, and with {vertices} vertices and {edges} edges it would end at byte {expected}; fetch it again"

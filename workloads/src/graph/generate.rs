@@ -82,6 +82,7 @@ pub(super) fn generate(
     Ok(Graph {
         csr,
         weights: None,
+        drawn: false,
         ids: VertexIds::Counted { first: 0 },
         direction,
     })

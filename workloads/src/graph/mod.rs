@@ -16,15 +16,18 @@
 mod array;
 mod csr;
 mod csr_file;
+mod dimacs;
 mod edge_list;
 mod error;
 mod gap;
 pub(crate) mod generate;
 mod lower;
 mod matrix_market;
+mod metis;
 pub mod reference;
 mod rows;
 mod spec;
+mod text;
 mod weights;
 
 use std::io::{self, Write};
@@ -58,14 +61,26 @@ enum VertexIds {
 }
 
 /// A graph and what its source said of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Graph {
     csr: Csr,
     /// One for each neighbour.
     weights: Option<Array<u32>>,
+    /// Whether they were drawn, which no file keeps.
+    drawn: bool,
     ids: VertexIds,
     direction: Direction,
 }
+
+impl PartialEq for Graph {
+    /// Wherever the weights come from.
+    fn eq(&self, other: &Graph) -> bool {
+        let same = self.csr == other.csr && self.weights == other.weights;
+        same && self.ids == other.ids && self.direction == other.direction
+    }
+}
+
+impl Eq for Graph {}
 
 impl Graph {
     /// The rows.
@@ -77,6 +92,15 @@ impl Graph {
     /// none. In an undirected graph an edge weighs as much in both rows.
     pub fn weights(&self) -> Option<&[u32]> {
         self.weights.as_deref()
+    }
+
+    /// Where the weights are from, in words.
+    pub fn weights_name(&self) -> &'static str {
+        match (&self.weights, self.drawn) {
+            (None, _) => "without weights",
+            (Some(_), false) => "with the file's weights",
+            (Some(_), true) => "with drawn weights",
+        }
     }
 
     /// Whether each edge is stored once or in both rows.
@@ -123,6 +147,7 @@ impl Graph {
         Ok(Graph {
             csr,
             weights: weights.map(Into::into),
+            drawn: self.drawn,
             ids: self.ids,
             direction,
         })

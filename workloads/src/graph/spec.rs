@@ -5,11 +5,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::edge_list::EdgeList;
 use super::error::GraphError;
 use super::generate::{self, DEFAULT_SEED, Kind};
+use super::text::{Adjacency, Kept};
 use super::weights::{self, Weights};
-use super::{Direction, Graph, ProgressFn, csr_file, edge_list, gap, matrix_market};
-use crate::input::{FileKind, Input, Lines, Number, SpecError, numbers};
+use super::{Direction, Graph, ProgressFn, csr_file, dimacs, edge_list, gap, matrix_market, metis};
+use crate::input::{FileError, FileKind, Input, Lines, Number, SpecError, numbers};
 
 /// The largest scale of a generated graph: 2^30 vertices.
 pub const MAX_SCALE: u32 = 30;
@@ -91,6 +93,7 @@ impl GraphSpec {
         };
         if options.weights != Weights::None && graph.weights.is_none() {
             graph.weights = Some(weights::draw_weights(&graph.csr, options.seed)?.into());
+            graph.drawn = true;
         }
         Ok(graph)
     }
@@ -144,40 +147,89 @@ fn load_file(path: &Path, options: &LoadOptions, progress: &mut ProgressFn<'_>) 
     }
 }
 
-fn load_text(file: Input<'_>, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
-    enum Read {
-        Matrix(matrix_market::Adjacency<()>),
-        Weighted(matrix_market::Adjacency<u32>),
-        Edges(edge_list::EdgeList),
+/// A file that was read, before its edges are rows.
+enum Read<W> {
+    Counted(Adjacency<W>),
+    List(EdgeList<W>),
+}
+
+/// What a text begins with, once its lines are known to be of that format.
+enum Head {
+    Matrix,
+    Metis(metis::Header),
+    Dimacs(dimacs::Header),
+    List(edge_list::Head),
+}
+
+impl Head {
+    /// By the first line that has text, which is the current one, and the name.
+    fn read(lines: &mut Lines<'_>) -> Result<Head, FileError> {
+        let name = lines.path().to_string_lossy().to_ascii_lowercase();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        let banner = matrix_market::BANNER.as_bytes();
+        let begin = lines.bytes().get(..banner.len());
+        Ok(
+            if begin.is_some_and(|begin| begin.eq_ignore_ascii_case(banner)) || name.ends_with(".mtx") {
+                Head::Matrix
+            } else if name.ends_with(".graph") || name.ends_with(".metis") {
+                Head::Metis(metis::Header::read(lines)?)
+            } else if dimacs::begins(lines.bytes()) {
+                Head::Dimacs(dimacs::Header::read(lines)?)
+            } else {
+                Head::List(edge_list::Head::read(lines)?)
+            },
+        )
     }
-    let direction = options.direction;
+
+    /// Whether the edges have weights.
+    fn weighted(&self, lines: &Lines<'_>) -> Result<bool, FileError> {
+        match self {
+            Head::Matrix => matrix_market::has_weights(lines),
+            Head::Metis(head) => Ok(head.weighted),
+            Head::Dimacs(head) => Ok(head.weighted),
+            Head::List(head) => Ok(head.weighted),
+        }
+    }
+
+    fn read_edges<W: Kept>(self, lines: &mut Lines<'_>, direction: Option<Direction>) -> Result<Read<W>, GraphError> {
+        Ok(match self {
+            Head::Matrix => Read::Counted(matrix_market::read(lines, direction)?),
+            Head::Metis(head) => Read::Counted(metis::read(lines, head)?),
+            Head::Dimacs(head) => Read::Counted(dimacs::read(lines, head, direction)?),
+            Head::List(head) => Read::List(edge_list::read(lines, head, direction)?),
+        })
+    }
+}
+
+impl<W: Kept> Read<W> {
+    fn build(self, path: &Path, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
+        match self {
+            Read::Counted(edges) => edges.build(path, progress),
+            Read::List(edges) => edges.build(progress),
+        }
+    }
+}
+
+fn load_text(file: Input<'_>, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
+    let (path, direction) = (file.path, options.direction);
     // The reader and its buffers are gone before the rows are built.
-    let read = {
+    let (plain, weighted) = {
         let mut report = |step| progress(step);
         let mut lines = Lines::of(file, &mut report)?;
         if !lines.advance_to_text()? {
             return Err(edge_list::no_edge(&lines).into());
         }
-        if !is_matrix_market(lines.path(), lines.text()?) {
-            Read::Edges(edge_list::read(&mut lines, direction)?)
-        } else if options.weights == Weights::FromFileOrDrawn && matrix_market::has_weights(&lines)? {
-            Read::Weighted(matrix_market::read(&mut lines, direction)?)
-        } else {
-            Read::Matrix(matrix_market::read(&mut lines, direction)?)
+        let head = Head::read(&mut lines)?;
+        match options.weights == Weights::FromFileOrDrawn && head.weighted(&lines)? {
+            false => (Some(head.read_edges::<()>(&mut lines, direction)?), None),
+            true => (None, Some(head.read_edges::<u32>(&mut lines, direction)?)),
         }
     };
-    match read {
-        Read::Matrix(matrix) => matrix.build(progress),
-        Read::Weighted(matrix) => matrix.build(progress),
-        Read::Edges(edges) => edges.build(progress),
+    match (plain, weighted) {
+        (Some(edges), _) => edges.build(path, progress),
+        (_, Some(edges)) => edges.build(path, progress),
+        _ => unreachable!("one of them was read"),
     }
-}
-
-fn is_matrix_market(path: &Path, first_line: &str) -> bool {
-    let banner = matrix_market::BANNER.as_bytes();
-    let start = &first_line.as_bytes()[..banner.len().min(first_line.len())];
-    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
-    start.eq_ignore_ascii_case(banner) || name.is_some_and(|name| name.ends_with(".mtx") || name.ends_with(".mtx.gz"))
 }
 
 impl FromStr for GraphSpec {

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use gpuvm_files::{KIND_BYTES, open_regular, other_kind};
 
 pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
-pub use name::SpecError;
 pub(crate) use name::{Number, numbers};
+pub use name::{SpecError, named};
 
 /// What a loading input is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
