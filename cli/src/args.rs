@@ -154,8 +154,8 @@ pub enum Command {
 /// A graph that is converted.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr, or kron:SCALE[:DEGREE] or
-    /// urand:SCALE[:DEGREE].
+    /// A file or a generator: Matrix Market, METIS (.graph), DIMACS or an edge list (all may be gzip), GAP's .sg or .wsg, .gcsr,
+    /// or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
     #[arg(value_parser = graph_names())]
     pub input: GraphSpec,
 
@@ -435,8 +435,8 @@ pub struct ProfileArgs {
 /// Breadth-first search over a graph whose rows and distances are paged.
 #[derive(Debug, Args)]
 pub struct BfsArgs {
-    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr (see `gpuvm convert`), or
-    /// kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    /// A file or a generator: Matrix Market, METIS (.graph), DIMACS or an edge list (all may be gzip), GAP's .sg or .wsg, .gcsr (see
+    /// `gpuvm convert`), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
     #[arg(value_parser = graph_names())]
     pub graph: GraphSpec,
 

@@ -161,7 +161,7 @@ fn dtype(stored: Stored) -> Option<Dtype> {
         ($($same:ident)*; $($small:ident)*) => {
             match stored {
                 Stored::BOOL => Dtype::Bool,
-                Stored::C64 => Dtype::Bytes(8),
+                Stored::C64 => Dtype::C64,
                 $(Stored::$same => Dtype::$same,)*
                 $(Stored::$small => Dtype::Small(stringify!($small), stored.bitsize() as u32),)*
                 _ => return None,

@@ -123,7 +123,12 @@ impl Header {
             u128::from(HEADER_BYTES) + one_way * ways
         };
         let expected = length(edge_bytes);
-        if expected != u128::from(found) && length(2 * edge_bytes) == u128::from(found) {
+        // A `.wsg` file of another name is as long, and has a weight in the place of the upper half.
+        let mut upper = [1; 4];
+        if expected != u128::from(found) && length(2 * edge_bytes) == u128::from(found) && edges > 0 {
+            file.read_at(HEADER_BYTES + (u64::from(vertices) + 1) * 8 + 4, &mut upper)?;
+        }
+        if upper == [0; 4] {
             let what = "its vertices are numbers of 64 bits (64-bit ids), and 32 bits are read; write it by a GAP whose NodeID is int32_t";
             return Err(file.error(FileFault::Unsupported, Place::File, what));
         }

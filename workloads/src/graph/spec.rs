@@ -26,7 +26,7 @@ pub const DEFAULT_DEGREE: u32 = 16;
 /// and duplicates are gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GraphSpec {
-    /// A Matrix Market file or an edge list, plain or gzip; a `.gcsr` file, or a serialized graph of the GAP benchmark (`.sg`, `.wsg`).
+    /// A file of Matrix Market, METIS or DIMACS, or an edge list, plain or gzip; a `.gcsr` file, or a serialized graph of the GAP benchmark (`.sg`, `.wsg`).
     File(PathBuf),
     /// A Kronecker graph with Graph500's parameters.
     Kronecker {
@@ -73,9 +73,7 @@ impl Default for LoadOptions {
 impl GraphSpec {
     /// Reads or generates the graph, on all cores, and reports its progress to `progress`.
     ///
-    /// A file is a `.gcsr` file when it begins with that format's magic bytes or is named so, and a serialized graph of the GAP
-    /// benchmark when its name ends in `.sg` or `.wsg`. Else it is text: gzip when it begins with gzip's magic bytes, and a Matrix Market
-    /// file when it begins with `%%MatrixMarket` or its name ends in `.mtx` or `.mtx.gz`; else it is an edge list.
+    /// `docs/GRAPHS.md` says by what each format is known. Text is gzip when it begins with gzip's magic bytes.
     ///
     /// A `.gcsr` file is mapped for as long as the graph or a clone of it lives. Meanwhile nobody may write into it or cut it: a search
     /// would see any mixture, and a page that is gone ends the process. A new file may take its name.
@@ -103,7 +101,7 @@ impl GraphSpec {
 const KIND: FileKind = FileKind {
     what: "the graph file",
     give: GIVE,
-    is: "a graph file is text with an edge a line (Matrix Market or an edge list), or its name ends in .gcsr, .sg or .wsg",
+    is: "a graph file is text with an edge a line (Matrix Market, DIMACS or an edge list) or a row (METIS), or its name ends in .gcsr, .sg or .wsg",
 };
 const GIVE: &str = "name a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]";
 

@@ -17,9 +17,9 @@ pub enum Weights {
     /// None: those of a file are not read, and take no memory.
     #[default]
     None,
-    /// Those of the file where it has some, else drawn ones. `.wsg` and `.gcsr` files have weights, and Matrix Market files of the fields
-    /// `integer` and `real`, whose values must then be whole numbers from 1 to `u32::MAX`. What edge lists have behind their edges
-    /// may be anything, and is not taken for weights.
+    /// Those of the file where it has some, else drawn ones, as [`Graph::weights_name`](super::Graph::weights_name) says. Values of a file that
+    /// are no whole numbers from 1 to `u32::MAX` are an error. What edge lists have behind their edges is taken for weights where the file is
+    /// named `.wel` or the column `weight`: else it may be anything.
     FromFileOrDrawn,
     /// Drawn ones, by [`draw_weights`], whatever the file has.
     Drawn,

@@ -138,11 +138,10 @@ impl<'a> Lines<'a> {
             true => Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw))),
             false => Box::new(raw),
         };
-        // Of data that cannot be unpacked the reader says so by the line.
-        let found = lines.input.fill_buf().ok().and_then(other_kind);
-        match found {
-            Some(found) => Err(FileError::new(lines.path, FileFault::Unsupported, Place::File, found)),
-            None => Ok(lines),
+        match lines.input.fill_buf().map(other_kind) {
+            Err(source) => Err(lines.read_error(source)),
+            Ok(Some(found)) => Err(FileError::new(lines.path, FileFault::Unsupported, Place::File, found)),
+            Ok(None) => Ok(lines),
         }
     }
 
