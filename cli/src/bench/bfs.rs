@@ -140,7 +140,7 @@ impl Bench<'_> {
             .vm
             .compile_with("bench/bfs.cu", SOURCE, &names, &shape.compile_options());
         let kernels = module.and_then(|module| Ok([module.kernel(names[0])?, module.kernel(names[1])?]));
-        let kernels = kernels.map_err(CliError::Bench)?;
+        let kernels = kernels?;
         let config = shape.launch_config(&machine.able, self.csr.vertices().into());
         let mut times = Vec::new();
         for _ in 0..self.args.output.repeat {
@@ -152,7 +152,7 @@ impl Bench<'_> {
                 bytemuck::cast_slice(&distances),
             ];
             let peer = cold(contents)?;
-            let sets = Sets::new(&machine.vm, self.csr, self.source).map_err(CliError::Bench)?;
+            let sets = Sets::new(&machine.vm, self.csr, self.source)?;
             let started = Instant::now();
             bfs::levels(self.csr.vertices(), &mut |_| {}, |level| {
                 self.level(&kernels, &config, &peer, &sets, level)
@@ -208,7 +208,7 @@ impl Peer {
     fn managed(door: &Door, contents: [&[u8]; 3]) -> Result<Self, CliError> {
         let memory = |bytes: &[u8]| {
             let memory = door.managed(bytes.len() as u64)?;
-            memory.write(0, bytes).map_err(CliError::Device)?;
+            memory.write(0, bytes)?;
             move_to(&memory, Side::Host)?;
             Ok::<_, CliError>(memory)
         };
@@ -225,7 +225,7 @@ impl Peer {
             let bytes = data.len() as u64;
             let refused = |source: GpuError| CliError::Memory { bytes, source };
             let memory = gpu.allocate_host(bytes).map_err(refused)?;
-            gpu.write(memory.device_addr(), data).map_err(CliError::Device)?;
+            gpu.write(memory.device_addr(), data)?;
             Ok::<_, CliError>(memory)
         };
         let [offsets, neighbours, distances] = contents;
@@ -244,9 +244,9 @@ impl Peer {
         let mut found = vec![0; vertices as usize];
         let bytes = bytemuck::cast_slice_mut(&mut found);
         match self {
-            Self::Managed([_, _, distances]) => distances.read(0, bytes).map_err(CliError::Device)?,
+            Self::Managed([_, _, distances]) => distances.read(0, bytes)?,
             Self::Host([_, _, distances]) => {
-                gpu.read(distances.device_addr(), bytes).map_err(CliError::Device)?;
+                gpu.read(distances.device_addr(), bytes)?;
             }
         }
         Ok(found)

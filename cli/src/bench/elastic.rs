@@ -138,12 +138,12 @@ impl Bench<'_> {
             if !new {
                 // Handles that were used before.
                 let before = bench.vm.elastic::<u64>(bench.growths * words);
-                drop(before.length(bench.growths * words).build().map_err(CliError::Bench)?);
+                drop(before.length(bench.growths * words).build()?);
             }
             let (mut times, mut verified, mut buffers) = (Vec::new(), 0, Vec::new());
             for i in 0..bench.growths {
-                let buffer = bench.vm.elastic_buffer::<u64>(words).map_err(CliError::Bench)?;
-                let grown = buffer.grow(words).map_err(CliError::Bench)?;
+                let buffer = bench.vm.elastic_buffer::<u64>(words)?;
+                let grown = buffer.grow(words)?;
                 times.push(us(grown.took));
                 verified += ends(&buffer, i)?;
                 buffers.push(buffer);
@@ -159,11 +159,11 @@ impl Bench<'_> {
             let (mut times, mut verified) = (Vec::new(), 0);
             while (times.len() as u64) < bench.growths {
                 let most = HANDLES * bench.handle / 8;
-                let buffer = bench.vm.elastic_buffer::<u64>(most).map_err(CliError::Bench)?;
-                buffer.grow(words).map_err(CliError::Bench)?;
+                let buffer = bench.vm.elastic_buffer::<u64>(most)?;
+                buffer.grow(words)?;
                 while buffer.len() + words <= most && (times.len() as u64) < bench.growths {
                     ahead(&buffer, words)?;
-                    let grown: Grown = buffer.grow(words).map_err(CliError::Bench)?;
+                    let grown: Grown = buffer.grow(words)?;
                     if grown.foreseen {
                         times.push(us(grown.took));
                     }
@@ -180,10 +180,10 @@ impl Bench<'_> {
         let mut foreseen = 0;
         let row = self.row("grow by 1/16 of a handle, without rests", |bench| {
             let most = bench.growths * words;
-            let buffer = bench.vm.elastic_buffer::<u64>(most).map_err(CliError::Bench)?;
+            let buffer = bench.vm.elastic_buffer::<u64>(most)?;
             let mut times = Vec::new();
             for _ in 0..bench.growths {
-                let grown = buffer.grow(words).map_err(CliError::Bench)?;
+                let grown = buffer.grow(words)?;
                 foreseen += u64::from(grown.foreseen);
                 times.push(us(grown.took));
             }
@@ -225,7 +225,7 @@ impl Bench<'_> {
             let made = lengths
                 .iter()
                 .map(|length| self.vm.elastic::<u64>(*length).length(*length).build());
-            let made: Vec<ElasticBuffer<u64>> = made.collect::<Result<_, _>>().map_err(CliError::Bench)?;
+            let made: Vec<ElasticBuffer<u64>> = made.collect::<Result<_, _>>()?;
             times.push(began.elapsed().as_secs_f64() * 1e3);
             for (i, buffer) in (0..).zip(&made) {
                 write_ends(buffer, i)?;
@@ -276,18 +276,18 @@ fn check(what: &str, expected: u64, found: u64) -> Result<u64, CliError> {
 }
 
 fn write_ends(buffer: &ElasticBuffer<u64>, value: u64) -> Result<(), CliError> {
-    buffer.write(0, &[value]).map_err(CliError::Bench)?;
-    buffer.write(buffer.len() - 1, &[!value]).map_err(CliError::Bench)
+    buffer.write(0, &[value])?;
+    buffer.write(buffer.len() - 1, &[!value]).map_err(CliError::Vm)
 }
 
 fn read_ends(buffer: &ElasticBuffer<u64>, value: u64) -> Result<u64, CliError> {
     let (mut first, mut last) = ([0], [0]);
-    buffer.read(buffer.len() - 1, &mut last).map_err(CliError::Bench)?;
+    buffer.read(buffer.len() - 1, &mut last)?;
     let last = check("an elastic buffer", !value, last[0])?;
     if buffer.len() == 1 {
         return Ok(last);
     }
-    buffer.read(0, &mut first).map_err(CliError::Bench)?;
+    buffer.read(0, &mut first)?;
     Ok(last + check("an elastic buffer", value, first[0])?)
 }
 

@@ -240,7 +240,7 @@ impl<'a> Faults<'a> {
             (Access::Span, true) => "touch_spans<true>",
             (Access::Lanes, _) => "touch_lanes",
         };
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// The pages to touch, in order, marked where they are written.
@@ -278,7 +278,7 @@ impl<'a> Faults<'a> {
         let order_there = self.machine.upload(&order)?;
         let (config, warps) = self.machine.warps(work.warps);
         let mut rates = Vec::new();
-        let start = self.machine.vm.stats().map_err(CliError::Bench)?;
+        let start = self.machine.vm.stats()?;
         let mut stats = start.difference(&start);
         let lent = !self.args.machine.borrow.is_empty();
         // Where memory is borrowed, a launch that does not count leaves the pages there.
@@ -288,7 +288,7 @@ impl<'a> Faults<'a> {
             }
             self.round += 1;
             let rounds = self.machine.upload(&self.rounds)?;
-            let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+            let before = self.machine.vm.stats()?;
             let seconds = self.launch(
                 &kernel,
                 shape(config.clone(), work.access),
@@ -296,7 +296,7 @@ impl<'a> Faults<'a> {
                 &rounds,
                 touched,
             )?;
-            stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+            stats = self.machine.vm.stats()?.difference(&before);
             self.check_cold(&stats, work, touched)?;
             for &entry in order.iter().filter(|entry| **entry & WRITTEN != 0) {
                 self.rounds[(entry & !WRITTEN) as usize] = self.round;
@@ -398,7 +398,7 @@ impl<'a> Faults<'a> {
     /// Compares every word at home with what the launches so far have made of it; the pages compared.
     fn check_home(&self) -> Result<u64, CliError> {
         let data = self.data.first();
-        let words = data.to_vec().map_err(CliError::Bench)?;
+        let words = data.to_vec()?;
         let (page_words, rounds) = (self.machine.page_words, &self.rounds);
         let step = page_words / 32;
         let wrong = machine::sum(data.len(), |index| {

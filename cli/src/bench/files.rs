@@ -248,12 +248,12 @@ impl<'a> Bench<'a> {
     fn run(&self, order: &Buffer<u32>) -> Result<f64, CliError> {
         // Made anew, so that neither frames nor the memory before the file hold any page of it.
         let region = self.machine.vm.region::<u64>().name("file").map_file(self.path);
-        let region = region.map_err(CliError::Bench)?;
-        let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
+        let region = region?;
+        let kernel = self.module.kernel(KERNEL)?;
         let config = LaunchConfig::new(self.depth / self.args.block_lanes, self.args.block_lanes);
         let args = (&region, order, self.touched, self.machine.page_words, self.tally.arg());
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
-        region.close().map_err(CliError::Bench)?;
+        region.close()?;
         Ok(seconds)
     }
 }

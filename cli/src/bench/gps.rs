@@ -143,7 +143,7 @@ fn gpus(args: &GpsArgs, cuda: bool) -> Result<Vec<Gpu>, CliError> {
         return Ok(args.gpus.clone());
     }
     if cuda {
-        let devices = cuda::devices().map_err(CliError::Device)?;
+        let devices = cuda::devices()?;
         let gpu = |device: cuda::DeviceInfo| Gpu::Cuda(CudaGpu::ordinal(device.ordinal));
         return Ok(devices.into_iter().map(gpu).collect());
     }

@@ -120,9 +120,9 @@ impl<'a> Hits<'a> {
         let hits = Self {
             module: machine.compile("bench/hits.cu", SOURCE, &KERNELS)?,
             tally: Tally::new(&machine)?,
-            paged: paged.map_err(CliError::Bench)?,
-            kept: kept.map_err(CliError::Bench)?,
-            raw: machine.vm.buffer(words).map_err(CliError::Bench)?,
+            paged: paged?,
+            kept: kept?,
+            raw: machine.vm.buffer(words)?,
             accesses: args.accesses.unwrap_or(if machine.is_cuda() { 256 } else { 64 }),
             machine,
             args,
@@ -141,7 +141,7 @@ impl<'a> Hits<'a> {
     }
 
     fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// Brings every page, in a random order.
@@ -181,9 +181,9 @@ impl<'a> Hits<'a> {
                 .rows
                 .push(with_resources(row("raw pointer", ceiling.clone()), &raw));
             for (access, kernel) in paged(walk) {
-                let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+                let before = self.machine.vm.stats()?;
                 let runs = self.time(walk, kernel, Operand::Paged(&self.paged), sum)?;
-                let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+                let stats = self.machine.vm.stats()?.difference(&before);
                 if stats.faults != 0 {
                     return Err(CliError::NotCold {
                         faults: stats.faults,

@@ -103,7 +103,7 @@ impl Latency {
         let words = faults * page_bytes / 8;
         let data = machine.vm.region::<u64>().name("data").read_only();
         let bench = Self {
-            data: data.from_vec(fill(words, pattern)?).map_err(CliError::Bench)?,
+            data: data.from_vec(fill(words, pattern)?)?,
             module: compile(&machine)?,
             tally: Tally::new(&machine)?,
             machine,
@@ -111,29 +111,29 @@ impl Latency {
             page_bytes,
         };
         // Each page is to be a fault.
-        bench.data.advise(Advice::Random).map_err(CliError::Bench)?;
+        bench.data.advise(Advice::Random)?;
         bench.by_lanes(1, WARM_RUNS)?;
         Ok(bench)
     }
 
     /// Walks of so many warps through absent pages, a stride apart, with read ahead and without.
     fn walks(&self, warps: u32, repeat: u32) -> Result<Vec<Row>, CliError> {
-        let kernel = self.module.kernel("walk_pages").map_err(CliError::Bench)?;
+        let kernel = self.module.kernel("walk_pages")?;
         let part = self.faults / u64::from(warps);
         let ways = WALK_STRIDES.map(|stride| [(stride, Advice::Normal), (stride, Advice::Random)]);
         let mut rows = Vec::new();
         for (stride, advice) in ways.into_iter().flatten() {
-            self.data.advise(advice).map_err(CliError::Bench)?;
+            self.data.advise(advice)?;
             let pages = part.div_ceil(stride);
             let (mut times, mut ahead) = (Vec::new(), 0);
             for _ in 0..repeat {
-                self.data.evict().map_err(CliError::Bench)?;
-                let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+                self.data.evict()?;
+                let before = self.machine.vm.stats()?;
                 let args = (&self.data, self.machine.page_words, stride, self.tally.arg());
                 let config = LaunchConfig::new(warps, 32);
                 let (seconds, _) = self.tally.run(&kernel, config, args, pages * u64::from(warps))?;
                 times.push(seconds * 1e6 / pages as f64);
-                let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+                let stats = self.machine.vm.stats()?.difference(&before);
                 ahead = stats.read_ahead;
             }
             let row = Row::new("a walk, each page of a warp", Unit::Microseconds, times)
@@ -145,7 +145,7 @@ impl Latency {
                 .verified(pages * u64::from(warps) * 32, "words");
             rows.push(row);
         }
-        self.data.advise(Advice::Random).map_err(CliError::Bench)?;
+        self.data.advise(Advice::Random)?;
         Ok(rows)
     }
 
@@ -154,7 +154,7 @@ impl Latency {
         let faults = OneByOne::new(&self.machine, &self.module, self.faults)?;
         let (mut medians, mut all, mut clock) = (Vec::new(), Vec::new(), Said::default());
         for _ in 0..repeat {
-            self.data.evict().map_err(CliError::Bench)?;
+            self.data.evict()?;
             let (times, said, stats) = faults.run(&self.data, lanes)?;
             // A page that was there already was not a fault, and its time not one of a fault's.
             if stats.faults != self.faults {
@@ -177,11 +177,11 @@ impl Latency {
 
     /// Many warps that wait for the same page.
     fn crowd(&self, warps: u32, clock: Said, repeat: u32) -> Result<Row, CliError> {
-        let kernel = self.module.kernel("time_crowd_fault").map_err(CliError::Bench)?;
+        let kernel = self.module.kernel("time_crowd_fault")?;
         let pages = self.faults.min(CROWD_PAGES);
         let (mut medians, mut all) = (Vec::new(), Vec::new());
         for _ in 0..repeat {
-            self.data.evict().map_err(CliError::Bench)?;
+            self.data.evict()?;
             let mut times = Vec::new();
             for page in 0..pages {
                 let took = self.machine.upload(&[0u64])?;
@@ -217,9 +217,9 @@ impl<'a> OneByOne<'a> {
     /// Of that many pages, by the [compiled](compile) kernels.
     pub fn new(machine: &'a Machine, module: &Module, pages: u64) -> Result<Self, CliError> {
         Ok(Self {
-            kernel: module.kernel("time_faults").map_err(CliError::Bench)?,
+            kernel: module.kernel("time_faults")?,
             tally: Tally::new(machine)?,
-            took: machine.vm.buffer(pages).map_err(CliError::Bench)?,
+            took: machine.vm.buffer(pages)?,
             machine,
             pages,
         })
@@ -227,12 +227,12 @@ impl<'a> OneByOne<'a> {
 
     /// Microseconds that each page took, ascending; and what was counted meanwhile.
     pub fn run(&self, data: &Region<u64>, lanes: u32) -> Result<(Vec<f64>, Said, Stats), CliError> {
-        let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+        let before = self.machine.vm.stats()?;
         let args = (data, self.machine.page_words, &self.took, self.tally.arg());
         let (_, said) = self
             .tally
             .run(&self.kernel, LaunchConfig::new(1, lanes), args, self.pages)?;
-        let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+        let stats = self.machine.vm.stats()?.difference(&before);
         Ok((microseconds(self.machine, &self.took, said)?, said, stats))
     }
 }

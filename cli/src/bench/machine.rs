@@ -160,7 +160,7 @@ pub fn pinned<'env, R>(
         let _pinned = scope.read_only("data", words)?;
         Ok(body(scope))
     });
-    ran.map_err(CliError::Bench)?
+    ran?
 }
 
 /// A size in the largest unit that gives a whole number.
@@ -286,7 +286,7 @@ impl Machine {
             options.defines.push(("BENCH_NEIGHBOUR".to_owned(), None));
         }
         let module = self.vm.compile_with(name, source, kernels, &options);
-        module.map_err(CliError::Bench)
+        module.map_err(CliError::Vm)
     }
 
     /// A launch of about that many warps, whole blocks; and how many warps it has.
@@ -312,8 +312,8 @@ impl Machine {
 
     /// A device buffer that holds `values`.
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Buffer<T>, CliError> {
-        let buffer = self.vm.buffer(values.len().max(1) as u64).map_err(CliError::Bench)?;
-        buffer.write(values).map_err(CliError::Bench)?;
+        let buffer = self.vm.buffer(values.len().max(1) as u64)?;
+        buffer.write(values)?;
         Ok(buffer)
     }
 
@@ -400,8 +400,8 @@ impl Tally {
 
     /// Starts a kernel that runs on while the host does something else. One at a time.
     pub fn start(&self, kernel: &Kernel, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch, CliError> {
-        self.buffer.write(&[0; TALLY_WORDS]).map_err(CliError::Bench)?;
-        kernel.launch(config, args).map_err(CliError::Bench)
+        self.buffer.write(&[0; TALLY_WORDS])?;
+        kernel.launch(config, args).map_err(CliError::Vm)
     }
 
     /// Waits for what was started and told to stop: how much it had done by then.
@@ -411,9 +411,9 @@ impl Tally {
     pub fn stopped(&self, kernel: &Kernel, launch: &Launch) -> Result<u64, CliError> {
         match launch.sync() {
             Ok(_) | Err(gpuvm::Error::Stopped { .. }) => {}
-            Err(error) => return Err(CliError::Bench(error)),
+            Err(error) => return Err(CliError::Vm(error)),
         }
-        let said = self.buffer.to_vec().map_err(CliError::Bench)?;
+        let said = self.buffer.to_vec()?;
         match said[..] {
             [done, 0, ..] => Ok(done),
             [of, wrong, ..] => Err(CliError::WrongData {
@@ -427,8 +427,8 @@ impl Tally {
 
     /// Waits for what was started; as [`Self::run`].
     pub fn finish(&self, kernel: &Kernel, launch: &Launch, done: u64) -> Result<(f64, Said), CliError> {
-        let report = launch.sync().map_err(CliError::Bench)?;
-        let said = self.buffer.to_vec().map_err(CliError::Bench)?;
+        let report = launch.sync()?;
+        let said = self.buffer.to_vec()?;
         let &[ran, wrong, sum, ticks, time_ns, _] = said.as_slice() else {
             return Err(CliError::DidNotRun {
                 kernel: kernel.info().name.clone(),

@@ -344,7 +344,7 @@ fn managed(door: &Door, bytes: u64, on_the_host: bool) -> Result<RawMemory, CliE
     let memory = door.managed(bytes)?;
     if on_the_host {
         for advice in [Advice::PreferredLocation(Side::Host), Advice::AccessedBy(Side::Gpu)] {
-            memory.advise(advice).map_err(CliError::Device)?;
+            memory.advise(advice)?;
         }
         move_to(&memory, Side::Host)?;
     }
@@ -375,20 +375,20 @@ impl<'a> Form<'a> {
         let out = natural.words.div_ceil(ROW).max(natural.idx.len() as u64);
         let rows = natural.row_ids.len() as u64 * QUADS;
         Ok(Self {
-            module: module.map_err(CliError::Bench)?,
+            module: module?,
             tally: Tally::new(machine)?,
             idx: machine.upload(&natural.idx)?,
             row_ids: machine.upload(&natural.row_ids)?,
             sum: machine.upload(&[0.0])?,
-            out: machine.vm.buffer(out).map_err(CliError::Bench)?,
-            rows: machine.vm.buffer(rows).map_err(CliError::Bench)?,
+            out: machine.vm.buffer(out)?,
+            rows: machine.vm.buffer(rows)?,
             natural,
             machine,
         })
     }
 
     fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// Writes the words of all data.
@@ -421,21 +421,21 @@ impl<'a> Form<'a> {
         let (x, y) = data.split_at_mut(half);
         let ran = self.machine.vm.scope(|scope| {
             let (x, y) = (scope.read_only_placed("x", x, placement)?, scope.region("y", y)?);
-            let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Bench);
+            let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Vm);
             Ok(self.runs(which, &Arg::from(&*x), &Arg::from(&*y), cold))
         });
         let first = half as u64;
         refill(&mut data[half..], |index| value_of(first + index) as f32);
-        ran.map_err(CliError::Bench)?
+        ran?
     }
 
     fn read_only<T: Pod>(&self, which: Loop, data: &[T], placement: Placement) -> Result<(Runs, Runs), CliError> {
         let ran = self.machine.vm.scope(|scope| {
             let x = scope.read_only_placed("x", data, placement)?;
             let arg = Arg::from(&*x);
-            Ok(self.runs(which, &arg, &arg, || x.evict().map_err(CliError::Bench)))
+            Ok(self.runs(which, &arg, &arg, || x.evict().map_err(CliError::Vm)))
         });
-        ran.map_err(CliError::Bench)?
+        ran?
     }
 
     /// Of each run the rate of the first launch, and the best one of the others.
@@ -473,7 +473,7 @@ impl<'a> Form<'a> {
         let (config, _) = self.machine.most_warps();
         let (words, half) = (self.natural.words, self.natural.words / 2);
         let (taken, rows) = (self.natural.idx.len() as u64, self.natural.row_ids.len() as u64);
-        self.sum.write(&[0.0]).map_err(CliError::Bench)?;
+        self.sum.write(&[0.0])?;
         let launched = match which {
             Loop::Sum | Loop::Neighbours => kernel.launch(config, (x, words, &self.sum)),
             Loop::Saxpy => kernel.launch(config, (x, y, SCALE, half)),
@@ -482,7 +482,7 @@ impl<'a> Form<'a> {
             Loop::Gather => kernel.launch(config, (x, &self.idx, &self.out, taken)),
             Loop::Rows => kernel.launch(config, (x, &self.row_ids, &self.rows, rows)),
         };
-        let ended = launched.and_then(|launch| launch.sync()).map_err(CliError::Bench)?;
+        let ended = launched.and_then(|launch| launch.sync())?;
         self.check(which)?;
         Ok(ended.elapsed().as_secs_f64().max(1e-9))
     }
@@ -493,7 +493,7 @@ impl<'a> Form<'a> {
         let ((config, _), tally) = (self.machine.many_warps(), self.tally.arg());
         match which {
             Loop::Sum | Loop::Neighbours => {
-                let found = self.sum.to_vec().map_err(CliError::Bench)?;
+                let found = self.sum.to_vec()?;
                 if found != [self.natural.sum] {
                     return Err(CliError::WrongData {
                         wrong: 1,

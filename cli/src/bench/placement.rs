@@ -252,7 +252,7 @@ impl Data<'_> {
                 for run in 0..latency::WARM_RUNS + self.args.output.repeat {
                     // New for each run: pages remember what was read of them in place.
                     let region = scope.read_only_placed("data", words, placement);
-                    let region = region.map_err(CliError::Bench)?;
+                    let region = region?;
                     let (times, ..) = clock.run(&region, 1)?;
                     if run >= latency::WARM_RUNS {
                         medians.push(quantile(&times, 0.5));

@@ -78,7 +78,7 @@ impl<'a> Raw<'a> {
 
     /// One of `raw.cu`'s kernels.
     pub fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// The home's address for kernels.
@@ -282,7 +282,7 @@ impl<'a> Raw<'a> {
 
     /// Microseconds that one warp takes for one page: those of each page, ascending.
     pub fn one_page(&self, pages: &Pages) -> Result<Vec<f64>, CliError> {
-        let took = self.machine.vm.buffer::<u64>(pages.count).map_err(CliError::Bench)?;
+        let took = self.machine.vm.buffer::<u64>(pages.count)?;
         let args = (
             self.home.addr(),
             self.frames.addr(),
@@ -378,7 +378,7 @@ impl Raw<'_> {
 /// Ticks as microseconds, ascending.
 pub fn microseconds(machine: &Machine, took: &Buffer<u64>, said: Said) -> Result<Vec<f64>, CliError> {
     let ticks_per_us = machine.ticks_per_us(said);
-    let took = took.to_vec().map_err(CliError::Bench)?;
+    let took = took.to_vec()?;
     let mut times: Vec<f64> = took.iter().map(|ticks| *ticks as f64 / ticks_per_us).collect();
     times.sort_by(f64::total_cmp);
     Ok(times)

@@ -83,7 +83,7 @@ pub fn measure(args: &ResizeArgs) -> Result<Report, CliError> {
     let memory = host_words(pages * PAGE / 8)?;
     let words: &[u64] = bytemuck::cast_slice(&memory);
     report.rows = pinned(&bench.machine, words, |scope| {
-        let region = scope.read_only("data", words).map_err(CliError::Bench)?;
+        let region = scope.read_only("data", words)?;
         bench.rows(&region)
     })?;
     Ok(report)
@@ -104,7 +104,7 @@ impl Bench {
         let hog = self.fill_memory()?;
         let given = self.beside(region, || {
             let begun = Instant::now();
-            hog.grow(wanted / 8).map_err(CliError::Bench)?;
+            hog.grow(wanted / 8)?;
             Ok((begun.elapsed(), 0))
         })?;
         Ok(vec![
@@ -116,21 +116,16 @@ impl Bench {
 
     /// Changes the number of frames: how long it took, and bytes that stayed or did not come.
     fn resize(&self, bytes: u64) -> Result<(Duration, u64), CliError> {
-        let resized = self.vm().resize_frames_within(bytes, WITHIN).map_err(CliError::Bench)?;
+        let resized = self.vm().resize_frames_within(bytes, WITHIN)?;
         Ok((resized.took, resized.kept_bytes + resized.missing_bytes))
     }
 
     /// A buffer that has all memory which is free: the next growth takes that of frames.
     fn fill_memory(&self) -> Result<ElasticBuffer<u64>, CliError> {
-        let hog = self
-            .vm()
-            .elastic::<u64>(1 << 40)
-            .name("hog")
-            .build()
-            .map_err(CliError::Bench)?;
+        let hog = self.vm().elastic::<u64>(1 << 40).name("hog").build()?;
         let (before, step) = (self.vm().frames(), (self.shrink / 64).max(1 << 16));
         while self.vm().frames() == before {
-            hog.grow(step / 8).map_err(CliError::Bench)?;
+            hog.grow(step / 8)?;
         }
         Ok(hog)
     }
@@ -143,7 +138,7 @@ impl Bench {
     ) -> Result<Change, CliError> {
         let machine = &self.machine;
         let module = machine.compile("bench/tier.cu", include_str!("tier.cu"), &["read_pages"])?;
-        let kernel = module.kernel("read_pages").map_err(CliError::Bench)?;
+        let kernel = module.kernel("read_pages")?;
         let (tally, order) = (Tally::new(machine)?, machine.upload(&shuffled(self.pages, 7))?);
         // On half of the multiprocessors: the kernel that empties frames needs places, too.
         let blocks = match machine.is_cuda() {
@@ -155,12 +150,7 @@ impl Bench {
         let visits = VISITS_A_SECOND * SECONDS;
         let args = (region, &order, self.pages, visits, machine.page_words, tally.arg());
         let launch = tally.start(&kernel, config.warp_spans(1), args)?;
-        let fetched = || {
-            Ok::<_, CliError>((
-                Instant::now(),
-                self.vm().stats().map_err(CliError::Bench)?.pages_fetched,
-            ))
-        };
+        let fetched = || Ok::<_, CliError>((Instant::now(), self.vm().stats()?.pages_fetched));
         let rate = |from: (Instant, u64), to: (Instant, u64)| {
             (to.1 - from.1) as f64 / to.0.duration_since(from.0).as_secs_f64().max(1e-9) / 1e6
         };

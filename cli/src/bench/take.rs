@@ -74,7 +74,7 @@ pub fn measure(args: &TakeArgs) -> Result<Report, CliError> {
         length * width,
         |at| if at % width == 0 { (at / width) as f32 } else { 0.0 },
     )?;
-    let take = Take::<f32>::new(&machine.vm).map_err(CliError::Bench)?;
+    let take = Take::<f32>::new(&machine.vm)?;
     let mut numbers = ChaCha8Rng::seed_from_u64(1);
     let runs = machine.vm.scope(|scope| {
         let table = scope.read_only("table", &table)?;
@@ -84,7 +84,7 @@ pub fn measure(args: &TakeArgs) -> Result<Report, CliError> {
             .map(gather)
             .collect::<Result<Vec<_>, CliError>>())
     });
-    let runs = runs.map_err(CliError::Bench)??;
+    let runs = runs??;
     let (first, runs) = runs.split_first().ok_or(CliError::Options("no run".to_owned()))?;
     let seconds = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
     let middle = |all: Vec<f64>| Runs(all).median();
@@ -115,14 +115,14 @@ fn run(machine: &Machine, take: &Take<'_, f32>, table: &Region<f32>, width: u64,
             .vm
             .stats()
             .map(|stats| stats.pages_fetched)
-            .map_err(CliError::Bench)
+            .map_err(CliError::Vm)
     };
     let before = fetched()?;
     let begun = Instant::now();
-    let taken = take.rows(table, width, ids).map_err(CliError::Bench)?;
+    let taken = take.rows(table, width, ids)?;
     let took = begun.elapsed().as_secs_f64().max(1e-9);
     let pages = fetched()? - before;
-    let rows = taken.rows.to_vec().map_err(CliError::Bench)?;
+    let rows = taken.rows.to_vec()?;
     let is_right = |(row, id): &(&[f32], &i64)| row[0] == **id as f32 && row[1..].iter().all(|value| *value == 0.0);
     let wrong = rows
         .chunks(width as usize)

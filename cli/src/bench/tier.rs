@@ -255,7 +255,7 @@ fn managed(plan: &Plan) -> Result<Passes, CliError> {
     let machine = Machine::probe(&plan.without)?;
     let door = Door::open(&machine, &plan.without, MANAGED)?;
     let module = machine.compile("bench/raw.cu", include_str!("raw.cu"), &["fill_pattern", "check_pages"])?;
-    let kernel = |name| module.kernel(name).map_err(CliError::Bench);
+    let kernel = |name| module.kernel(name).map_err(CliError::Vm);
     let (fill, check) = (kernel("fill_pattern")?, kernel("check_pages")?);
     let (tally, order) = (Tally::new(&machine)?, machine.upload(&shuffled(plan.pages, 7))?);
     let (config, _) = machine.many_warps();

@@ -99,7 +99,7 @@ struct Uvm<'a> {
 
 impl Uvm<'_> {
     fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// New managed memory whose pages are all on the host, with the driver told; and the seconds that a prefetch took.
@@ -113,7 +113,7 @@ impl Uvm<'_> {
         move_to(&memory, Side::Host)?;
         let seconds = match told {
             Told::Nothing => 0.0,
-            Told::Advice(advice) => memory.advise(advice).map(|()| 0.0).map_err(CliError::Device)?,
+            Told::Advice(advice) => memory.advise(advice).map(|()| 0.0)?,
             Told::Prefetch => move_to(&memory, Side::Gpu)?,
         };
         Ok((memory, seconds))
@@ -143,7 +143,7 @@ impl Uvm<'_> {
         let faults = self.args.faults;
         // As far apart as the data allows: the driver moves neighbours too.
         let stride = self.bytes / faults / PAGE_BYTES * PAGE_BYTES / 8;
-        let took = self.machine.vm.buffer::<u64>(faults).map_err(CliError::Bench)?;
+        let took = self.machine.vm.buffer::<u64>(faults)?;
         let (mut medians, mut all) = (Vec::new(), Vec::new());
         for _ in 0..self.args.output.repeat {
             let (memory, _) = self.cold(told)?;

@@ -55,9 +55,9 @@ impl Data {
             };
             let region = machine.vm.region::<u64>().name("data").integrity(integrity);
             let region = at_home(region, home).from_vec(fill(words, word)?);
-            let region = region.map_err(CliError::Bench)?;
+            let region = region?;
             // Each page is to be a fault.
-            region.advise(Advice::Random).map_err(CliError::Bench)?;
+            region.advise(Advice::Random)?;
             Ok(region)
         };
         let arrays: Result<_, CliError> = (0..).zip(homes).map(array).collect();
@@ -77,6 +77,6 @@ impl Data {
 
     /// Takes all pages out of their frames.
     pub fn evict(&self) -> Result<(), CliError> {
-        self.arrays.iter().try_for_each(Region::evict).map_err(CliError::Bench)
+        self.arrays.iter().try_for_each(Region::evict).map_err(CliError::Vm)
     }
 }

@@ -63,7 +63,7 @@ pub fn measure(
             let stores = Stores {
                 module: trial::compile(&machine, &KERNELS)?,
                 tally: Tally::new(&machine)?,
-                region: region.zeroed(pages * page_bytes / 8).map_err(CliError::Bench)?,
+                region: region.zeroed(pages * page_bytes / 8)?,
                 machine,
                 scattered: scattered_of(page_bytes),
             };
@@ -112,23 +112,23 @@ impl Stores {
         let kernel = self
             .module
             .kernel(&format!("store_once<{},{scattered}>", way == Way::Plain));
-        let kernel = kernel.map_err(CliError::Bench)?;
+        let kernel = kernel?;
         let advice = if way == Way::InPlace {
             Advice::WriteOnce
         } else {
             Advice::Normal
         };
-        self.region.advise(advice).map_err(CliError::Bench)?;
+        self.region.advise(advice)?;
         let (mut times, mut last) = (Vec::new(), None);
         for round in 1..=u64::from(repeat) {
             // No page is there, and every word gets another value than it has, whatever way was before.
-            self.region.evict().map_err(CliError::Bench)?;
+            self.region.evict()?;
             let value = (round << 8) | (way as u64 + 1);
-            let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+            let before = self.machine.vm.stats()?;
             let (config, _) = self.machine.many_warps();
             let args = (&self.region, count, bits, value, self.tally.arg());
             let (seconds, _) = self.tally.run(&kernel, config, args, count)?;
-            last = Some(self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before));
+            last = Some(self.machine.vm.stats()?.difference(&before));
             times.push(seconds * 1e3);
             self.verify(count, value, |n| {
                 if scattered { in_random_order(n, words, bits) } else { n }
@@ -154,7 +154,7 @@ impl Stores {
 
     /// That the home holds what the launch stored: in frames still, or there already.
     fn verify(&self, count: u64, value: u64, word_of: impl Fn(u64) -> u64 + Sync) -> Result<(), CliError> {
-        let found = self.region.to_vec().map_err(CliError::Bench)?;
+        let found = self.region.to_vec()?;
         let wrong = machine::sum(count, |n| {
             let word = word_of(n);
             u64::from(found[word as usize] != pattern(word).wrapping_add(value))

@@ -76,7 +76,7 @@ impl<'a> Memory<'a> {
             data,
             module: compile(&machine, &KERNELS)?,
             tally: Tally::new(&machine)?,
-            draws: machine.vm.buffer(data.reads).map_err(CliError::Bench)?,
+            draws: machine.vm.buffer(data.reads)?,
             machine,
             share,
         })
@@ -145,7 +145,7 @@ impl<'a> Memory<'a> {
         for _ in 0..self.data.args.output.repeat {
             // New for each run: no page is there, and the GPU has learned nothing.
             let region = scope.read_only_placed("data", self.data.words, placement);
-            let region = region.map_err(CliError::Bench)?;
+            let region = region?;
             let trial = Trial {
                 memory: self,
                 region: &region,
@@ -227,9 +227,9 @@ impl Trial<'_> {
             machine, module, tally, ..
         } = self.memory;
         let kernel = module.kernel(&format!("{name}<{}>", self.plain));
-        let before = machine.vm.stats().map_err(CliError::Bench)?;
-        let (seconds, said) = tally.run(&kernel.map_err(CliError::Bench)?, config, args, reads)?;
-        let stats = machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+        let before = machine.vm.stats()?;
+        let (seconds, said) = tally.run(&kernel?, config, args, reads)?;
+        let stats = machine.vm.stats()?.difference(&before);
         let sample = Sample {
             seconds,
             reads,
@@ -315,7 +315,7 @@ impl Trial<'_> {
             u32::from(mirrored),
             tally.arg(),
         );
-        let draw = module.kernel("draw_pages").map_err(CliError::Bench)?;
+        let draw = module.kernel("draw_pages")?;
         tally.run(&draw, config.clone(), args, count)?;
         let args = (self.region, draws, count, machine.page_words, seed, tally.arg());
         Ok(self.launch("read_drawn", config, args, count)?.0)

@@ -42,7 +42,7 @@ impl<'a> Burst<'a> {
     /// The runtime's.
     pub fn new(machine: &'a Machine, bytes: u64) -> Result<Self, CliError> {
         let module = machine.compile("bench/tenants.cu", SOURCE, &["store_words", "compare_words"])?;
-        let kernel = |name| module.kernel(name).map_err(CliError::Bench);
+        let kernel = |name| module.kernel(name).map_err(CliError::Vm);
         Ok(Self {
             store: kernel("store_words")?,
             compare: kernel("compare_words")?,
@@ -55,7 +55,7 @@ impl<'a> Burst<'a> {
 
     fn take(&mut self) -> Result<Duration, CliError> {
         let began = Instant::now();
-        let memory = self.machine.vm.buffer::<u64>(self.words).map_err(CliError::Bench)?;
+        let memory = self.machine.vm.buffer::<u64>(self.words)?;
         let (config, _) = self.machine.many_warps();
         let args = || (&memory, self.words, self.tally.arg());
         self.tally.run(&self.store, config.clone(), args(), self.words)?;

@@ -116,7 +116,7 @@ pub fn measure(args: &TenantsArgs) -> Result<Report, CliError> {
     let memory = host_words(pages * PAGE / 8)?;
     let words: &[u64] = bytemuck::cast_slice(&memory);
     report.rows = pinned(&machine, words, |scope| {
-        let region = scope.read_only("data", words).map_err(CliError::Bench)?;
+        let region = scope.read_only("data", words)?;
         bench.rows(&region, &mut other)
     })?;
     Ok(report)
@@ -197,7 +197,7 @@ impl Bench<'_> {
     fn rows(&self, region: &Region<u64>, other: &mut Other<'_>) -> Result<Vec<Row>, CliError> {
         let free = self.served(other)?;
         // Everything that is free, but for what is kept so, and as much again, which memory given and taken in whole handles needs.
-        let left = self.machine.gpu().own_memory().map_err(CliError::Device)?.free;
+        let left = self.machine.gpu().own_memory()?.free;
         let _taken = self.held(left.saturating_sub(2 * self.burst / HEADROOM_PART))?;
         let reads = Reads::default();
         std::thread::scope(|scope| {
@@ -230,7 +230,7 @@ impl Bench<'_> {
     fn held(&self, bytes: u64) -> Result<Option<gpuvm::Buffer<u64>>, CliError> {
         match bytes / 8 {
             0 => Ok(None),
-            words => self.machine.vm.buffer(words).map(Some).map_err(CliError::Bench),
+            words => self.machine.vm.buffer(words).map(Some).map_err(CliError::Vm),
         }
     }
 
@@ -238,7 +238,7 @@ impl Bench<'_> {
     fn read(&self, region: &Region<u64>, reads: &Reads) -> Result<(), CliError> {
         let machine = self.machine;
         let module = machine.compile("bench/tenants.cu", SOURCE, &["read_by_chance"])?;
-        let kernel = module.kernel("read_by_chance").map_err(CliError::Bench)?;
+        let kernel = module.kernel("read_by_chance")?;
         let tally = Tally::new(machine)?;
         let config = match machine.is_cuda() {
             true => LaunchConfig::new(machine.able.sm_count, 256).warp_spans(1),

@@ -36,7 +36,7 @@ impl<'a> Borrower<'a> {
         let module = machine.compile_for("bench/tier.cu", SOURCE, &["read_pages"], source)?;
         let (config, _) = machine.warps(plan.warps);
         Ok(Self {
-            kernel: module.kernel("read_pages").map_err(CliError::Bench)?,
+            kernel: module.kernel("read_pages")?,
             tally: Tally::new(&machine)?,
             order: machine.upload(&shuffled(plan.pages, 7))?,
             config: config.warp_spans(1),
@@ -51,14 +51,14 @@ impl<'a> Borrower<'a> {
         scope: &'scope Scope<'scope, 'env>,
         words: &'env [u64],
     ) -> Result<ScopedRegion<'scope, u64>, CliError> {
-        let region = scope.read_only("data", words).map_err(CliError::Bench)?;
+        let region = scope.read_only("data", words)?;
         // Each page is to be a fault.
-        region.advise(Advice::Random).map_err(CliError::Bench)?;
+        region.advise(Advice::Random)?;
         Ok(region)
     }
 
     fn stats(&self) -> Result<Stats, CliError> {
-        self.machine.vm.stats().map_err(CliError::Bench)
+        self.machine.vm.stats().map_err(CliError::Vm)
     }
 
     /// Begins to read all pages so often.
@@ -160,9 +160,9 @@ impl<'a> Borrower<'a> {
                 continue;
             }
             let asked = Instant::now();
-            let given = vm.give_back_borrowed(self.plan.take_back).map_err(CliError::Bench)?;
+            let given = vm.give_back_borrowed(self.plan.take_back)?;
             let took = asked.elapsed();
-            vm.scribble_given_back(SCRIBBLE).map_err(CliError::Bench)?;
+            vm.scribble_given_back(SCRIBBLE)?;
             let seconds = self.finish(&launch, passes)?;
             let after = self.read(region, 1)?;
             return Ok(TakenBack {

@@ -31,7 +31,7 @@ impl<'a> Lender<'a> {
         let module = machine.compile("bench/tier.cu", SOURCE, &["stream_copy"])?;
         let mut lender = Self {
             raw: Raw::inside(machine, plan.lender_bytes)?,
-            kernel: module.kernel("stream_copy").map_err(CliError::Bench)?,
+            kernel: module.kernel("stream_copy")?,
             config: machine.many_warps().0,
             bytes: plan.lender_bytes,
             passes: 1,
