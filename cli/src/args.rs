@@ -10,7 +10,7 @@ use gpuvm_memory_node::Network;
 use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
 
-use crate::bench::args::Bench;
+use crate::bench::Bench;
 use crate::doctor::args::DoctorArgs;
 pub use crate::machine::MachineArgs;
 use crate::simulate::args::SimulateArgs;

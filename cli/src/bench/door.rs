@@ -6,9 +6,9 @@ use gpuvm::Gpu as Asked;
 use gpuvm_gpu::cuda::{Copying, CudaGpu, Managed, Side};
 use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, HostMemory};
 
-use crate::args::MachineArgs;
 use crate::bench::machine::Machine;
 use crate::error::CliError;
+use crate::machine::MachineArgs;
 
 /// The GPU once more, beside the virtual memory's: both are in the process's one context, so that kernels of one reach
 /// the memory of the other.

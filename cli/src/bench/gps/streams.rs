@@ -3,6 +3,7 @@
 use gpuvm::{CompileOptions, Kernel, Launch, LaunchConfig, Vm};
 
 use super::Bench;
+use crate::bench::machine::must_be_right;
 use crate::bench::report::{Row, Runs, Unit};
 use crate::error::CliError;
 
@@ -36,14 +37,14 @@ struct Streams<'a> {
 
 impl Bench<'_> {
     /// Rows of loads and, where there is a second GPU, of stores.
-    pub(super) fn streams(&mut self, cuda: bool) -> Result<(), CliError> {
+    pub(super) fn streams(&mut self) -> Result<(), CliError> {
         let gpus = self.gpus.len().min(2);
         let vm = self.vm(gpus)?;
         let kernels = vm.kernels("streams.cu", SOURCE, KERNELS, &CompileOptions::default());
         let multiprocessors = vm.device().capabilities().sm_count;
         let streams = Streams {
             kernels: kernels.map_err(CliError::BackEnd)?,
-            length: if cuda { LARGE } else { SMALL },
+            length: self.run.usual(LARGE, SMALL),
             repeat: self.plan.repeat,
             config: LaunchConfig::new(multiprocessors * 8, THREADS),
             vm: &vm,
@@ -84,8 +85,7 @@ impl Streams<'_> {
     /// All loads of an array that holds `quad(i, 0)`.
     fn loads(&self) -> Result<Row, CliError> {
         let array = self.vm.broadcast::<[u32; 4]>().name("loads");
-        let array = array.from_iter((0..self.length).map(|i| quad(i, 0)));
-        let array = array?;
+        let array = array.from_iter((0..self.length).map(|i| quad(i, 0)))?;
         let sum = || self.vm.buffer::<u64>(1).map_err(CliError::Vm);
         let (bare, ours) = (sum()?, sum()?);
         let bytes = self.length * 16;
@@ -161,15 +161,4 @@ fn check<T: PartialEq>(copies: &[Vec<T>], stored: impl Fn(u64) -> T, what: &str)
     let wrong = |copy: &Vec<T>| (0..).zip(copy).filter(|(i, found)| **found != stored(*i)).count() as u64;
     must_be_right(copies.iter().map(wrong).sum(), all, what)?;
     Ok(all)
-}
-
-fn must_be_right(wrong: u64, of: u64, what: &str) -> Result<(), CliError> {
-    match wrong {
-        0 => Ok(()),
-        wrong => Err(CliError::WrongData {
-            wrong,
-            of,
-            what: what.to_owned(),
-        }),
-    }
 }
