@@ -142,6 +142,18 @@ fn copies(
         let row = row(args, bytes, Row::new(name, Unit::GigaBytes, rates));
         report.rows.push(row.verified(bytes / 8, "words"));
     }
+    batches(door, (args, bytes), &raw, report)
+}
+
+/// Pages by the copy engine, in batches.
+fn batches(
+    door: &Door,
+    (args, bytes): (&Run<'_, LimitsArgs>, u64),
+    raw: &Raw<'_>,
+    report: &mut Report,
+) -> Result<(), CliError> {
+    let (home, frames) = (raw.home(), raw.frames());
+    let name = format!("copy engine, batches of {BATCH} pages");
     for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
         let count = (bytes / page_bytes).min(BATCHED_PAGES);
         let order = shuffled(bytes / page_bytes, 7);
@@ -157,17 +169,13 @@ fn copies(
                 Ok(seconds) => rates.push((count * page_bytes) as f64 / seconds / 1e9),
                 // Drivers before CUDA 12.8 have none.
                 Err(error) => {
-                    report.skip(
-                        &format!("copy engine, batches of {BATCH} pages"),
-                        gpuvm_nic::with_causes(&error),
-                    );
+                    report.skip(&name, gpuvm_nic::with_causes(&error));
                     return Ok(());
                 }
             }
             raw.check_slots(&pages, count)?;
         }
         let us = page_bytes as f64 / Runs(rates.clone()).median() / 1e3;
-        let name = format!("copy engine, batches of {BATCH} pages");
         report.rows.push(
             row(args, bytes, Row::new(&name, Unit::GigaBytes, rates))
                 .with("page", size(page_bytes))
