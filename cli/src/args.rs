@@ -267,78 +267,70 @@ pub struct ServeArgs {
     pub json: bool,
 }
 
-/// A workload.
-#[derive(Debug, Subcommand)]
-pub enum Workload {
-    /// Breadth-first search over a graph whose rows and distances are paged.
-    Bfs(RunBfsArgs),
-    /// c = a + b; the input is N, for N^2 elements.
-    VectorAdd(RunAppArgs),
-    /// Matrix times vector and transposed matrix times vector (PolyBench); the input is N, for a matrix of N x N.
-    Mvt(RunAppArgs),
-    /// Transposed matrix times matrix times vector (PolyBench); the input is N, for a matrix of N x N.
-    Atax(RunAppArgs),
-    /// The kernel of the biconjugate gradient method (PolyBench); the input is N, for a matrix of N x N.
-    Bicg(RunAppArgs),
-    /// Two matrices times a vector (PolyBench); the input is N, for matrices of N x N.
-    Gesummv(RunAppArgs),
-    /// One step of a stencil of five points; the input is N, for a grid of N x N.
-    Stencil(RunAppArgs),
-    /// Shortest paths over weighted edges from the first vertex that has one; the input is a graph, as for bfs. Without weights in its
-    /// file they are drawn.
-    Sssp(RunAppArgs),
-    /// Connected components; the input is a graph, as for bfs.
-    Cc(RunAppArgs),
-    /// 20 iterations of PageRank; the input is an undirected graph, as for bfs.
-    Pagerank(RunAppArgs),
-    /// Counts triangles; the input is an undirected graph, as for bfs.
-    Tc(RunAppArgs),
-    /// Totals of the longest 0.01 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query0(RunAppArgs),
-    /// Fares and tips of the longest 1 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query1(RunAppArgs),
-    /// Totals and tips of the latest trips that were paid by card, 10 % of all; the input is a CSV or Parquet file of taxi trips, or
-    /// trips:ROWS.
-    Query2(RunAppArgs),
-    /// Fares and tips of the longer trips with one or two passengers, 50 % of all; the input is a CSV or Parquet file of taxi trips, or
-    /// trips:ROWS.
-    Query3(RunAppArgs),
-    /// Fares and tips of the longest 10 % of trips by pickup zone and hour; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query4(RunAppArgs),
-    /// Sums of rows of an embedding table by ids, few of which are popular; the input is ROWS or ROWSxCOLUMNS, the latter a multiple of 4.
-    Embedding(RunAppArgs),
-    /// Out-of-core sort of random keys of 32 bits; the input is COUNT, the number of keys.
-    Sort(RunAppArgs),
-    /// Nearest neighbours by a beam search along a graph; the input is a .fvecs or .bvecs file, the last of whose vectors are the queries,
-    /// or clusters:COUNT:DIM[:CLUSTERS].
-    Knn(RunAppArgs),
+/// Makes the workloads of applications, each of its help and its name in `gpuvm_workloads::apps`.
+macro_rules! workloads {
+    ($($(#[$help:meta])* $kind:ident = $name:literal,)*) => {
+        /// A workload.
+        #[derive(Debug, Subcommand)]
+        pub enum Workload {
+            /// Breadth-first search over a graph whose rows and distances are paged.
+            Bfs(RunBfsArgs),
+            $($(#[$help])* $kind(RunAppArgs),)*
+        }
+
+        impl Workload {
+            /// The application by its name, where it is one of `gpuvm_workloads::apps`.
+            pub fn app(&self) -> Option<(&'static str, &RunAppArgs)> {
+                match self {
+                    Self::Bfs(_) => None,
+                    $(Self::$kind(args) => Some(($name, args)),)*
+                }
+            }
+        }
+    };
 }
 
-impl Workload {
-    /// The application by its name, where it is one of `gpuvm_workloads::apps`.
-    pub fn app(&self) -> Option<(&'static str, &RunAppArgs)> {
-        Some(match self {
-            Self::Bfs(_) => return None,
-            Self::VectorAdd(args) => ("vector-add", args),
-            Self::Mvt(args) => ("mvt", args),
-            Self::Atax(args) => ("atax", args),
-            Self::Bicg(args) => ("bicg", args),
-            Self::Gesummv(args) => ("gesummv", args),
-            Self::Stencil(args) => ("stencil", args),
-            Self::Sssp(args) => ("sssp", args),
-            Self::Cc(args) => ("cc", args),
-            Self::Pagerank(args) => ("pagerank", args),
-            Self::Tc(args) => ("tc", args),
-            Self::Query0(args) => ("query0", args),
-            Self::Query1(args) => ("query1", args),
-            Self::Query2(args) => ("query2", args),
-            Self::Query3(args) => ("query3", args),
-            Self::Query4(args) => ("query4", args),
-            Self::Embedding(args) => ("embedding", args),
-            Self::Sort(args) => ("sort", args),
-            Self::Knn(args) => ("knn", args),
-        })
-    }
+workloads! {
+    /// c = a + b; the input is N, for N^2 elements.
+    VectorAdd = "vector-add",
+    /// Matrix times vector and transposed matrix times vector (PolyBench); the input is N, for a matrix of N x N.
+    Mvt = "mvt",
+    /// Transposed matrix times matrix times vector (PolyBench); the input is N, for a matrix of N x N.
+    Atax = "atax",
+    /// The kernel of the biconjugate gradient method (PolyBench); the input is N, for a matrix of N x N.
+    Bicg = "bicg",
+    /// Two matrices times a vector (PolyBench); the input is N, for matrices of N x N.
+    Gesummv = "gesummv",
+    /// One step of a stencil of five points; the input is N, for a grid of N x N.
+    Stencil = "stencil",
+    /// Shortest paths over weighted edges from the first vertex that has one; the input is a graph, as for bfs. Without weights in its
+    /// file they are drawn.
+    Sssp = "sssp",
+    /// Connected components; the input is a graph, as for bfs.
+    Cc = "cc",
+    /// 20 iterations of PageRank; the input is an undirected graph, as for bfs.
+    Pagerank = "pagerank",
+    /// Counts triangles; the input is an undirected graph, as for bfs.
+    Tc = "tc",
+    /// Totals of the longest 0.01 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
+    Query0 = "query0",
+    /// Fares and tips of the longest 1 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
+    Query1 = "query1",
+    /// Totals and tips of the latest trips that were paid by card, 10 % of all; the input is a CSV or Parquet file of taxi trips, or
+    /// trips:ROWS.
+    Query2 = "query2",
+    /// Fares and tips of the longer trips with one or two passengers, 50 % of all; the input is a CSV or Parquet file of taxi trips, or
+    /// trips:ROWS.
+    Query3 = "query3",
+    /// Fares and tips of the longest 10 % of trips by pickup zone and hour; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
+    Query4 = "query4",
+    /// Sums of rows of an embedding table by ids, few of which are popular; the input is ROWS or ROWSxCOLUMNS, the latter a multiple of 4.
+    Embedding = "embedding",
+    /// Out-of-core sort of random keys of 32 bits; the input is COUNT, the number of keys.
+    Sort = "sort",
+    /// Nearest neighbours by a beam search along a graph; the input is a .fvecs or .bvecs file, the last of whose vectors are the queries,
+    /// or clusters:COUNT:DIM[:CLUSTERS].
+    Knn = "knn",
 }
 
 /// A workload with a profile.

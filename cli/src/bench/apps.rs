@@ -8,7 +8,7 @@ use gpuvm_workloads::apps::{App, AppError, Measured, Way, catalogue, measure};
 
 use crate::apps::{machine, ordinal};
 use crate::bench::args::Share;
-use crate::bench::driver::{Benchmark, Run, each};
+use crate::bench::driver::{Benchmark, Run, each, name_and_input, unknown_app};
 use crate::bench::machine::{Machine, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
@@ -103,18 +103,10 @@ impl Benchmark for AppsArgs {
 
 /// The application that NAME or NAME:INPUT names, and its input.
 fn named(asked: &str) -> Result<(&'static catalogue::Entry, Option<&str>), CliError> {
-    let (name, input) = match asked.split_once(':') {
-        Some((name, input)) => (name, Some(input)),
-        None => (asked, None),
-    };
-    let unknown = || {
-        let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
-        CliError::Options(format!(
-            "there is no application `{name}`; there are {}",
-            names.join(", ")
-        ))
-    };
-    Ok((catalogue::find(name).ok_or_else(unknown)?, input))
+    let (name, input) = name_and_input(asked);
+    let names = catalogue::ALL.iter().map(|entry| entry.name);
+    let entry = catalogue::find(name).ok_or_else(|| unknown_app(name, names))?;
+    Ok((entry, input))
 }
 
 struct Bench<'a> {

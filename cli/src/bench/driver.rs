@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::bench::door::{Door, kernel_driver};
-use crate::bench::machine::Machine;
+use crate::bench::machine::{Machine, direct};
 use crate::bench::report::{Facts, Report, Row, Times};
 use crate::error::CliError;
 use crate::machine::MachineArgs;
@@ -39,9 +39,15 @@ pub trait Benchmark: Args + Debug {
     /// What it is called on the command line and in reports.
     const NAME: &'static str;
 
+    /// Whether the transport is the direct one, where another one was not asked for.
+    const DIRECT: bool = false;
+
     /// The machine that is asked and measured, where it is another one than what the options say.
     fn machine(&self, said: &MachineArgs) -> MachineArgs {
-        said.clone()
+        match Self::DIRECT {
+            true => direct(said),
+            false => said.clone(),
+        }
     }
 
     /// Adds its rows to the report. The probe is a small virtual memory of that machine.
@@ -164,4 +170,17 @@ pub fn each<A: Copy, B: Copy>(these: &[A], those: &[B]) -> impl Iterator<Item = 
     these
         .iter()
         .flat_map(|&one| those.iter().map(move |&other| (one, other)))
+}
+
+/// An application's name, and its input if it is given one: NAME or NAME:INPUT.
+pub fn name_and_input(asked: &str) -> (&str, Option<&str>) {
+    asked
+        .split_once(':')
+        .map_or((asked, None), |(name, input)| (name, Some(input)))
+}
+
+/// The refusal of an application's name; there are these.
+pub fn unknown_app<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> CliError {
+    let names = names.collect::<Vec<_>>().join(", ");
+    CliError::Options(format!("there is no application `{name}`; there are {names}"))
 }

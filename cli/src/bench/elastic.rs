@@ -10,10 +10,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::bench::driver::{Benchmark, Run};
-use crate::bench::machine::{Machine, direct, must_be_right, size};
+use crate::bench::machine::{Machine, must_be_right, size};
 use crate::bench::report::{Report, Row, Times, Unit};
 use crate::error::CliError;
-use crate::machine::MachineArgs;
 
 /// Elastic buffers.
 #[derive(Debug, Args)]
@@ -34,10 +33,7 @@ const AHEAD_LIMIT: Duration = Duration::from_secs(10);
 
 impl Benchmark for ElasticArgs {
     const NAME: &'static str = "elastic";
-
-    fn machine(&self, said: &MachineArgs) -> MachineArgs {
-        direct(said)
-    }
+    const DIRECT: bool = true;
 
     fn measure(run: &Run<'_, Self>, machine: Machine, report: &mut Report) -> Result<(), CliError> {
         let bench = Bench {

@@ -514,9 +514,8 @@ struct Ceilings<'a> {
     sources: usize,
     page_bytes: u64,
     sparse: u64,
-    fetch: HashMap<bool, Runs>,
-    fetch_parts: HashMap<bool, Runs>,
-    both: HashMap<u32, Runs>,
+    /// By what was measured: reads in order or not, those of several neighbours, reads beside so many percent of writes.
+    found: HashMap<(&'static str, u32), Runs>,
 }
 
 impl<'a> Ceilings<'a> {
@@ -533,17 +532,21 @@ impl<'a> Ceilings<'a> {
             sources: sources.len(),
             page_bytes,
             sparse: args.sparse.unwrap_or(u64::MAX),
-            fetch: HashMap::new(),
-            fetch_parts: HashMap::new(),
-            both: HashMap::new(),
+            found: HashMap::new(),
         })
     }
 
     /// The row with its ceiling: reading alone, or reading while as many pages as in the row flow back.
     fn beside(&mut self, row: Row, work: Work, stats: &Stats, repeat: u32) -> Result<Row, CliError> {
         let random = work.pattern != Pattern::Sequential;
-        let alone = self.reads(random, repeat)?;
-        if let Some(runs) = self.reads_of_parts(random, repeat)? {
+        let alone = self.measured(("one", u32::from(random)), |it| {
+            it.raw.fetch(&it.pages(random)?, repeat)
+        })?;
+        if self.parts.is_some() {
+            let runs = self.measured(("several", u32::from(random)), |it| match &it.parts {
+                Some(parts) => it.raw.fetch_parts(parts, &it.pages(random)?, repeat),
+                None => Ok(Runs(Vec::new())),
+            })?;
             let ceiling = format!("bare page reads from {} GPUs", self.sources);
             let row = row.and("bare reads from one M pages/s", alone.median());
             return Ok(row.ceiling(&ceiling, &runs));
@@ -553,42 +556,27 @@ impl<'a> Ceilings<'a> {
         if percent == 0 {
             return Ok(row.ceiling("bare page reads", &alone));
         }
-        let both = match self.both.get(&percent) {
-            Some(runs) => runs.clone(),
-            None => {
-                let pages = self.raw.pages(self.page_bytes, true)?;
-                let runs = millions(&self.raw.both(&pages, back.min(1.0), repeat)?);
-                self.both.insert(percent, runs.clone());
-                runs
-            }
-        };
+        let both = self.measured(("both", percent), |it| {
+            it.raw.both(&it.raw.pages(it.page_bytes, true)?, back.min(1.0), repeat)
+        })?;
         let of_reads = row.figure / alone.median();
         Ok(row
             .ceiling("bare page reads and writes together", &both)
             .and("of bare reads %", of_reads * 100.0))
     }
 
-    /// Millions of pages a second from one home.
-    fn reads(&mut self, random: bool, repeat: u32) -> Result<Runs, CliError> {
-        if let Some(runs) = self.fetch.get(&random) {
+    /// Millions of pages a second, measured when they are first asked for.
+    fn measured(
+        &mut self,
+        what: (&'static str, u32),
+        measure: impl FnOnce(&Self) -> Result<Runs, CliError>,
+    ) -> Result<Runs, CliError> {
+        if let Some(runs) = self.found.get(&what) {
             return Ok(runs.clone());
         }
-        let runs = millions(&self.raw.fetch(&self.pages(random)?, repeat)?);
-        self.fetch.insert(random, runs.clone());
+        let runs = measure(self)?.times(1e-6);
+        self.found.insert(what, runs.clone());
         Ok(runs)
-    }
-
-    /// Millions of pages a second from several sources in turn, where there are several.
-    fn reads_of_parts(&mut self, random: bool, repeat: u32) -> Result<Option<Runs>, CliError> {
-        let Some(parts) = &self.parts else {
-            return Ok(None);
-        };
-        let runs = match self.fetch_parts.get(&random) {
-            Some(runs) => runs.clone(),
-            None => millions(&self.raw.fetch_parts(parts, &self.pages(random)?, repeat)?),
-        };
-        self.fetch_parts.insert(random, runs.clone());
-        Ok(Some(runs))
     }
 
     fn pages(&self, random: bool) -> Result<Pages, CliError> {
@@ -599,10 +587,6 @@ impl<'a> Ceilings<'a> {
         let order = shuffled(pages.count, 7);
         self.raw.ordered(self.page_bytes, &order[..self.sparse as usize])
     }
-}
-
-fn millions(rates: &Runs) -> Runs {
-    rates.times(1e-6)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use gpuvm_gpu::cuda;
 use gpuvm_workloads::apps::AppError;
 use gpuvm_workloads::gps::{Case, Form, Measured, Plan, catalogue};
 
-use crate::bench::driver::{Benchmark, Run};
+use crate::bench::driver::{Benchmark, Run, name_and_input, unknown_app};
 use crate::bench::machine::{LAUNCH_LIMIT, Machine, direct};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
@@ -113,24 +113,17 @@ impl Benchmark for GpsArgs {
 
 /// The applications that were asked for, with the inputs of those that were given one.
 fn named(args: &GpsArgs) -> Result<Vec<(&'static catalogue::Entry, Option<&str>)>, CliError> {
-    let one = |asked: &'_ str| {
-        let name = asked.split_once(':').map_or(asked, |(name, _)| name);
-        let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
-        let unknown = || {
-            let names = names.join(", ");
-            CliError::Options(format!(
-                "there is no application `{name}`; there are {names}, {STREAMS}"
-            ))
-        };
-        catalogue::find(name).ok_or_else(unknown)
+    let one = |asked| {
+        let (name, input) = name_and_input(asked);
+        let names = catalogue::ALL.iter().map(|entry| entry.name).chain([STREAMS]);
+        let entry = catalogue::find(name).ok_or_else(|| unknown_app(name, names))?;
+        Ok((entry, input))
     };
     if args.app.is_empty() {
         return Ok(catalogue::ALL.iter().map(|entry| (entry, None)).collect());
     }
     let asked = args.app.iter().filter(|app| *app != STREAMS);
-    asked
-        .map(|asked| Ok((one(asked)?, asked.split_once(':').map(|(_, input)| input))))
-        .collect()
+    asked.map(|asked| one(asked)).collect()
 }
 
 /// The GPUs that there are, in their order.

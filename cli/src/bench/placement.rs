@@ -9,11 +9,10 @@ use gpuvm::{Advice, Buffer, KernelArgs, LaunchConfig, Module, Placement, Region,
 use crate::bench::args::{Share, parse_data};
 use crate::bench::driver::{Benchmark, Run, each};
 use crate::bench::latency::{self, OneByOne};
-use crate::bench::machine::{self, Machine, Tally, direct, host_words, must_be_right, pattern, pinned, size};
+use crate::bench::machine::{self, Machine, Tally, host_words, must_be_right, pattern, pinned, size};
 use crate::bench::odds::Odds;
 use crate::bench::report::{Report, Row, Times, Unit};
 use crate::error::CliError;
-use crate::machine::MachineArgs;
 use crate::sizes::parse_page_bytes;
 
 /// An order in which words of a region are read.
@@ -129,10 +128,7 @@ impl Way {
 
 impl Benchmark for PlacementArgs {
     const NAME: &'static str = "placement";
-
-    fn machine(&self, said: &MachineArgs) -> MachineArgs {
-        direct(said)
-    }
+    const DIRECT: bool = true;
 
     fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
         let transport = probe.vm.transport();

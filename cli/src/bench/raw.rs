@@ -11,6 +11,11 @@ const SOURCE: &str = include_str!("raw.cu");
 const KERNELS: &str = "fill_pattern clear_words copy_pages copy_parts copy_both check_pages check_words time_pages time_crowd time_loads \
                        time_round_trips";
 
+/// Some of the kernels: of words that are filled with the pattern, cleared or compared, of pages that are copied.
+pub fn compile(machine: &Machine, kernels: &str) -> Result<Module, CliError> {
+    machine.compile("bench/raw.cu", SOURCE, kernels)
+}
+
 /// A home that holds the pattern, frames for all of it, and the kernels that copy between them.
 pub struct Raw<'a> {
     machine: &'a Machine,
@@ -46,7 +51,7 @@ impl<'a> Raw<'a> {
     /// Bare kernels over memory that is there already; both parts hold `bytes`.
     pub fn over(machine: &'a Machine, home: RawMemory, frames: RawMemory, bytes: u64) -> Result<Self, CliError> {
         let raw = Self {
-            module: machine.compile("bench/raw.cu", SOURCE, KERNELS)?,
+            module: compile(machine, KERNELS)?,
             tally: Tally::new(machine)?,
             home,
             frames,

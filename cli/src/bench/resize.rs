@@ -7,10 +7,9 @@ use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
 use crate::bench::changing::{Changing, ChangingArgs};
 use crate::bench::driver::{Benchmark, Run};
-use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled, size};
+use crate::bench::machine::{Machine, Tally, host_words, pinned, shuffled, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
-use crate::machine::MachineArgs;
 use crate::sizes::parse_bytes;
 
 /// Frames that come and go.
@@ -54,10 +53,7 @@ struct Change {
 
 impl Benchmark for ResizeArgs {
     const NAME: &'static str = "resize";
-
-    fn machine(&self, said: &MachineArgs) -> MachineArgs {
-        direct(said)
-    }
+    const DIRECT: bool = true;
 
     fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
         drop(probe);

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::bench::changing::{Changing, ChangingArgs};
 use crate::bench::driver::{Benchmark, Run};
 use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, size};
+use crate::bench::raw;
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 use crate::machine::MachineArgs;
@@ -63,10 +64,7 @@ const SIMULATED_MORE: u64 = 16 << 20;
 
 impl Benchmark for TenantsArgs {
     const NAME: &'static str = "tenants";
-
-    fn machine(&self, said: &MachineArgs) -> MachineArgs {
-        direct(said)
-    }
+    const DIRECT: bool = true;
 
     fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
         drop(probe);
@@ -358,10 +356,10 @@ impl<'a> Burst<'a> {
     /// # Errors
     /// The runtime's.
     fn new(machine: &'a Machine, bytes: u64) -> Result<Self, CliError> {
-        let module = machine.compile("bench/tenants.cu", SOURCE, "store_words compare_words")?;
+        let module = raw::compile(machine, "fill_pattern check_words")?;
         Ok(Self {
-            store: module.kernel("store_words")?,
-            compare: module.kernel("compare_words")?,
+            store: module.kernel("fill_pattern")?,
+            compare: module.kernel("check_words")?,
             tally: Tally::new(machine)?,
             words: bytes / 8,
             machine,
@@ -373,7 +371,7 @@ impl<'a> Burst<'a> {
         let began = Instant::now();
         let memory = self.machine.vm.buffer::<u64>(self.words)?;
         let (config, _) = self.machine.many_warps();
-        let args = || (&memory, self.words, self.tally.arg());
+        let args = || (memory.addr(), self.words, self.tally.arg());
         self.tally.run(&self.store, config.clone(), args(), self.words)?;
         let took = began.elapsed();
         self.tally.run(&self.compare, config, args(), self.words)?;

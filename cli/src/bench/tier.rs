@@ -10,7 +10,7 @@ use crate::bench::args::{HomeArg, Share, parse_data};
 use crate::bench::door::{Door, move_to};
 use crate::bench::driver::{Benchmark, Run};
 use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled, size};
-use crate::bench::raw::Raw;
+use crate::bench::raw::{self, Raw};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 use crate::machine::MachineArgs;
@@ -287,7 +287,7 @@ fn millions(count: u64, seconds: f64) -> f64 {
 fn managed(plan: &Plan) -> Result<Passes, CliError> {
     let machine = Machine::probe(&plan.without)?;
     let door = Door::open(&machine, &plan.without, MANAGED)?;
-    let module = machine.compile("bench/raw.cu", include_str!("raw.cu"), "fill_pattern check_pages")?;
+    let module = raw::compile(&machine, "fill_pattern check_pages")?;
     let (fill, check) = (module.kernel("fill_pattern")?, module.kernel("check_pages")?);
     let (tally, order) = (Tally::new(&machine)?, machine.upload(&shuffled(plan.pages, 7))?);
     let (config, _) = machine.many_warps();

@@ -1,14 +1,14 @@
 //! The access patterns of `faults` through CUDA's managed memory.
 
 use clap::Args;
-use gpuvm::{LaunchConfig, Module};
+use gpuvm::{Kernel, LaunchConfig, Module};
 use gpuvm_gpu::cuda::{Advice, Managed, Side};
 
 use crate::bench::args::{HomeArg, parse_data};
 use crate::bench::door::{Door, move_to};
 use crate::bench::driver::{Benchmark, Run};
 use crate::bench::machine::{Machine, Tally, shuffled, size};
-use crate::bench::raw::{Raw, microseconds};
+use crate::bench::raw::{self, Raw, microseconds};
 use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
 
@@ -74,7 +74,8 @@ impl Benchmark for UvmArgs {
             )));
         }
         let uvm = Uvm {
-            module: machine.compile("bench/uvm.cu", SOURCE, "fill_managed touch_managed time_managed")?,
+            fill: raw::compile(&machine, "fill_pattern")?.kernel("fill_pattern")?,
+            module: machine.compile("bench/uvm.cu", SOURCE, "touch_managed time_managed")?,
             tally: Tally::new(&machine)?,
             door: &door,
             machine: &machine,
@@ -107,6 +108,7 @@ impl Benchmark for UvmArgs {
 struct Uvm<'a> {
     machine: &'a Machine,
     module: Module,
+    fill: Kernel,
     tally: Tally,
     door: &'a Door,
     run: &'a Run<'a, UvmArgs>,
@@ -121,8 +123,7 @@ impl Uvm<'_> {
         let words = self.bytes / 8;
         let (config, _) = self.machine.many_warps();
         let args = (memory.addr(), words, self.tally.arg());
-        self.tally
-            .run(&self.module.kernel("fill_managed")?, config, args, words)?;
+        self.tally.run(&self.fill, config, args, words)?;
         move_to(&memory, Side::Host)?;
         let seconds = match told {
             Told::Nothing => 0.0,
