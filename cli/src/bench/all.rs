@@ -100,88 +100,48 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
     })
 }
 
-/// The set: the name of a file, the arguments, and those besides in full, or in sizes that a simulated GPU can do.
-const PARTS: [[&str; 4]; 11] = [
-    [
-        "limits",
-        "limits",
-        "--page-size 4KiB,16KiB,64KiB,2MiB",
-        "--page-size 4KiB,64KiB --data 2MiB",
-    ],
-    [
-        "latency",
-        "latency --lanes 1,8,32",
-        "--page-size 4KiB,16KiB,64KiB,2MiB --crowd 64",
-        "--page-size 4KiB,64KiB --crowd 8 --faults 64",
-    ],
-    [
-        "faults",
-        "faults --access warp,span --frames-share 1,1/4",
-        "--page-size 4KiB,64KiB",
-        "--data 2MiB",
-    ],
-    [
-        "faults-written",
-        "faults --access warp,span --frames-share 1/4 --writes 50,100",
-        "--page-size 4KiB,64KiB",
-        "--data 2MiB",
-    ],
-    [
-        "faults-orders",
-        "faults --access warp --frames-share 1/4 --pattern sequential,zipf",
-        "",
-        "--data 2MiB",
-    ],
-    [
-        "faults-lanes",
-        "faults --lanes-apart --frames-share 1",
-        "",
-        "--data 2MiB",
-    ],
-    [
-        "faults-sparse",
-        "faults --access warp --frames-share 1",
-        "--data 2GiB --sparse 8192",
-        "--data 2MiB --sparse 64",
-    ],
-    ["uvm", "uvm", "", "--data 64MiB"],
-    ["hits", "hits", "", "--data 2MiB"],
-    ["bfs", "bfs", "--graph kron:22", "--graph kron:10"],
-    [
-        "placement",
-        "placement --trace zipf,window,loop,first-word",
-        "",
-        "--data 1MiB",
-    ],
-];
-/// Those of two GPUs, likewise; with the neighbour as home.
-const PARTS_OF_PEER: [[&str; 2]; 3] = [
-    ["limits-peer", "limits --only pages,latency --page-size 4KiB,64KiB"],
-    [
-        "faults-peer",
-        "faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB",
-    ],
-    [
-        "faults-peer-written",
-        "faults --access warp,span --frames-share 1/4 --writes 100 --page-size 4KiB,64KiB",
-    ],
-];
+/// The set, a line each: the name of a file, the arguments, and those besides in full, or in sizes that a simulated GPU can do.
+const PARTS: &str = "\
+limits | limits | --page-size 4KiB,16KiB,64KiB,2MiB | --page-size 4KiB,64KiB --data 2MiB
+latency | latency --lanes 1,8,32 | --page-size 4KiB,16KiB,64KiB,2MiB --crowd 64 | --page-size 4KiB,64KiB --crowd 8 --faults 64
+faults | faults --access warp,span --frames-share 1,1/4 | --page-size 4KiB,64KiB | --data 2MiB
+faults-written | faults --access warp,span --frames-share 1/4 --writes 50,100 | --page-size 4KiB,64KiB | --data 2MiB
+faults-orders | faults --access warp --frames-share 1/4 --pattern sequential,zipf |  | --data 2MiB
+faults-lanes | faults --lanes-apart --frames-share 1 |  | --data 2MiB
+faults-sparse | faults --access warp --frames-share 1 | --data 2GiB --sparse 8192 | --data 2MiB --sparse 64
+uvm | uvm |  | --data 64MiB
+hits | hits |  | --data 2MiB
+bfs | bfs | --graph kron:22 | --graph kron:10
+placement | placement --trace zipf,window,loop,first-word |  | --data 1MiB";
+/// Those of two GPUs, of any size, with the neighbour as home.
+const PARTS_OF_PEER: &str = "\
+limits-peer | limits --only pages,latency --page-size 4KiB,64KiB
+faults-peer | faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB
+faults-peer-written | faults --access warp,span --frames-share 1/4 --writes 100 --page-size 4KiB,64KiB";
 
 /// The set, in full or in small.
 fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
-    let part = |name, arguments: String| Part { name, arguments };
     let either = |full, quick| if small { quick } else { full };
-    let parts = PARTS.map(|[name, what, full, quick]| part(name, format!("{what} {}", either(full, quick))));
+    let cells = |line: &'static str| line.split('|').map(str::trim);
+    let parts = PARTS.lines().map(|line| {
+        let cells: Vec<&str> = cells(line).collect();
+        let more = either(cells[2], cells[3]);
+        (cells[0], format!("{} {more}", cells[1]))
+    });
     let of_peer = peer.into_iter().flat_map(|peer| {
+        let at_peer = PARTS_OF_PEER.lines().map(move |line| {
+            let cells: Vec<&str> = cells(line).collect();
+            (cells[0], format!("{} --home gpu:{peer}", cells[1]))
+        });
         let sizes = either(
             "--data 16GiB --take-back 4GiB --borrow PEER:12GiB",
             "--data 16MiB --borrow PEER:16MiB",
         );
-        let tier = part("tier", format!("tier {}", sizes.replace("PEER", &peer.to_string())));
-        let at_peer = PARTS_OF_PEER.map(|[name, what]| part(name, format!("{what} --home gpu:{peer}")));
-        at_peer.into_iter().chain([tier])
+        let tier = format!("tier {}", sizes.replace("PEER", &peer.to_string()));
+        at_peer.chain([("tier", tier)])
     });
-    parts.into_iter().chain(of_peer).collect()
+    let parts = parts.chain(of_peer);
+    parts.map(|(name, arguments)| Part { name, arguments }).collect()
 }
 
 /// Whether that choice of a GPU is an NVIDIA GPU here.
