@@ -1,4 +1,5 @@
-//! The device headers, embedded so that an installed program can compile kernels without its source tree.
+//! The device headers, embedded so that an installed program can compile kernels without its source tree. `gpuvm/layouts.h` is made of the
+//! crate gpuvm-layouts.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -18,21 +19,21 @@ include!(concat!(env!("OUT_DIR"), "/headers.rs"));
 /// # Panics
 /// In a build with `GPUVM_HEADERS=read`, such as that of `./test`, when the source tree is gone.
 pub fn headers() -> &'static [(&'static str, &'static str)] {
-    static READ: OnceLock<Vec<(&'static str, &'static str)>> = OnceLock::new();
-    match HEADERS {
-        Headers::Embedded(all) => all,
-        Headers::Folder(root) => READ.get_or_init(|| {
-            let mut all = Vec::new();
-            read(Path::new(root), "", &mut all).unwrap_or_else(|error| {
+    static ALL: OnceLock<Vec<(&'static str, &'static str)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let mut all = vec![("gpuvm/layouts.h", gpuvm_layouts::header())];
+        match HEADERS {
+            Headers::Embedded(files) => all.extend(files),
+            Headers::Folder(root) => read(Path::new(root), "", &mut all).unwrap_or_else(|error| {
                 panic!(
                     "this program was built to read the device library from {root} (GPUVM_HEADERS=read), which fails: {error}; build it \
                      without that variable"
                 )
-            });
-            all.sort_unstable();
-            all
-        }),
-    }
+            }),
+        }
+        all.sort_unstable();
+        all
+    })
 }
 
 /// Adds the headers in `folder`, whose names begin with `prefix`.
