@@ -10,7 +10,8 @@ use gpuvm_workloads::graph::{Direction, GraphSpec, LoadOptions, reference};
 use gpuvm_workloads::input::named;
 use serde::Serialize;
 
-use crate::args::{MachineArgs, RunAppArgs, RunBfsArgs};
+use crate::apps::RunAppArgs;
+use crate::args::{MachineArgs, RunBfsArgs};
 use crate::bfs::{frame_bytes, load_graph, source_vertex};
 use crate::error::CliError;
 use crate::progress::Bars;

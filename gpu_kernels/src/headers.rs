@@ -1,4 +1,5 @@
-//! The device headers, embedded so that an installed program can compile kernels without its source tree.
+//! The device headers, embedded so that an installed program can compile kernels without its source tree. `gpuvm/layouts.h` is made of the
+//! crate gpuvm-layouts.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -18,21 +19,41 @@ include!(concat!(env!("OUT_DIR"), "/headers.rs"));
 /// # Panics
 /// In a build with `GPUVM_HEADERS=read`, such as that of `./test`, when the source tree is gone.
 pub fn headers() -> &'static [(&'static str, &'static str)] {
-    static READ: OnceLock<Vec<(&'static str, &'static str)>> = OnceLock::new();
-    match HEADERS {
-        Headers::Embedded(all) => all,
-        Headers::Folder(root) => READ.get_or_init(|| {
-            let mut all = Vec::new();
-            read(Path::new(root), "", &mut all).unwrap_or_else(|error| {
+    static ALL: OnceLock<Vec<(&'static str, &'static str)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let mut all = vec![("gpuvm/layouts.h", gpuvm_layouts::header())];
+        match HEADERS {
+            Headers::Embedded(files) => all.extend(files),
+            Headers::Folder(root) => read(Path::new(root), "", &mut all).unwrap_or_else(|error| {
                 panic!(
                     "this program was built to read the device library from {root} (GPUVM_HEADERS=read), which fails: {error}; build it \
                      without that variable"
                 )
-            });
-            all.sort_unstable();
-            all
-        }),
+            }),
+        }
+        all.sort_unstable();
+        all
+    })
+}
+
+/// Writes the device library below `folder`, which is made where it is missing: nvcc, NVRTC and editors find it with `-I folder`. A
+/// build script that does this for nvcc compiles with the headers that the program's runtime has.
+///
+/// # Errors
+/// The system's, with the file that cannot be written.
+pub fn write_headers(folder: impl AsRef<Path>) -> io::Result<()> {
+    for (name, text) in headers() {
+        let path = folder.as_ref().join(name);
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| fs::write(&path, text)).map_err(|error| {
+            let what = format!(
+                "cannot write {}: {error}: name a folder that may be written",
+                path.display()
+            );
+            io::Error::new(error.kind(), what)
+        })?;
     }
+    Ok(())
 }
 
 /// Adds the headers in `folder`, whose names begin with `prefix`.
@@ -47,4 +68,22 @@ fn read(folder: &Path, prefix: &str, all: &mut Vec<(&'static str, &'static str)>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_written_as_includes_name_them_and_what_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        write_headers(folder.path().join("new/include")).unwrap();
+        let text = fs::read_to_string(folder.path().join("new/include/gpuvm/detail/fault.cuh")).unwrap();
+        let own = headers().iter().find(|(name, _)| *name == "gpuvm/detail/fault.cuh");
+        assert_eq!(own.unwrap().1, text);
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let told = write_headers(&file).unwrap_err().to_string();
+        assert!(told.contains("file/gpuvm") && told.contains("may be written"), "{told}");
+    }
 }

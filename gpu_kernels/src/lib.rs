@@ -31,6 +31,6 @@ mod simulation;
 
 pub use api::*;
 pub use error::{Coordinates, GpuError};
-pub use headers::headers;
+pub use headers::{headers, write_headers};
 pub use memory::{DeviceMemory, HostMemory, HostRegistration};
 pub use simulation::{Actor, NoteFormatter, OnCopy, OnStore, Simulation};

@@ -1,7 +1,6 @@
 //! Every structure that the host, the GPU and the NIC's driver code share, defined once.
 //!
-//! The C header `gpu_kernels/include/gpuvm/layouts.h` is generated from this crate by `cbindgen`
-//! (the test `tests/header.rs` regenerates and compares it). Size and offset of every field are asserted
+//! The C++ header `gpuvm/layouts.h` of the device library is made of this crate, by [`header`]. Size and offset of every field are asserted
 //! on both sides: here by constant evaluation, there by `static_assert`.
 //!
 //! Fields that hold an address are `u64`: they are addresses in the GPU's address space, and this crate
@@ -12,6 +11,7 @@
 
 mod broadcast;
 mod facts;
+mod header;
 mod launch;
 mod page_word;
 mod pool;
@@ -21,6 +21,7 @@ mod vm;
 
 pub use broadcast::*;
 pub use facts::{FieldFact, LayoutFact};
+pub use header::header;
 pub use launch::*;
 pub use page_word::*;
 pub use pool::*;

@@ -29,6 +29,12 @@ __global__ void __launch_bounds__(128, 4)
     }
 }
 
+// Whether a distance comes before one that is kept. NaN comes last, as in NumPy's sort; a place without a vector (-1) is behind all.
+template <class T>
+__device__ bool comes_before(T one, T kept, i64 id) {
+    return id < 0 || one < kept || (kept != kept && one == one);
+}
+
 // The `k` nearest of each query so far, ascending; of equal distances the first vector's comes first. Vectors come in
 // their order. A warp takes a query.
 template <class T>
@@ -41,12 +47,12 @@ __global__ void __launch_bounds__(128, 4)
         for (u64 begin = 0; begin < count; begin += 32) {
             bool there = begin + lane() < count;
             T own = there ? distances[query * count + begin + lane()] : T(0);
-            u32 near = __ballot_sync(kWholeWarp, there && own < best[k - 1]);
+            u32 near = __ballot_sync(kWholeWarp, there && comes_before(own, best[k - 1], id[k - 1]));
             for (; near; near &= near - 1) {
                 u32 from = __ffs(near) - 1;
                 T one = __shfl_sync(kWholeWarp, own, from);
                 u32 place = 0;
-                for (u32 at = lane(); at < k; at += 32) place += best[at] <= one;
+                for (u32 at = lane(); at < k; at += 32) place += !comes_before(one, best[at], id[at]);
                 place = sum_of_warp(place);
                 // From the last ones on: each moves one place up.
                 for (u32 end = (k + 31) / 32 * 32; end > place; end -= 32) {

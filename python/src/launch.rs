@@ -169,9 +169,13 @@ pub struct Launch {
     pub flights: Arc<Flights>,
 }
 
-fn raised(flight: &Flight, ended: gpuvm::Result<gpuvm::LaunchReport>) -> PyResult<()> {
-    flight.told.store(true, Ordering::Relaxed);
-    ended.map(|_| ()).map_err(errors::of)
+impl Launch {
+    /// Tells how it ended, and lets go of what it was given: an array that Python has forgotten is written home now.
+    fn ended(&self, py: Python<'_>, flight: &Flight, ended: gpuvm::Result<gpuvm::LaunchReport>) -> PyResult<()> {
+        flight.told.store(true, Ordering::Relaxed);
+        self.flights.prune(py);
+        ended.map(|_| ()).map_err(errors::of)
+    }
 }
 
 #[pymethods]
@@ -180,7 +184,7 @@ impl Launch {
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let flight = self.slot.get()?;
         match flight.wait(py, None)? {
-            Some(ended) => raised(&flight, ended),
+            Some(ended) => self.ended(py, &flight, ended),
             None => Ok(()),
         }
     }
@@ -190,7 +194,7 @@ impl Launch {
         let limit = seconds(timeout, "timeout")?;
         let flight = self.slot.get()?;
         match flight.wait(py, Some(limit))? {
-            Some(ended) => raised(&flight, ended).map(|()| true),
+            Some(ended) => self.ended(py, &flight, ended).map(|()| true),
             None => Ok(false),
         }
     }

@@ -176,6 +176,25 @@ def test_advice_is_followed_or_said_not_to_be(vm):
     assert not array.advise("in_place")
 
 
+def test_what_was_waited_for_lets_go(vm, kernels, tmp_path):
+    data = np.ones(1000, np.float32)
+    for wait in (lambda launch: launch.sync(), lambda launch: launch.wait(60)):
+        array = vm.array(data)
+        wait(kernels["scale"][4, 256](array, 2))
+        del array
+        # It is home when the array goes, and nothing writes over what its owner stores from now on.
+        assert (data == 2).all()
+        data[:] = 1
+        vm.sync()
+        assert (data == 1).all()
+    path = tmp_path / "data"
+    data.tofile(path)
+    array = vm.map_file(path, np.float32, read_only=False)
+    kernels["scale"][4, 256](array, 2).sync()
+    del array
+    assert (np.fromfile(path, np.float32) == 2).all()
+
+
 def test_what_is_lent_lives_as_long_as_the_array(vm):
     array = vm.array(np.full(3000, 5, np.float32))
     assert (array[:] == 5).all() and gpuvm.ops.sum(array) == 15_000

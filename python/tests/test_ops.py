@@ -145,6 +145,20 @@ def dtype_of(dtype, value):
     return np.dtype(dtype).type(value)
 
 
+def test_knn_of_infinite_and_unknown_distances(vm):
+    query = np.zeros((2, 2), np.float32)
+    query[1] = np.nan
+    for rows, nearest in (
+        # Squares of 3e19 are beyond float32.
+        ([[0, 0], [3e19, 0], [0, 3e19], [1, 1]], [0, 3, 1, 2]),
+        ([[np.nan, 0], [2, 0], [3e19, 3], [1, 1]], [3, 1, 2, 0]),
+    ):
+        distances, ids = gpuvm.ops.knn(vm.array(np.array(rows, np.float32)), query, 4)
+        # NaN comes last, and what is equally far in the order of its number.
+        assert (np.asarray(ids) == [nearest, [0, 1, 2, 3]]).all(), ids
+        assert np.isnan(np.asarray(distances)[1]).all()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(1, 1), (40, 3), (1500, 17), (6, 2500)], ids=str)
 def test_knn(vm, numbers, dtype, shape, monkeypatch):

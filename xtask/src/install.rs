@@ -20,6 +20,8 @@ pub fn install(archive: &Path, prefix: &Path) -> Result<(), TaskError> {
     link_to(&lib.join("libgpuvm.so"), &soname)?;
 
     copy_all(&root.join("gpu_kernels/include"), &include)?;
+    let layouts = include.join("gpuvm/layouts.h");
+    fs::write(&layouts, gpuvm_layouts::header()).doing("write", &layouts)?;
     copy_all(&root.join("capi/include"), &include)?;
 
     let templates = root.join("capi/install");

@@ -1,8 +1,12 @@
 //! Compiled kernels on disk, shared by processes.
 //!
 //! An entry is the shared object or GPU binary followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
+//!
+//! What is loaded from it runs as the user: the folder and its entries belong to the user or to root, and nobody else may write to them.
 
-use std::io::Write as _;
+use std::fs::Metadata;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
@@ -49,21 +53,31 @@ impl Key {
 }
 
 impl Cache {
-    /// `asked`, else $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm, else the system's temporary directory.
+    /// `asked`, else $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm, else a folder of the user's own in the system's
+    /// temporary directory.
+    ///
+    /// # Errors
+    /// [`GpuError::Io`] where it cannot be made, or where others may write to it.
     pub fn open(asked: Option<PathBuf>) -> Result<Self, GpuError> {
         let var = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let dir = asked
             .or_else(|| var("GPUVM_CACHE_DIR"))
             .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("gpuvm")))
             .or_else(|| var("HOME").map(|d| d.join(".cache").join("gpuvm")))
-            .unwrap_or_else(|| env::temp_dir().join("gpuvm-cache"));
-        fs::create_dir_all(&dir).map_err(|e| {
+            .unwrap_or_else(|| env::temp_dir().join(format!("gpuvm-cache-{}", user())));
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.map_err(|e| {
             GpuError::io(
                 "make the kernel cache directory",
                 Some(&dir),
                 format!("{e}; set GPUVM_CACHE_DIR to a writable one"),
             )
         })?;
+        let whole = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+        check(&whole, only_ours)?;
+        for folder in whole.ancestors().skip(1) {
+            check(folder, stays_in_place)?;
+        }
         let cache = Self { dir };
         cache.remove_stale(STALE_AGE);
         Ok(cache)
@@ -107,7 +121,11 @@ impl Cache {
 
     /// The bytes of the entry, if it is there and whole.
     pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
-        let mut bytes = fs::read(self.dir.join(key)).ok()?;
+        let mut entry = fs::File::open(self.dir.join(key)).ok()?;
+        // One that others may write to is replaced by the user's own.
+        entry.metadata().ok().filter(|known| only_ours(known).is_ok())?;
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).ok()?;
         let split = bytes.len().checked_sub(DIGEST_BYTES)?;
         // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
         let whole = Sha256::digest(&bytes[..split])[..] == bytes[split..];
@@ -162,9 +180,53 @@ impl Cache {
     }
 }
 
+/// This process' effective user.
+fn user() -> u32 {
+    // SAFETY: it has no arguments and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+/// Why a folder cannot hold code that runs as this user.
+fn check(folder: &Path, by: impl Fn(&Metadata) -> Result<(), String>) -> Result<(), GpuError> {
+    let known = fs::metadata(folder).map_err(|e| e.to_string());
+    known.and_then(|known| by(&known)).map_err(|why| {
+        let what = "trust the kernel cache, whose kernels run as this user, in";
+        GpuError::io(
+            what,
+            Some(folder),
+            format!("{why}; or set GPUVM_CACHE_DIR to a folder of your own"),
+        )
+    })
+}
+
+/// Nobody but the user, and root, may write to it.
+fn only_ours(known: &Metadata) -> Result<(), String> {
+    match (known.uid(), known.mode() & 0o022) {
+        (0, 0) => Ok(()),
+        (owner, 0) if owner == user() => Ok(()),
+        (owner, 0) => Err(format!("it belongs to the user {owner}")),
+        _ => Err(format!(
+            "others may write to it (mode {:o}): chmod go-w",
+            known.mode() & 0o7777
+        )),
+    }
+}
+
+/// Not everybody may replace what is in it: they may not write to it, or remove only what is theirs (the sticky bit).
+fn stays_in_place(known: &Metadata) -> Result<(), String> {
+    match known.mode() & 0o1002 {
+        0o0002 => Err(format!(
+            "everybody may replace what is in it (mode {:o}): chmod o-w",
+            known.mode() & 0o7777
+        )),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, chown};
     use std::time::SystemTime;
 
     use super::{Cache, STALE_AGE};
@@ -215,5 +277,48 @@ mod tests {
         }
         cache.store_bytes("k", b"kernel").expect("it is replaced");
         assert!(cache.bytes("k").is_some());
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_trusted() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let (above, folder) = (scratch.path().join("above"), scratch.path().join("above/cache"));
+        let open = || Cache::open(Some(folder.clone())).map_err(|error| error.to_string());
+        let mode = |path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("the mode is set");
+        let cache = open().expect("a cache");
+        let made = std::fs::metadata(&folder).expect("the folder").permissions().mode();
+        assert_eq!(made & 0o777, 0o700);
+        for (path, bits, said) in [
+            (&folder, 0o770, "others may write to it (mode 770): chmod go-w"),
+            (&folder, 0o702, "others may write to it (mode 702): chmod go-w"),
+            (
+                &above,
+                0o707,
+                "everybody may replace what is in it (mode 707): chmod o-w",
+            ),
+        ] {
+            mode(path, bits);
+            let error = open().expect_err("it is not trusted");
+            assert!(
+                error.contains(said) && error.contains(&*path.to_string_lossy()),
+                "{error}"
+            );
+            mode(path, 0o755);
+        }
+        mode(&above, 0o1777);
+        open().expect("who may write may not replace it");
+        cache.store_bytes("k", b"kernel").expect("it is stored");
+        mode(&folder.join("k"), 0o666);
+        assert_eq!(cache.bytes("k"), None, "an entry that others may write");
+        cache.store_bytes("k", b"kernel").expect("it is replaced");
+        assert!(cache.bytes("k").is_some());
+        // Only root gives files away.
+        if super::user() == 0 {
+            chown(folder.join("k"), Some(65534), None).expect("it is given away");
+            assert_eq!(cache.bytes("k"), None, "an entry of somebody else");
+            chown(&folder, Some(65534), None).expect("it is given away");
+            let error = open().expect_err("it is not trusted");
+            assert!(error.contains("it belongs to the user 65534"), "{error}");
+        }
     }
 }

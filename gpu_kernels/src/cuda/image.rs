@@ -158,18 +158,11 @@ mod tests {
         let source = "#include <gpuvm/gpuvm.cuh>\n__global__ void count(gpuvm::array<const unsigned> keys, unsigned* out) {\n\
                       out[0] = keys.size();\n}\nGPUVM_EXPORT(count)\n";
         std::fs::write(file("count.cu"), source).expect("written");
-        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+        crate::write_headers(scratch.path()).expect("the headers");
         let made = |kind: &str| {
             let mut command = std::process::Command::new(&nvcc);
-            command.args([
-                "-std=c++17",
-                "-arch=sm_90",
-                "-DGPUVM_FEATURES=1",
-                "-I",
-                include,
-                kind,
-                "-o",
-            ]);
+            command.args(["-std=c++17", "-arch=sm_90", "-DGPUVM_FEATURES=1", kind, "-I"]);
+            command.arg(scratch.path()).arg("-o");
             command.arg(file("image")).arg(file("count.cu"));
             let output = command.output().expect("nvcc");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -170,7 +170,8 @@ impl Loaded for Work<'_> {
         let verified = compare("neighbour", &found, self.app.expected.values())?;
         let truth = &self.app.truth;
         found.truncate(truth.values().len());
-        let recall = recall(truth, &Neighbours::new(K, found)?, K)?;
+        let found = Neighbours::new(K, found)?;
+        let recall = recall(&self.app.base, &self.app.queries, truth, &found, K)?;
         match recall >= RECALL {
             true => Ok(verified),
             false => Err(AppError::Wrong {

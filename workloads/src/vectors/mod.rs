@@ -11,7 +11,7 @@
 //! let (base, queries) = (clusters.vectors(1)?, clusters.queries(20, 1)?);
 //! let index = Index::build(&base, &IndexOptions::default())?;
 //! let found = index.search(&base, &queries, 10, 64)?.neighbours;
-//! assert!(recall(&nearest(&base, &queries, 10)?, &found, 10)? > 0.95);
+//! assert!(recall(&base, &queries, &nearest(&base, &queries, 10)?, &found, 10)? > 0.95);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

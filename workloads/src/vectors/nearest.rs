@@ -1,5 +1,7 @@
 //! Exact nearest neighbours on the CPU, which every other answer is compared with.
 
+use std::collections::BTreeSet;
+
 use rayon::prelude::*;
 
 use super::{DIM_MAX, Neighbours, VectorError, Vectors, same_dim};
@@ -134,13 +136,20 @@ pub fn nearest(base: &Vectors, queries: &Vectors, k: usize) -> Result<Neighbours
     Neighbours::new(k, ids)
 }
 
-/// The share of the first `k` neighbours of each query in `truth` that are among the first `k` in `found`: recall@k, from 0
-/// to 1.
+/// The share of the first `k` neighbours of each query in `found` that are no farther than the `k`-th of `truth`: recall@k, from 0 to 1. Of
+/// vectors that are equally far any counts, each once.
 ///
 /// # Errors
 /// [`VectorError::Answers`] where the two are of different queries, or have fewer than `k` neighbours each.
-pub fn recall(truth: &Neighbours, found: &Neighbours, k: usize) -> Result<f64, VectorError> {
-    if k == 0 || k > truth.width().min(found.width()) || truth.count() != found.count() {
+pub fn recall(
+    base: &Vectors,
+    queries: &Vectors,
+    truth: &Neighbours,
+    found: &Neighbours,
+    k: usize,
+) -> Result<f64, VectorError> {
+    let fits = k > 0 && k <= truth.width().min(found.width());
+    if !fits || truth.count() != found.count() || truth.count() > queries.count() {
         return Err(VectorError::Answers {
             k,
             truth_rows: truth.count(),
@@ -149,11 +158,19 @@ pub fn recall(truth: &Neighbours, found: &Neighbours, k: usize) -> Result<f64, V
             found_width: found.width(),
         });
     }
-    let common = truth.rows().zip(found.rows()).map(|(truth, found)| {
-        let hits = truth[..k].iter().filter(|id| found[..k].contains(id));
-        hits.count()
-    });
-    Ok(common.sum::<usize>() as f64 / (truth.count() * k) as f64)
+    let hits = (0..)
+        .zip(truth.rows().zip(found.rows()))
+        .map(|(query, (truth, found))| {
+            let is_there = |id: u32| (id as usize) < base.count();
+            let far = |id: &u32| is_there(*id).then(|| distance(queries.row(query), base.row(*id)));
+            let limit = truth[..k].iter().filter_map(far).fold(f32::NEG_INFINITY, f32::max);
+            let near: BTreeSet<_> = found[..k]
+                .iter()
+                .filter(|id| far(id).is_some_and(|far| far <= limit))
+                .collect();
+            near.len()
+        });
+    Ok(hits.sum::<usize>() as f64 / (truth.count() * k) as f64)
 }
 
 #[cfg(test)]
@@ -221,13 +238,23 @@ mod tests {
     }
 
     #[test]
-    fn recall_counts_common_neighbours() {
+    fn recall_counts_what_is_near_enough_once() {
+        // Vector 7 is where vector 2 is.
+        let base = Vectors::new(1, vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 2.0, 8.0, 9.0]).unwrap();
+        let queries = Vectors::new(1, vec![1.0, 5.0]).unwrap();
         let rows = |ids: [u32; 6]| Neighbours::new(3, ids.to_vec()).unwrap();
-        let truth = rows([1, 2, 3, 4, 5, 6]);
-        assert_eq!(recall(&truth, &rows([3, 2, 1, 9, 8, 6]), 3).unwrap(), 4.0 / 6.0);
-        assert_eq!(recall(&truth, &rows([1, 7, 2, 5, 4, 6]), 2).unwrap(), 0.75);
-        assert!(recall(&truth, &rows([0; 6]), 4).is_err() && recall(&truth, &rows([0; 6]), 0).is_err());
-        assert!(recall(&truth, &Neighbours::new(3, vec![1, 2, 3]).unwrap(), 3).is_err());
+        let recall = |found: &Neighbours, k| super::recall(&base, &queries, &rows([1, 0, 2, 5, 4, 6]), found, k);
+        for (found, k, expected) in [
+            ([1, 0, 2, 5, 4, 6], 3, 1.0),
+            ([7, 0, 1, 9, 8, 6], 3, 4.0 / 6.0),
+            // The same vector three times, and what is no vector.
+            ([1, 1, 1, u32::MAX, 10, 5], 3, 2.0 / 6.0),
+            ([1, 3, 2, 5, 4, 6], 2, 0.75),
+        ] {
+            assert_eq!(recall(&rows(found), k).unwrap(), expected, "{found:?}");
+        }
+        assert!(recall(&rows([0; 6]), 4).is_err() && recall(&rows([0; 6]), 0).is_err());
+        assert!(recall(&Neighbours::new(3, vec![1, 2, 3]).unwrap(), 3).is_err());
     }
 
     #[test]

@@ -17,7 +17,10 @@ fn wider_beams_find_more_and_look_at_more() {
     let index = Index::build(&base, &IndexOptions::default()).unwrap();
     let searches = [10, 32, 100].map(|width| {
         let found = index.search(&base, &queries, 10, width).unwrap();
-        (recall(&truth, &found.neighbours, 10).unwrap(), found.work)
+        (
+            recall(&base, &queries, &truth, &found.neighbours, 10).unwrap(),
+            found.work,
+        )
     });
     let [narrow, middle, wide] = searches;
     assert!(narrow.0 >= 0.85 && middle.0 >= 0.95 && wide.0 >= 0.99, "{searches:?}");
@@ -105,7 +108,7 @@ fn clusters_far_from_each_other_are_all_reached() {
     let truth = nearest(&base, &queries, 10).unwrap();
     let index = Index::build(&base, &IndexOptions::default()).unwrap();
     let found = index.search(&base, &queries, 10, 32).unwrap().neighbours;
-    let share = recall(&truth, &found, 10).unwrap();
+    let share = recall(&base, &queries, &truth, &found, 10).unwrap();
     assert!(share >= 0.95, "{share}");
 }
 
