@@ -123,12 +123,12 @@ def test_types_that_numpy_lacks_keep_their_shape_and_name(vm, tmp_path):
     kinds = {
         "C64": ([2, 3], np.complex64, (2, 3), 48),
         "BF16": ([2, 3], np.uint16, (2, 3), 12),
+        "F32": ([3], np.float32, (3,), 12),
         "F8_E4M3": ([2, 3], np.uint8, (2, 3), 6),
         "F8_E5M2": ([3, 2], np.uint8, (3, 2), 6),
         "F8_E8M0": ([6], np.uint8, (6,), 6),
         "F4": ([2, 6], np.uint8, (2, 3), 6),
         "F6_E2M3": ([2, 4], np.uint8, (6,), 6),
-        "F32": ([3], np.float32, (3,), 12),
     }
     tensors_file(path, {f"x{kind}": (kind, shape, values[:size]) for kind, (shape, _, _, size) in kinds.items()})
     tensors = gpuvm.safetensors(vm, path)

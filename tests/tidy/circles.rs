@@ -32,7 +32,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("tests/softroce/src", "machine", 2),
     ("tests/softroce/src", "scenarios", 14),
     ("workloads/src", "apps::array", 6),
-    ("workloads/src", "graph", 11),
     ("workloads/src", "table::csv", 2),
     ("workloads/src", "vectors", 2),
     ("workloads/src", "vectors::files", 2),

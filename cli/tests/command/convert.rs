@@ -160,7 +160,7 @@ fn files_have_names_of_any_bytes() {
     std::fs::write(folder.path().join(vectors), "no vectors").unwrap();
     for (arguments, name, said) in [
         ("run bfs", graph, "nam\u{fffd}.txt (undirected): 3 vertices"),
-        ("run components", graph, "3 vertices"),
+        ("run cc", graph, "3 vertices"),
         (
             "run knn",
             vectors,

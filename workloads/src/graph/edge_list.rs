@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use super::csr::{self, push_edge};
 use super::error::GraphError;
+use super::ids::VertexIds;
 use super::text::{self, Kept};
-use super::{Direction, Graph, MAX_VERTICES, ProgressFn, VertexIds};
+use super::{Direction, Graph, MAX_VERTICES, ProgressFn};
 use crate::input::{FileError, FileFault, Lines, Place, require_memory, shown};
 
 /// The most numbers after the two ids of an edge: a weight, a sign, a time.

@@ -9,8 +9,9 @@ use bytemuck::Pod;
 
 use super::csr::Csr;
 use super::error::GraphError;
+use super::ids::VertexIds;
 use super::rows;
-use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, VertexIds, Weights};
+use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, Weights};
 use crate::input::{FileError, FileFault, Input, Place, require_memory};
 
 /// Bytes before the offsets.

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use super::csr;
 use super::error::GraphError;
-use super::{Direction, Graph, Progress, ProgressFn, Stage, VertexIds};
+use super::ids::VertexIds;
+use super::{Direction, Graph, Progress, ProgressFn, Stage};
 use crate::input::require_memory;
 
 /// The seed of a generated graph where none is given.

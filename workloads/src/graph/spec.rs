@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use super::edge_list::EdgeList;
 use super::error::GraphError;
-use super::generate::{self, DEFAULT_SEED, Kind};
+use super::generate::{self, Kind};
 use super::text::{Adjacency, Kept};
 use super::weights::{self, Weights};
-use super::{Direction, Graph, ProgressFn, csr_file, dimacs, edge_list, gap, matrix_market, metis};
+use super::{Direction, Graph, LoadOptions, ProgressFn, csr_file, dimacs, edge_list, gap, matrix_market, metis};
 use crate::input::{FileError, FileKind, Input, Lines, Number, SpecError, numbers};
 
 /// The largest scale of a generated graph: 2^30 vertices.
@@ -42,32 +42,6 @@ pub enum GraphSpec {
         /// Drawn edges for each vertex.
         degree: u32,
     },
-}
-
-/// How to load a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// Overrides what the file says of its direction; generated graphs are undirected by default. A file that stores both directions of
-    /// each edge stays undirected: a symmetric matrix, an undirected `.gcsr`, `.sg` or `.wsg` file.
-    pub direction: Option<Direction>,
-    /// The seed of a generated graph and of drawn weights.
-    pub seed: u64,
-    /// Which weights the edges have.
-    pub weights: Weights,
-    /// Whether the checksums of a `.gcsr` file are compared, and whether its undirected edges are looked for in both rows.
-    /// Without it such a file is only checked so far that no row leads outside the graph and all are sorted.
-    pub verify: bool,
-}
-
-impl Default for LoadOptions {
-    fn default() -> LoadOptions {
-        LoadOptions {
-            direction: None,
-            seed: DEFAULT_SEED,
-            weights: Weights::None,
-            verify: false,
-        }
-    }
 }
 
 impl GraphSpec {

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::array::Array;
 use super::csr::{self, push_edge};
 use super::error::GraphError;
-use super::{Direction, Graph, MAX_VERTICES, ProgressFn, VertexIds, rows};
+use super::ids::VertexIds;
+use super::{Direction, Graph, MAX_VERTICES, ProgressFn, rows};
 use crate::input::{FileError, FileFault, Lines, shown};
 
 /// What is kept of an edge's value.

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::csr::Csr;
 use super::error::GraphError;
-use super::rows;
+use super::rows::{self, mix, pair};
 use crate::input::require_memory;
 
 /// The largest weight that is drawn, as in the GAP benchmark: `src/builder.h` and `src/generator.h` of
@@ -48,19 +48,6 @@ pub fn draw_weights(csr: &Csr, seed: u64) -> Result<Vec<u32>, GraphError> {
         }
     });
     Ok(weights)
-}
-
-/// One number for both orders of the ends of an edge.
-pub(super) fn pair(u: u32, v: u32) -> u64 {
-    u64::from(u.min(v)) << 32 | u64::from(u.max(v))
-}
-
-/// A step of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-pub(super) fn mix(state: u64) -> u64 {
-    let mut word = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 #[cfg(test)]

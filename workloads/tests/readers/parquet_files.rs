@@ -63,23 +63,16 @@ fn file(schema: &str, rows: i32, per_second: i64, first: f64, properties: Writer
             let number = |row: &i32| if *row == 0 { first } else { f64::from(*row) };
             let written = match column.untyped() {
                 ColumnWriter::Int32ColumnWriter(writer) => {
-                    let values: Vec<i32> = plain
-                        .iter()
-                        .map(|row| if named { number(row) as i32 } else { *row })
-                        .collect();
-                    writer.write_batch(&values, levels, None)
+                    let value = |row: &i32| if named { number(row) as i32 } else { *row };
+                    writer.write_batch(&plain.iter().map(value).collect::<Vec<_>>(), levels, None)
                 }
                 ColumnWriter::Int64ColumnWriter(writer) => {
                     let scale = if is_time { 3_600 * per_second } else { 1 };
-                    let value = |row: &i32| {
-                        if named && !is_time {
-                            number(row) as i64
-                        } else {
-                            i64::from(*row) * scale
-                        }
+                    let value = |row: &i32| match named && !is_time {
+                        true => number(row) as i64,
+                        false => i64::from(*row) * scale,
                     };
-                    let values: Vec<i64> = plain.iter().map(value).collect();
-                    writer.write_batch(&values, levels, None)
+                    writer.write_batch(&plain.iter().map(value).collect::<Vec<_>>(), levels, None)
                 }
                 ColumnWriter::Int96ColumnWriter(writer) => {
                     let values = plain.iter().map(|row| {
