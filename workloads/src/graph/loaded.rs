@@ -34,7 +34,7 @@ impl Graph {
         &self.csr
     }
 
-    /// The weight of each edge, none of them 0, in the order of [`Csr::neighbours`]; `None` where [`LoadOptions::weights`] asked for
+    /// The weight of each edge, none of them 0, in the order of [`Csr::neighbours`]; `None` where [`LoadOptions::weights`](super::LoadOptions::weights) asked for
     /// none. In an undirected graph an edge weighs as much in both rows.
     pub fn weights(&self) -> Option<&[u32]> {
         self.weights.as_deref()
