@@ -3,16 +3,52 @@
 use std::fmt;
 
 use bytesize::ByteSize;
-use gpuvm::Vm;
+use clap::Args;
+use gpuvm::{Gpu, Vm};
 use gpuvm_workloads::apps::{App, AppError, Measured, Way, catalogue, measure, paged_bytes};
 use serde::Serialize;
 
-use crate::args::{MachineArgs, MemorySize, RunAppArgs};
 use crate::error::CliError;
-use crate::machine::FRAMES_MIN;
+use crate::machine::{FRAMES_MIN, MachineArgs};
 use crate::progress::Bars;
 use crate::report::NeighbourReport;
+use crate::sizes::{MemorySize, parse_page_bytes};
 use crate::stdout;
+
+/// An application that is run twice: cold and warm.
+#[derive(Debug, Args)]
+pub struct RunAppArgs {
+    /// Its input. Without it: a small one.
+    pub input: Option<std::ffi::OsString>,
+
+    /// Frame memory: a share of its arrays (25%), or bytes (2GiB, 64M). A share gives at least 16 pages.
+    #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
+    pub memory: MemorySize,
+
+    /// Bytes of a page: a power of two from 4KiB to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
+    /// What reads do with a page that has no frame (auto, fetch, in-place, while-free); resident: memory holds all arrays, each of which
+    /// has frames of its own, which auto then gives them, too; or what a user would run instead of paging, over
+    /// plain pointers: raw (all in device memory), host (in pinned host memory, in place), managed, advised and prefetched (CUDA's
+    /// managed memory without and with advice, and prefetched in one piece), chunked (explicit copies, double buffered). With --memory-node:
+    /// auto or fetch.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub placement: Way,
+
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1. For pagerank.
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
+    pub gpus: Vec<Gpu>,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// What a run tells its user; the field names are the keys of the JSON object.
 #[derive(Clone, Debug, Serialize)]
@@ -134,7 +170,7 @@ pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
     let mut bars = Bars::new(!args.json);
     bars.working("input");
     let app = entry
-        .make(args.input.as_deref().unwrap_or(entry.small))
+        .make(args.input.as_deref().unwrap_or(entry.small.as_ref()))
         .map_err(failed)?;
     bars.working("starting");
     let started = machine(&args.machine, &*app, args.page_size, args.memory, way)?;

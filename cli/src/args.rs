@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpuvm::{Gpu, Placement};
 use gpuvm_memory_node::Network;
-use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
+use gpuvm_workloads::input::named;
 
-use crate::bench::args::Bench;
+use crate::apps::RunAppArgs;
+use crate::bench::Bench;
 use crate::doctor::args::DoctorArgs;
 pub use crate::machine::MachineArgs;
 use crate::simulate::args::SimulateArgs;
@@ -151,8 +153,9 @@ pub enum Command {
 /// A graph that is converted.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr, or kron:SCALE[:DEGREE] or
-    /// urand:SCALE[:DEGREE].
+    /// A file or a generator: Matrix Market, METIS (.graph), DIMACS or an edge list (all may be gzip), GAP's .sg or .wsg, .gcsr,
+    /// or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    #[arg(value_parser = graph_names())]
     pub input: GraphSpec,
 
     /// The .gcsr file.
@@ -174,6 +177,11 @@ pub struct ConvertArgs {
     /// Replace an output that is there already.
     #[arg(long)]
     pub force: bool,
+}
+
+/// Names of graphs; those of files may be any bytes.
+fn graph_names() -> impl TypedValueParser<Value = GraphSpec> {
+    OsStringValueParser::new().try_map(|name| named(&name, GraphSpec::File))
 }
 
 /// Weights that are stored.
@@ -267,113 +275,70 @@ pub struct ServeArgs {
     pub json: bool,
 }
 
-/// A workload.
-#[derive(Debug, Subcommand)]
-pub enum Workload {
-    /// Breadth-first search over a graph whose rows and distances are paged.
-    Bfs(RunBfsArgs),
+/// Makes the workloads of applications, each of its help and its name in `gpuvm_workloads::apps`.
+macro_rules! workloads {
+    ($($(#[$help:meta])* $kind:ident = $name:literal,)*) => {
+        /// A workload.
+        #[derive(Debug, Subcommand)]
+        pub enum Workload {
+            /// Breadth-first search over a graph whose rows and distances are paged.
+            Bfs(RunBfsArgs),
+            $($(#[$help])* $kind(RunAppArgs),)*
+        }
+
+        impl Workload {
+            /// The application by its name, where it is one of `gpuvm_workloads::apps`.
+            pub fn app(&self) -> Option<(&'static str, &RunAppArgs)> {
+                match self {
+                    Self::Bfs(_) => None,
+                    $(Self::$kind(args) => Some(($name, args)),)*
+                }
+            }
+        }
+    };
+}
+
+workloads! {
     /// c = a + b; the input is N, for N^2 elements.
-    VectorAdd(RunAppArgs),
+    VectorAdd = "vector-add",
     /// Matrix times vector and transposed matrix times vector (PolyBench); the input is N, for a matrix of N x N.
-    Mvt(RunAppArgs),
+    Mvt = "mvt",
     /// Transposed matrix times matrix times vector (PolyBench); the input is N, for a matrix of N x N.
-    Atax(RunAppArgs),
+    Atax = "atax",
     /// The kernel of the biconjugate gradient method (PolyBench); the input is N, for a matrix of N x N.
-    Bicg(RunAppArgs),
+    Bicg = "bicg",
     /// Two matrices times a vector (PolyBench); the input is N, for matrices of N x N.
-    Gesummv(RunAppArgs),
+    Gesummv = "gesummv",
     /// One step of a stencil of five points; the input is N, for a grid of N x N.
-    Stencil(RunAppArgs),
+    Stencil = "stencil",
     /// Shortest paths over weighted edges from the first vertex that has one; the input is a graph, as for bfs. Without weights in its
     /// file they are drawn.
-    Sssp(RunAppArgs),
+    Sssp = "sssp",
     /// Connected components; the input is a graph, as for bfs.
-    Cc(RunAppArgs),
+    Cc = "cc",
     /// 20 iterations of PageRank; the input is an undirected graph, as for bfs.
-    Pagerank(RunAppArgs),
+    Pagerank = "pagerank",
     /// Counts triangles; the input is an undirected graph, as for bfs.
-    Tc(RunAppArgs),
+    Tc = "tc",
     /// Totals of the longest 0.01 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query0(RunAppArgs),
+    Query0 = "query0",
     /// Fares and tips of the longest 1 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query1(RunAppArgs),
+    Query1 = "query1",
     /// Totals and tips of the latest trips that were paid by card, 10 % of all; the input is a CSV or Parquet file of taxi trips, or
     /// trips:ROWS.
-    Query2(RunAppArgs),
+    Query2 = "query2",
     /// Fares and tips of the longer trips with one or two passengers, 50 % of all; the input is a CSV or Parquet file of taxi trips, or
     /// trips:ROWS.
-    Query3(RunAppArgs),
+    Query3 = "query3",
     /// Fares and tips of the longest 10 % of trips by pickup zone and hour; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query4(RunAppArgs),
+    Query4 = "query4",
     /// Sums of rows of an embedding table by ids, few of which are popular; the input is ROWS or ROWSxCOLUMNS, the latter a multiple of 4.
-    Embedding(RunAppArgs),
+    Embedding = "embedding",
     /// Out-of-core sort of random keys of 32 bits; the input is COUNT, the number of keys.
-    Sort(RunAppArgs),
+    Sort = "sort",
     /// Nearest neighbours by a beam search along a graph; the input is a .fvecs or .bvecs file, the last of whose vectors are the queries,
     /// or clusters:COUNT:DIM[:CLUSTERS].
-    Knn(RunAppArgs),
-}
-
-impl Workload {
-    /// The application by its name, where it is one of `gpuvm_workloads::apps`.
-    pub fn app(&self) -> Option<(&'static str, &RunAppArgs)> {
-        Some(match self {
-            Self::Bfs(_) => return None,
-            Self::VectorAdd(args) => ("vector-add", args),
-            Self::Mvt(args) => ("mvt", args),
-            Self::Atax(args) => ("atax", args),
-            Self::Bicg(args) => ("bicg", args),
-            Self::Gesummv(args) => ("gesummv", args),
-            Self::Stencil(args) => ("stencil", args),
-            Self::Sssp(args) => ("sssp", args),
-            Self::Cc(args) => ("cc", args),
-            Self::Pagerank(args) => ("pagerank", args),
-            Self::Tc(args) => ("tc", args),
-            Self::Query0(args) => ("query0", args),
-            Self::Query1(args) => ("query1", args),
-            Self::Query2(args) => ("query2", args),
-            Self::Query3(args) => ("query3", args),
-            Self::Query4(args) => ("query4", args),
-            Self::Embedding(args) => ("embedding", args),
-            Self::Sort(args) => ("sort", args),
-            Self::Knn(args) => ("knn", args),
-        })
-    }
-}
-
-/// An application that is run twice: cold and warm.
-#[derive(Debug, Args)]
-pub struct RunAppArgs {
-    /// Its input. Without it: a small one.
-    pub input: Option<String>,
-
-    /// Frame memory: a share of its arrays (25%), or bytes (2GiB, 64M). A share gives at least 16 pages.
-    #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
-    pub memory: MemorySize,
-
-    /// Bytes of a page: a power of two from 4KiB to 2MiB.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
-    pub page_size: u64,
-
-    /// What reads do with a page that has no frame (auto, fetch, in-place, while-free); resident: memory holds all arrays, each of which
-    /// has frames of its own, which auto then gives them, too; or what a user would run instead of paging, over
-    /// plain pointers: raw (all in device memory), host (in pinned host memory, in place), managed, advised and prefetched (CUDA's
-    /// managed memory without and with advice, and prefetched in one piece), chunked (explicit copies, double buffered). With --memory-node:
-    /// auto or fetch.
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub placement: Way,
-
-    /// GPU, transport and queues.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
-    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1. For pagerank.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
-    pub gpus: Vec<Gpu>,
-
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    pub json: bool,
+    Knn = "knn",
 }
 
 /// A workload with a profile.
@@ -426,8 +391,9 @@ pub struct ProfileArgs {
 /// Breadth-first search over a graph whose rows and distances are paged.
 #[derive(Debug, Args)]
 pub struct BfsArgs {
-    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr (see `gpuvm convert`), or
-    /// kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    /// A file or a generator: Matrix Market, METIS (.graph), DIMACS or an edge list (all may be gzip), GAP's .sg or .wsg, .gcsr (see
+    /// `gpuvm convert`), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    #[arg(value_parser = graph_names())]
     pub graph: GraphSpec,
 
     /// Compare a .gcsr file with its checksums before it is searched.

@@ -42,10 +42,6 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         graph.csr().vertices(),
         graph.csr().edges(),
         direction_name(&graph),
-        if graph.weights().is_some() {
-            "with weights"
-        } else {
-            "without weights"
-        },
+        graph.weights_name(),
     ))?)
 }

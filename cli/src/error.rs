@@ -133,9 +133,17 @@ pub enum CliError {
     /// The distances are wrong.
     #[error("the distances are wrong: they differ from those of the CPU; this is a defect of gpuvm")]
     Wrong(#[from] Mismatch),
-    /// A measurement did not end well.
-    #[error("the measurement failed")]
-    Bench(#[source] gpuvm::Error),
+    /// A benchmark did not end well.
+    #[error("the benchmark {bench} failed")]
+    Bench {
+        /// Its name.
+        bench: &'static str,
+        /// Why.
+        source: Box<CliError>,
+    },
+    /// The runtime's own, of a measurement.
+    #[error(transparent)]
+    Vm(#[from] gpuvm::Error),
     /// A measurement read wrong data: its figures mean nothing.
     #[error("{wrong} words were wrong in {of} units of work of {what}; this is a defect of gpuvm")]
     WrongData {
@@ -191,7 +199,7 @@ pub enum CliError {
     },
     /// A copy, or managed memory.
     #[error("the measurement of the GPU's own copies failed")]
-    Device(#[source] gpuvm::GpuError),
+    Device(#[from] gpuvm::GpuError),
     /// A report could not be written.
     #[error("cannot write {}", path.display())]
     Unwritten {

@@ -93,6 +93,11 @@ pub fn run_for(command: &mut Command, limit: Duration) -> io::Result<Option<Exit
     }
 }
 
+/// Progress; a closed standard error is no reason to stop.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 /// Whether both are the same regular file, whatever their names: writing one would destroy the other.
 pub fn same_file(one: &Path, other: &Path) -> bool {
     let known = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);

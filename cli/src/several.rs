@@ -7,9 +7,11 @@ use bytesize::ByteSize;
 use gpuvm::{Gpu, Vm};
 use gpuvm_workloads::apps::{Way, catalogue, several};
 use gpuvm_workloads::graph::{Direction, GraphSpec, LoadOptions, reference};
+use gpuvm_workloads::input::named;
 use serde::Serialize;
 
-use crate::args::{MachineArgs, RunAppArgs, RunBfsArgs};
+use crate::apps::RunAppArgs;
+use crate::args::{MachineArgs, RunBfsArgs};
 use crate::bfs::{frame_bytes, load_graph, source_vertex};
 use crate::error::CliError;
 use crate::progress::Bars;
@@ -164,14 +166,14 @@ pub fn run_pagerank(args: &RunAppArgs, gpus: &[Gpu]) -> Result<(), CliError> {
         return Err(refuse("--memory-node"));
     }
     let small = catalogue::find("pagerank").map_or("kron:10", |entry| entry.small);
-    let text = args.input.as_deref().unwrap_or(small);
-    let spec: GraphSpec = text.parse().map_err(|error| CliError::Options(format!("{error}")))?;
+    let text = args.input.as_deref().unwrap_or(small.as_ref());
+    let spec = named(text, GraphSpec::File).map_err(|error| CliError::Options(format!("{error}")))?;
     let mut bars = Bars::new(!args.json);
     let graph = load_graph(&spec, &LoadOptions::default(), &mut bars)?;
     let csr = graph.csr();
     if graph.direction() == Direction::Directed || csr.edges() == 0 {
         return Err(CliError::Options(format!(
-            "pagerank takes an undirected graph with edges; {text} is none"
+            "pagerank takes an undirected graph with edges; {spec} is none"
         )));
     }
     bars.working("starting");
@@ -199,7 +201,7 @@ pub fn run_pagerank(args: &RunAppArgs, gpus: &[Gpu]) -> Result<(), CliError> {
     bars.clear();
     let about = About {
         app: "pagerank",
-        graph: text.to_owned(),
+        graph: spec.to_string(),
         size: (csr.vertices(), csr.edges()),
         memory_bytes,
         times: (found.set_up, found.elapsed),

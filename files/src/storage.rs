@@ -10,6 +10,8 @@ use std::{
     path::Path,
 };
 
+use crate::open_regular;
+
 /// Bytes that can be read and written at any place. Calls may come from any thread, several at a time.
 pub trait Storage: Send + Sync {
     /// Reads at `offset` as much as is there; fewer bytes than `out` has where the file ends.
@@ -74,16 +76,7 @@ impl SystemFile {
             options.read(true).write(writable).custom_flags(flags | libc::O_CLOEXEC);
             options
         };
-        let cached = options(if writable { libc::O_DSYNC } else { 0 }).open(path)?;
-        let about = cached.metadata()?;
-        if !about.is_file() {
-            let kind = if about.is_dir() {
-                io::ErrorKind::IsADirectory
-            } else {
-                io::ErrorKind::InvalidInput
-            };
-            return Err(io::Error::new(kind, "it is no regular file"));
-        }
+        let cached = open_regular(path, &options(if writable { libc::O_DSYNC } else { 0 }))?;
         let direct = match options(libc::O_DIRECT).open(path) {
             // Between the two calls the name may have come to mean another file.
             Ok(file) if same(&file, &cached)? => Some(file),
@@ -93,7 +86,7 @@ impl SystemFile {
                 None
             }
         };
-        let tail = about.len() / ALIGNMENT * ALIGNMENT;
+        let tail = cached.metadata()?.len() / ALIGNMENT * ALIGNMENT;
         Ok(Self { cached, direct, tail })
     }
 

@@ -34,7 +34,9 @@ pub enum Dtype {
     F32,
     /// `f64`.
     F64,
-    /// Values of so many bytes that are no numbers of Rust's: decimals, complex numbers, intervals, binary of fixed size.
+    /// Complex numbers, an `f32` each for the real and the imaginary part.
+    C64,
+    /// Values of so many bytes that are no numbers of Rust's: decimals, intervals, binary of fixed size.
     Bytes(u32),
     /// Floating point numbers of 4, 6 or 8 bits, by their name in safetensors, packed as the file has them.
     Small(&'static str, u32),
@@ -48,7 +50,7 @@ impl Dtype {
             Self::Bool | Self::U8 | Self::I8 => 8,
             Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 16,
             Self::U32 | Self::I32 | Self::F32 => 32,
-            Self::U64 | Self::I64 | Self::F64 => 64,
+            Self::U64 | Self::I64 | Self::F64 | Self::C64 => 64,
             Self::Bytes(bytes) => 8 * u64::from(bytes),
             Self::Small(_, bits) => u64::from(bits),
         }
@@ -73,6 +75,7 @@ impl Dtype {
             Self::U64 => is(TypeId::of::<u64>()),
             Self::I64 => is(TypeId::of::<i64>()),
             Self::F64 => is(TypeId::of::<f64>()),
+            Self::C64 => is(TypeId::of::<[f32; 2]>()),
             Self::Bytes(bytes) => size_of::<T>() as u64 == u64::from(bytes),
         };
         own || is(TypeId::of::<u8>())
@@ -83,6 +86,7 @@ impl Dtype {
         match self {
             Self::Bool | Self::Bits | Self::U8 | Self::Small(..) => "u8".into(),
             Self::F16 | Self::BF16 => "u16, or u8 for its bytes".into(),
+            Self::C64 => "[f32; 2], or u8 for its bytes".into(),
             Self::Bytes(bytes) => format!("a type of {bytes} bytes, or u8"),
             other => format!("{}, or u8 for its bytes", other.to_string().to_lowercase()),
         }

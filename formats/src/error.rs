@@ -33,6 +33,14 @@ pub enum FormatError {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// What is often fetched in the place of a file.
+    #[error("{} is {found}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do.
+        found: &'static str,
+    },
     /// A file of a kind that this crate does not read.
     #[error("{} is {found}: {mend}", path.display())]
     Kind {

@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use gpuvm_files::{KIND_BYTES, open_regular, other_kind};
+
 use crate::{FormatError, HEADER_BYTES_MAX, Result};
 
 /// An open file whose format is `kind`.
@@ -25,17 +27,23 @@ impl Source {
             path: path.to_owned(),
             source,
         };
-        let file = File::open(path).map_err(wrap)?;
-        let about = file.metadata().map_err(wrap)?;
+        let file = open_regular(path, File::options().read(true)).map_err(wrap)?;
+        let bytes = file.metadata().map_err(wrap)?.len();
         let source = Self {
             file,
             path: path.into(),
-            bytes: about.len(),
+            bytes,
             kind,
         };
-        match about.is_file() {
-            true => Ok(source),
-            false => Err(source.broken("it is no regular file")),
+        let mut begin = [0; KIND_BYTES];
+        let begin = &mut begin[..bytes.min(KIND_BYTES as u64) as usize];
+        source.read(0, begin)?;
+        match other_kind(begin) {
+            Some(found) => Err(FormatError::Other {
+                path: path.to_owned(),
+                found,
+            }),
+            None => Ok(source),
         }
     }
 

@@ -47,7 +47,16 @@ impl SafeTensors {
         if source.bytes < LENGTH_BYTES {
             return Err(source.broken(format!("it has {} bytes", source.bytes)));
         }
-        let header_bytes = u64::from_le_bytes(source.array(0)?);
+        let length: [u8; LENGTH_BYTES as usize] = source.array(0)?;
+        // No header is as long as that.
+        if length[0] == b'{' && length[7] != 0 {
+            return Err(FormatError::Kind {
+                path: source.owned_path(),
+                found: "JSON, as the index of a checkpoint in several files is",
+                mend: "open the .safetensors files that it names",
+            });
+        }
+        let header_bytes = u64::from_le_bytes(length);
         let header = source.part("its header", LENGTH_BYTES, header_bytes)?;
         let header = &bytemuck::cast_slice(&header)[..header_bytes as usize];
         let metadata: Metadata = serde_json::from_slice(header)
@@ -152,7 +161,7 @@ fn dtype(stored: Stored) -> Option<Dtype> {
         ($($same:ident)*; $($small:ident)*) => {
             match stored {
                 Stored::BOOL => Dtype::Bool,
-                Stored::C64 => Dtype::Bytes(8),
+                Stored::C64 => Dtype::C64,
                 $(Stored::$same => Dtype::$same,)*
                 $(Stored::$small => Dtype::Small(stringify!($small), stored.bitsize() as u32),)*
                 _ => return None,

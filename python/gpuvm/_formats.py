@@ -10,7 +10,7 @@ from . import _core
 from ._memory import Array
 from ._vm import Vm
 
-_Path = Union[str, "os.PathLike[str]"]
+_Path = Union[str, bytes, "os.PathLike[Any]"]
 _Place = Tuple[str, int, int, int]
 
 _DTYPES = {
@@ -26,8 +26,10 @@ _DTYPES = {
     "F16": "f2",
     "F32": "f4",
     "F64": "f8",
-    # NumPy has none.
+    "C64": "c8",
+    # NumPy has none: the bits.
     "BF16": "u2",
+    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), "u1"),
 }
 
 
@@ -39,23 +41,34 @@ def _array(vm: Vm, path: str, name: str, place: _Place, shape: Optional[Sequence
         kind, lengths = np.dtype(_DTYPES[dtype]), tuple(shape if shape is not None else (length,))
     elif values and shape is None:
         kind, lengths = np.dtype("u1"), (length, int(values[1]))
+    elif dtype == "F4" and shape and shape[-1] % 2 == 0:
+        # Two numbers in a byte.
+        kind, lengths = np.dtype("u1"), (*shape[:-1], shape[-1] // 2)
     else:
         # Bits, numbers of fewer bits than a byte has, and values that are no numbers: bytes.
         kind, lengths = np.dtype("u1"), (size,)
-    return vm.map_file(path, kind, lengths, offset=offset, name=name, **options)
+    array = vm.map_file(path, kind, lengths, offset=offset, name=name, **options)
+    array.stored = dtype
+    return array
 
 
 class Tensors(Mapping[str, Array]):
     """The tensors of a ``.safetensors`` file by their names. An array is made when it is asked for first.
 
-    ``bfloat16`` is ``uint16`` here, the same bits: NumPy has none, and a kernel takes ``gpuvm::array<const __nv_bfloat16>``.
+    Types that NumPy lacks are the same bits: ``bfloat16`` is ``uint16``, for which a kernel takes ``gpuvm::array<const __nv_bfloat16>``, the
+    kinds of ``float8`` are ``uint8``. ``float4`` is two in a ``uint8``, so its last dimension is half as long, and ``float6`` packed bytes in one
+    dimension. ``dtypes`` and ``shapes``, and ``stored`` of each array, have what the file says.
     """
 
     def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
-        self._vm, self._path, self._options = vm, os.fspath(path), options
+        self._vm, self._path, self._options = vm, os.fsdecode(path), options
         tensors, notes = _core.tensors_of(self._path)
         self._tensors = {name: (shape, place) for name, shape, place in tensors}
         self._arrays: Dict[str, Array] = {}
+        #: The type of each tensor's elements, as the file has it, such as ``F8_E4M3``.
+        self.dtypes: Dict[str, str] = {name: place[0] for name, _, place in tensors}
+        #: The shape of each tensor, as the file has it.
+        self.shapes: Dict[str, Tuple[int, ...]] = {name: tuple(shape) for name, shape, _ in tensors}
         #: What the file says of itself.
         self.notes: Dict[str, str] = dict(notes)
 
@@ -128,7 +141,7 @@ class Columns(Mapping[str, List[Part]]):
     """
 
     def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
-        self._vm, self._path, self._options = vm, os.fspath(path), options
+        self._vm, self._path, self._options = vm, os.fsdecode(path), options
         self._core = _core.Columns(self._path)
         self._names = list(dict.fromkeys(self._core.names()))
         self._parts: Dict[str, List[Part]] = {}

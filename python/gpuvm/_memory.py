@@ -176,6 +176,11 @@ class Array(_Sliced):
         self._core: _core.Region = core
         self._never_evicted = never_evicted
         self._largest: Optional[int] = None
+        #: The type of the elements in the file, where that says one: ``BF16`` of a ``uint16``.
+        self.stored: Optional[str] = None
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.stored is None else f"{super().__repr__()[:-1]}, {self.stored} in the file>"
 
     @property
     def read_only(self) -> bool:

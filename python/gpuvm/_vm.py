@@ -39,7 +39,7 @@ def _count(value: int, what: str) -> int:
 
 
 def _file(value: Union[str, os.PathLike[str]], what: str) -> str:
-    return text(os.fspath(value) if isinstance(value, os.PathLike) else value, what)
+    return text(os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else value, what)
 
 
 def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
@@ -275,7 +275,7 @@ class Vm:
 
     def map_file(
         self,
-        path: Union[str, "os.PathLike[str]"],
+        path: Union[str, bytes, "os.PathLike[Any]"],
         dtype: Any = np.uint8,
         shape: Optional[Lengths] = None,
         *,
@@ -290,9 +290,11 @@ class Vm:
         system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension. ``offset``: the array begins
         at this byte, a multiple of the element's alignment, and ends where its shape does, or where the file does.
         """
-        kind = np.dtype(dtype)
+        kind, path = np.dtype(dtype), os.fsdecode(path)
+        # A region has a text for its name, and a file any bytes.
+        shown = os.fsencode(path).decode(errors="replace")
         wanted = self._wanted(
-            name or os.fspath(path), kind, priority, read_only=read_only, never_evicted=never_evicted, placement=placement
+            name or shown, kind, priority, read_only=read_only, never_evicted=never_evicted, placement=placement
         )
         lengths = None if shape is None else _shape(shape, f"array `{wanted['name']}`")
         try:
@@ -303,15 +305,20 @@ class Vm:
         if offset is not None:
             if offset < 0:
                 raise RegionError(f"array `{wanted['name']}`: offset {offset} is before the file's beginning")
+            if offset % kind.alignment:
+                raise RegionError(
+                    f"array `{wanted['name']}`: byte {offset} of {shown} is no multiple of {kind.alignment}, as {kind} needs: give "
+                    f"numpy.fromfile(path, {str(kind)!r}, count, offset={offset}) to Vm.array, or write the file again with an aligned header"
+                )
             if lengths is None:
                 lengths = (max(size - offset, 0) // kind.itemsize,)
-            core = self._core.file(wanted, os.fspath(path), (offset, math.prod(lengths)))
+            core = self._core.file(wanted, path, (offset, math.prod(lengths)))
             return Array(self, wanted["name"], lengths, kind, core, never_evicted)
         if lengths is not None and size and math.prod(lengths) * kind.itemsize != size:
             raise RegionError(
-                f"{os.fspath(path)} has {size} bytes, and shape {lengths} of {kind} has {math.prod(lengths) * kind.itemsize}"
+                f"{shown} has {size} bytes, and shape {lengths} of {kind} has {math.prod(lengths) * kind.itemsize}"
             )
-        core = self._core.file(wanted, os.fspath(path), None)
+        core = self._core.file(wanted, path, None)
         return Array(self, wanted["name"], (size // kind.itemsize,) if lengths is None else lengths, kind, core, never_evicted)
 
     def buffer(self, source: Any, dtype: Any = None) -> Buffer:
@@ -384,6 +391,8 @@ class Vm:
             raise SettingError(f"kernels is the text {kernels!r}: expected a list of names")
         if not isinstance(image, bytes):
             name = os.fspath(image) if name is None else name
+            if os.path.exists(image) and not os.path.isfile(image):
+                raise FileError(f"{name}: it is no regular file")
             try:
                 with open(image, "rb") as file:
                     image = file.read()

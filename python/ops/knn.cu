@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(128, 4)
     }
 }
 
-// Whether a distance comes before one that is kept. NaN comes last, as in NumPy's sort; a place without a vector (-1) is behind all.
+// Whether a distance comes before one that is kept. NaN comes last, as in NumPy's sort; a place without a vector (-1)
+// is behind all.
 template <class T>
 __device__ bool comes_before(T one, T kept, i64 id) {
     return id < 0 || one < kept || (kept != kept && one == one);

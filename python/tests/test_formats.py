@@ -1,5 +1,7 @@
 """Tensors of .safetensors files and columns of Feather files as arrays, in place. The files are those of the crate's tests."""
 
+import json
+import os
 import pathlib
 
 import numpy as np
@@ -103,6 +105,90 @@ def test_other_files_are_refused(vm, tmp_path):
             door(vm, path)
         with pytest.raises(gpuvm.errors.FileError, match="No such file"):
             door(vm, tmp_path / "nothing")
+
+
+def tensors_file(path, tensors, pad=b""):
+    """Tensors of type, shape and bytes, one after another."""
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8) + pad
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_types_that_numpy_lacks_keep_their_shape_and_name(vm, tmp_path):
+    path, values = tmp_path / "a.safetensors", bytes(range(48))
+    kinds = {
+        "C64": ([2, 3], np.complex64, (2, 3), 48),
+        "BF16": ([2, 3], np.uint16, (2, 3), 12),
+        "F32": ([3], np.float32, (3,), 12),
+        "F8_E4M3": ([2, 3], np.uint8, (2, 3), 6),
+        "F8_E5M2": ([3, 2], np.uint8, (3, 2), 6),
+        "F8_E8M0": ([6], np.uint8, (6,), 6),
+        "F4": ([2, 6], np.uint8, (2, 3), 6),
+        "F6_E2M3": ([2, 4], np.uint8, (6,), 6),
+    }
+    tensors_file(path, {f"x{kind}": (kind, shape, values[:size]) for kind, (shape, _, _, size) in kinds.items()})
+    tensors = gpuvm.safetensors(vm, path)
+    for kind, (shape, dtype, lengths, size) in kinds.items():
+        found = tensors[f"x{kind}"]
+        assert (found.dtype, found.shape, found.stored) == (dtype, lengths, kind)
+        assert found.numpy().tobytes() == values[:size] and kind in repr(found)
+        assert (tensors.dtypes[f"x{kind}"], tensors.shapes[f"x{kind}"]) == (kind, tuple(shape))
+
+
+def test_a_header_of_an_odd_length_says_what_to_do(vm, tmp_path):
+    path = tmp_path / "odd.safetensors"
+    tensors_file(path, {"w": ("F32", [6], np.arange(6, dtype="f4").tobytes()), "b": ("U8", [2], b"ab")}, pad=b" ")
+    tensors = gpuvm.safetensors(vm, path)
+    assert list(tensors["b"].numpy()) == [97, 98]
+    with pytest.raises(gpuvm.errors.RegionError, match=r"`w`.*numpy.fromfile\(path, 'float32', count, offset=\d+\) to Vm.array"):
+        tensors["w"]
+
+
+def test_what_is_no_tensor_file_is_named(vm, tmp_path):
+    path = tmp_path / "model.safetensors"
+    for text, what in [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n", "a Git LFS pointer.*git lfs pull"),
+        (b"<!DOCTYPE html><html><body></body></html>", "an HTML page"),
+        (b'{"metadata": {"total_size": 8}, "weight_map": {}}', "JSON.*open the .safetensors files that it names"),
+        (b"PK\x03\x04\x14\0\0\0\x08\0" * 9, "a zip archive"),
+    ]:
+        path.write_bytes(text)
+        with pytest.raises(gpuvm.errors.FileError, match=what):
+            gpuvm.safetensors(vm, path)
+
+
+def test_a_named_pipe_is_refused_at_once(vm, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    for door in (lambda: vm.map_file(path, "f4"), lambda: gpuvm.safetensors(vm, path), lambda: gpuvm.feather(vm, path)):
+        with pytest.raises(gpuvm.errors.Error, match="no regular file|it is no regular"):
+            door()
+    with pytest.raises(gpuvm.errors.FileError, match="no regular file"):
+        vm.load(path, ["k"])
+
+
+def test_files_have_names_of_any_bytes(vm, tmp_path):
+    raw = os.fsencode(tmp_path) + b"/nam\xe9.safetensors"
+    tensors_file(tmp_path / "plain", {"w": ("F32", [4], np.arange(4, dtype="f4").tobytes())})
+    os.rename(tmp_path / "plain", raw)
+    for path in (raw, os.fsdecode(raw), pathlib.Path(os.fsdecode(raw))):
+        assert list(gpuvm.safetensors(vm, path)["w"].numpy()) == [0, 1, 2, 3]
+        found = vm.map_file(path)
+        assert found.shape == (os.stat(raw).st_size,) and "nam\ufffd" in repr(found)
+        found.close()
+
+
+def test_a_name_of_several_columns_is_an_error(vm):
+    columns = gpuvm.feather(vm, DATA / "twice.arrow")
+    assert list(columns) == ["x", "p.x"]
+    for name, first, second in (("x", 0, 1), ("p.x", 2, 3)):
+        with pytest.raises(gpuvm.errors.FileError, match=f"columns {first} and {second} of .* are named `{name}`.*\\.at\\({first}\\)"):
+            columns[name]
+    assert [columns.at(number)[0].values.numpy()[0] for number in range(4)] == [1, 10, 100, 1000]
 
 
 def test_a_span_of_a_file_is_mapped(vm, tmp_path):

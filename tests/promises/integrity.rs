@@ -190,7 +190,8 @@ fn what_the_host_changes_in_part_is_compared_first() {
         assert_eq!(bench.soft_nic().bitten(fault), 1);
         let mut expected: Vec<u32> = (7..7 + N as u32).collect();
         let mut damaged = 0;
-        for place in (100..N).step_by(PAGE_WORDS as usize) {
+        // A word of each page, of the short last one too: the host's own reads do not compare, and it is not known which page was written last.
+        for place in (10..N).step_by(PAGE_WORDS as usize) {
             match a.write(place, &[1]) {
                 Ok(()) => expected[place as usize] = 1,
                 Err(Error::Damaged { region, .. }) => {

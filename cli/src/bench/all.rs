@@ -1,16 +1,46 @@
 //! All benchmarks, each in a process of its own: what one does to the GPU does not reach the next.
 
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::bench::args::AllArgs;
+use clap::Args;
+use gpuvm::{Gpu, Vm};
+
 use crate::bench::report::Report;
 use crate::error::CliError;
-use crate::output::{Output, run_for};
+use crate::output::{Output, run_for, say};
 use crate::stdout;
+
+/// Everything.
+#[derive(Debug, Args)]
+pub struct AllArgs {
+    /// The folder for the reports; it is made.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
+    #[arg(long, default_value = "auto")]
+    pub gpu: String,
+
+    /// The neighbour GPU whose memory is measured too.
+    #[arg(long, value_name = "N")]
+    pub peer: Option<u32>,
+
+    /// Runs of each row.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+
+    /// Longest that one of them may take, in seconds; then it is ended and the next one begins.
+    #[arg(long, value_name = "SECONDS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub limit: u64,
+
+    /// The simulated GPU's sizes also on an NVIDIA GPU: to see that everything runs.
+    #[arg(long)]
+    pub quick: bool,
+}
 
 /// A benchmark of the set: its file's name and its arguments.
 struct Part {
@@ -29,7 +59,7 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
     };
     std::fs::create_dir_all(&args.out).map_err(unwritable(&args.out))?;
     let program = crate::own_program()?;
-    let cuda = super::has_cuda(&args.gpu)?;
+    let cuda = has_cuda(&args.gpu)?;
     let mut parts = parts(args.quick || !cuda, args.peer);
     if !cuda {
         say("uvm is left out: managed memory needs an NVIDIA GPU");
@@ -70,87 +100,56 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
     })
 }
 
-/// The set, in full or in sizes that a simulated GPU can do.
+/// The set, a line each: the name of a file, the arguments, and those besides in full, or in sizes that a simulated GPU can do.
+const PARTS: &str = "\
+limits | limits | --page-size 4KiB,16KiB,64KiB,2MiB | --page-size 4KiB,64KiB --data 2MiB
+latency | latency --lanes 1,8,32 | --page-size 4KiB,16KiB,64KiB,2MiB --crowd 64 | --page-size 4KiB,64KiB --crowd 8 --faults 64
+faults | faults --access warp,span --frames-share 1,1/4 | --page-size 4KiB,64KiB | --data 2MiB
+faults-written | faults --access warp,span --frames-share 1/4 --writes 50,100 | --page-size 4KiB,64KiB | --data 2MiB
+faults-orders | faults --access warp --frames-share 1/4 --pattern sequential,zipf |  | --data 2MiB
+faults-lanes | faults --lanes-apart --frames-share 1 |  | --data 2MiB
+faults-sparse | faults --access warp --frames-share 1 | --data 2GiB --sparse 8192 | --data 2MiB --sparse 64
+uvm | uvm |  | --data 64MiB
+hits | hits |  | --data 2MiB
+bfs | bfs | --graph kron:22 | --graph kron:10
+placement | placement --trace zipf,window,loop,first-word |  | --data 1MiB";
+/// Those of two GPUs, of any size, with the neighbour as home.
+const PARTS_OF_PEER: &str = "\
+limits-peer | limits --only pages,latency --page-size 4KiB,64KiB
+faults-peer | faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB
+faults-peer-written | faults --access warp,span --frames-share 1/4 --writes 100 --page-size 4KiB,64KiB";
+
+/// The set, in full or in small.
 fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
-    let part = |name, full: &str, quick: &str| Part {
-        name,
-        arguments: if small { quick } else { full }.to_owned(),
-    };
-    let mut parts = vec![
-        part(
-            "limits",
-            "limits --page-size 4KiB,16KiB,64KiB,2MiB",
-            "limits --page-size 4KiB,64KiB --data 2MiB",
-        ),
-        part(
-            "latency",
-            "latency --lanes 1,8,32 --page-size 4KiB,16KiB,64KiB,2MiB --crowd 64",
-            "latency --lanes 1,8,32 --page-size 4KiB,64KiB --crowd 8 --faults 64",
-        ),
-        part(
-            "faults",
-            "faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB",
-            "faults --access warp,span --frames-share 1,1/4 --data 2MiB",
-        ),
-        part(
-            "faults-written",
-            "faults --access warp,span --frames-share 1/4 --writes 50,100 --page-size 4KiB,64KiB",
-            "faults --access warp,span --frames-share 1/4 --writes 50,100 --data 2MiB",
-        ),
-        part(
-            "faults-orders",
-            "faults --access warp --frames-share 1/4 --pattern sequential,zipf",
-            "faults --access warp --frames-share 1/4 --pattern sequential,zipf --data 2MiB",
-        ),
-        part(
-            "faults-lanes",
-            "faults --lanes-apart --frames-share 1",
-            "faults --lanes-apart --frames-share 1 --data 2MiB",
-        ),
-        part(
-            "faults-sparse",
-            "faults --access warp --frames-share 1 --data 2GiB --sparse 8192",
-            "faults --access warp --frames-share 1 --data 2MiB --sparse 64",
-        ),
-        part("uvm", "uvm", "uvm --data 64MiB"),
-        part("hits", "hits", "hits --data 2MiB"),
-        part("bfs", "bfs --graph kron:22", "bfs --graph kron:10"),
-        part(
-            "placement",
-            "placement --trace zipf,window,loop,first-word",
-            "placement --trace zipf,window,loop,first-word --data 1MiB",
-        ),
-    ];
-    parts.extend(peer.into_iter().flat_map(|peer| parts_of_peer(small, peer)));
-    parts
+    let either = |full, quick| if small { quick } else { full };
+    let cells = |line: &'static str| line.split('|').map(str::trim);
+    let parts = PARTS.lines().map(|line| {
+        let cells: Vec<&str> = cells(line).collect();
+        let more = either(cells[2], cells[3]);
+        (cells[0], format!("{} {more}", cells[1]))
+    });
+    let of_peer = peer.into_iter().flat_map(|peer| {
+        let at_peer = PARTS_OF_PEER.lines().map(move |line| {
+            let cells: Vec<&str> = cells(line).collect();
+            (cells[0], format!("{} --home gpu:{peer}", cells[1]))
+        });
+        let sizes = either(
+            "--data 16GiB --take-back 4GiB --borrow PEER:12GiB",
+            "--data 16MiB --borrow PEER:16MiB",
+        );
+        let tier = format!("tier {}", sizes.replace("PEER", &peer.to_string()));
+        at_peer.chain([("tier", tier)])
+    });
+    let parts = parts.chain(of_peer);
+    parts.map(|(name, arguments)| Part { name, arguments }).collect()
 }
 
-/// Those of two GPUs.
-fn parts_of_peer(small: bool, peer: u32) -> impl Iterator<Item = Part> {
-    let more = [
-        ("limits-peer", "limits --only pages,latency --page-size 4KiB,64KiB"),
-        (
-            "faults-peer",
-            "faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB",
-        ),
-        (
-            "faults-peer-written",
-            "faults --access warp,span --frames-share 1/4 --writes 100 --page-size 4KiB,64KiB",
-        ),
-    ];
-    let at_peer = more.map(|(name, arguments)| Part {
-        name,
-        arguments: format!("{arguments} --home gpu:{peer}"),
-    });
-    let sizes = match small {
-        true => format!("--data 16MiB --borrow {peer}:16MiB"),
-        false => format!("--data 16GiB --take-back 4GiB --borrow {peer}:12GiB"),
-    };
-    let tier = Part {
-        name: "tier",
-        arguments: format!("tier {sizes}"),
-    };
-    at_peer.into_iter().chain([tier])
+/// Whether that choice of a GPU is an NVIDIA GPU here.
+fn has_cuda(gpu: &str) -> Result<bool, CliError> {
+    let gpu: Gpu = gpu.parse().map_err(CliError::BackEnd)?;
+    let vm = Vm::builder().gpu(gpu).frame_memory(1 << 20).build();
+    let vm = vm.map_err(CliError::BackEnd)?;
+    Ok(vm.device().capabilities().compute_capability.is_some())
 }
 
 /// Runs one, its report into its file; why it failed.
@@ -193,9 +192,4 @@ fn combined(reports: &[(&str, Report)], failed: &[(&str, String)]) -> String {
         text.push_str(&format!("## {name}\nFAILED: {reason}\n\n"));
     }
     text
-}
-
-/// Progress; a closed standard error is no reason to stop.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
 }

@@ -1,104 +1,134 @@
 //! Applications, each paged and in the ways that a user would run it instead.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use clap::Args;
 use gpuvm_workloads::apps::{App, AppError, Measured, Way, catalogue, measure};
 
 use crate::apps::{machine, ordinal};
-use crate::args::MemorySize;
-use crate::bench::args::{AppsBenchArgs, Share};
+use crate::bench::args::Share;
+use crate::bench::driver::{Benchmark, Run, each, name_and_input, unknown_app};
 use crate::bench::machine::{Machine, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, say};
+use crate::sizes::{MemorySize, parse_page_bytes};
+
+/// Applications beside their peers.
+#[derive(Debug, Args)]
+pub struct AppsArgs {
+    /// Applications as NAME or NAME:INPUT, with commas between; `gpuvm run --help` lists them. Without it: all of them, with inputs of
+    /// about 1 GiB, and small ones on the simulated GPU.
+    #[arg(long, value_name = "APP,..", value_delimiter = ',')]
+    pub apps: Vec<String>,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// Frames, as shares of the arrays' pages, with commas between.
+    #[arg(
+        long,
+        value_name = "SHARE,..",
+        default_value = "1,1/2,1/4,1/8",
+        value_delimiter = ','
+    )]
+    pub frames_share: Vec<Share>,
+
+    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free, resident (memory for all:
+    /// arrays have frames of their own, which auto then gives them, too).
+    #[arg(long, value_name = "HOW,..", default_value = "auto", value_delimiter = ',', value_parser = parse_paged)]
+    pub placement: Vec<Way>,
+
+    /// What to compare with, with commas between. Managed memory and device memory are not limited to the frames' share: all of the
+    /// card is theirs.
+    #[arg(
+        long,
+        value_name = "WAY,..",
+        default_value = "raw,host,managed,advised,prefetched,chunked",
+        value_delimiter = ','
+    )]
+    pub peers: Vec<Way>,
+
+    /// Keep the report in this file, after each row. Rows that are there already are not measured again.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+
+    /// Seconds after which no row begins; --out lets another run go on.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub limit: u64,
+}
+
+/// A way to page.
+fn parse_paged(text: &str) -> Result<Way, String> {
+    match text.parse()? {
+        way @ (Way::Paged(_) | Way::Resident) => Ok(way),
+        peer => Err(format!("`{peer}` is no paging; name it among --peers")),
+    }
+}
 
 const WARM: &str = "warm ms";
 const MOVED: &str = "moved MB";
 
-/// Measures what the report that `args.out` names lacks, and writes it after each row.
-pub fn measure_all(args: &AppsBenchArgs) -> Result<Report, CliError> {
-    let probed = Machine::probe(&args.machine)?;
-    let mut report = Report::new("apps", probed.facts(&args.machine));
-    let large = probed.is_cuda();
-    drop(probed);
-    if let Some(earlier) = args.out.as_deref().filter(|path| path.exists()) {
-        report.rows = read(earlier)?.rows;
-    }
-    let mut bench = Bench {
-        args,
-        report,
-        until: Instant::now() + Duration::from_secs(args.limit),
-    };
-    let all = || catalogue::ALL.iter().map(|entry| entry.name.to_owned()).collect();
-    let apps: Vec<String> = if args.apps.is_empty() { all() } else { args.apps.clone() };
-    // All names first: a wrong one is told before anything is measured.
-    let asked: Vec<_> = apps.iter().map(|asked| named(asked)).collect::<Result<_, _>>()?;
-    for (entry, input) in asked {
-        let name = entry.name;
-        let input = input.unwrap_or(if large { entry.large } else { entry.small });
-        let failed = |source| CliError::App {
-            app: name.to_owned(),
-            source,
-        };
-        if !bench.has_time(&format!("{name}:{input}")) {
-            continue;
+impl Benchmark for AppsArgs {
+    const NAME: &'static str = "apps";
+
+    /// Measures what the report that `--out` names lacks, and writes it after each row.
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        if let Some(earlier) = run.out.as_deref().filter(|path| path.exists()) {
+            report.rows = read(earlier)?.rows;
         }
-        let app = entry.make(input).map_err(failed)?;
-        bench.app(&*app, input)?;
+        let mut bench = Bench { run, report };
+        let all = || catalogue::ALL.iter().map(|entry| entry.name.to_owned()).collect();
+        let apps: Vec<String> = if run.apps.is_empty() { all() } else { run.apps.clone() };
+        // All names first: a wrong one is told before anything is measured.
+        let asked: Vec<_> = apps.iter().map(|asked| named(asked)).collect::<Result<_, _>>()?;
+        for (entry, input) in asked {
+            let name = entry.name;
+            let input = input.unwrap_or(run.usual(entry.large, entry.small));
+            if !bench.has_time(&format!("{name}:{input}")) {
+                continue;
+            }
+            let app = entry.make(input).map_err(|source| CliError::App {
+                app: name.to_owned(),
+                source,
+            })?;
+            bench.app(&*app, input)?;
+        }
+        Ok(())
     }
-    Ok(bench.report)
 }
 
 /// The application that NAME or NAME:INPUT names, and its input.
 fn named(asked: &str) -> Result<(&'static catalogue::Entry, Option<&str>), CliError> {
-    let (name, input) = match asked.split_once(':') {
-        Some((name, input)) => (name, Some(input)),
-        None => (asked, None),
-    };
-    let unknown = || {
-        let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
-        CliError::Options(format!(
-            "there is no application `{name}`; there are {}",
-            names.join(", ")
-        ))
-    };
-    Ok((catalogue::find(name).ok_or_else(unknown)?, input))
+    let (name, input) = name_and_input(asked);
+    let names = catalogue::ALL.iter().map(|entry| entry.name);
+    let entry = catalogue::find(name).ok_or_else(|| unknown_app(name, names))?;
+    Ok((entry, input))
 }
 
 struct Bench<'a> {
-    args: &'a AppsBenchArgs,
-    report: Report,
-    /// No row begins later.
-    until: Instant,
+    run: &'a Run<'a, AppsArgs>,
+    report: &'a mut Report,
 }
 
 impl Bench<'_> {
     fn has_time(&mut self, what: &str) -> bool {
-        let has = Instant::now() < self.until;
-        if !has {
-            let reason = format!(
-                "--limit {} s is over; run it again with --out to go on",
-                self.args.limit
-            );
-            self.report.skip(what, reason);
-        }
-        has
+        self.run.has_time(self.run.limit, what, self.report)
     }
 
     fn app(&mut self, app: &dyn App, input: &str) -> Result<(), CliError> {
-        for &way in &self.args.peers {
+        for &way in &self.run.peers {
             let row = Row::new(app.name(), Unit::Milliseconds, Vec::new())
                 .with("input", input)
                 .with("way", way);
             self.row(app, row, way, None)?;
         }
-        let args = self.args;
-        let kinds = args.page_size.iter().flat_map(|&page| {
-            let shares = args.frames_share.iter();
-            shares.flat_map(move |&share| args.placement.iter().map(move |&how| (page, share, how)))
-        });
-        for (page_bytes, share, asked) in kinds {
+        let run = self.run;
+        let kinds: Vec<_> = each(&run.frames_share, &run.placement).collect();
+        for (page_bytes, (share, asked)) in each(&run.page_size, &kinds) {
             let way = asked.where_memory(share.0 >= 1.0);
             let row = Row::new(app.name(), Unit::Milliseconds, Vec::new())
                 .with("input", input)
@@ -119,7 +149,7 @@ impl Bench<'_> {
         }
         say(&what);
         let mut runs = Vec::new();
-        for _ in 0..self.args.output.repeat {
+        for _ in 0..self.run.repeat {
             match self.once(app, way, paged)? {
                 Ok(measured) => runs.push(measured),
                 Err(AppError::Way { reason, .. }) => {
@@ -146,8 +176,8 @@ impl Bench<'_> {
         // Peers need no frames.
         let (page_bytes, share) = paged.unwrap_or((4096, Share(0.0001)));
         let memory = MemorySize::Percent(share.0 * 100.0);
-        match machine(&self.args.machine, app, page_bytes, memory, way) {
-            Ok(started) => Ok(measure(app, &started.vm, started.way, &ordinal(&self.args.machine))),
+        match machine(&self.run.machine, app, page_bytes, memory, way) {
+            Ok(started) => Ok(measure(app, &started.vm, started.way, &ordinal(&self.run.machine))),
             Err(CliError::App { source, .. }) => Ok(Err(source)),
             Err(other) => Err(other),
         }
@@ -170,7 +200,7 @@ impl Bench<'_> {
         {
             measured = measured.and("warm, of raw", raw.more[WARM] / warm);
         }
-        let peers = self.args.peers.iter().filter(|way| **way != Way::Raw);
+        let peers = self.run.peers.iter().filter(|way| **way != Way::Raw);
         let there = peers.filter_map(|&way| Some((way, self.peer(&measured, way)?)));
         match there.min_by(|(_, one), (_, other)| one.figure.total_cmp(&other.figure)) {
             Some((way, peer)) => measured.ceiling(&way.to_string(), &peer.runs),
@@ -191,14 +221,14 @@ impl Bench<'_> {
 
     /// Writes the report as it is so far.
     fn save(&self) -> Result<(), CliError> {
-        let Some(path) = &self.args.out else { return Ok(()) };
+        let Some(path) = &self.run.out else { return Ok(()) };
         let failed = |source| CliError::Output {
             path: path.clone(),
             source,
         };
         let output = Output::create(path).map_err(failed)?;
         let written = output.finish(|out| {
-            serde_json::to_writer(&mut *out, &self.report)?;
+            serde_json::to_writer(&mut *out, &*self.report)?;
             writeln!(out)
         });
         written.map_err(failed)
@@ -215,10 +245,4 @@ fn read(path: &Path) -> Result<Report, CliError> {
         "apps" => Ok(report),
         other => Err(broken(format!("it is of `{other}`"))),
     }
-}
-
-/// Progress; a closed standard error is no reason to stop.
-fn say(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

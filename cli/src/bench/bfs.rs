@@ -1,254 +1,134 @@
 //! Breadth-first search, cold: paged, over managed memory, and over the host's memory in place.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use gpuvm::{GpuError, Kernel, LaunchConfig, Placement};
-use gpuvm_gpu::Gpu;
-use gpuvm_gpu::HostMemory;
-use gpuvm_gpu::cuda::{Managed, Side};
-use gpuvm_workloads::bfs::{self, BfsError, SearchShape, Sets};
-use gpuvm_workloads::graph::{Csr, LoadOptions, reference};
+use clap::Args;
+use gpuvm::Placement;
+use gpuvm_workloads::apps::{AppError, Bfs, Measured, Way, measure};
+use gpuvm_workloads::graph::{GraphSpec, LoadOptions};
 
-use crate::bench::args::{BfsBenchArgs, Share};
-use crate::bench::door::{Door, move_to};
+use crate::apps::{machine, ordinal};
+use crate::bench::args::Share;
+use crate::bench::driver::{Benchmark, Run, each};
 use crate::bench::machine::{Machine, size};
 use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
+use crate::sizes::{MemorySize, parse_page_bytes};
 
-const SOURCE: &str = include_str!("bfs.cu");
+/// A whole search.
+#[derive(Debug, Args)]
+pub struct BfsArgs {
+    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr (see `gpuvm convert`), or
+    /// kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    #[arg(long, value_name = "GRAPH", default_value = "kron:16")]
+    pub graph: GraphSpec,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// What reads of the graph do with a page that has no frame, with commas between: auto, fetch, in-place, while-free.
+    #[arg(long, value_name = "HOW,..", default_value = "fetch", value_delimiter = ',')]
+    pub placement: Vec<Placement>,
+
+    /// Frames, as shares of the pages of the graph and the distances, with commas between.
+    #[arg(long, value_name = "SHARE,..", default_value = "1,1/4", value_delimiter = ',')]
+    pub frames_share: Vec<Share>,
+}
+
 const MANAGED: &str = "managed memory";
+/// Peers need no frames.
+const NO_FRAMES: Share = Share(0.0001);
 
-/// Measures.
-pub fn measure(args: &BfsBenchArgs) -> Result<Report, CliError> {
-    let machine = Machine::probe(&args.machine)?;
-    let mut report = Report::new("bfs", machine.facts(&args.machine));
-    let failed = |source| CliError::Graph {
-        graph: args.graph.to_string(),
-        source,
-    };
-    let graph = args.graph.load(&LoadOptions::default(), &mut |_| {}).map_err(failed)?;
-    let csr = graph.csr();
-    let source = csr.first_connected().ok_or_else(|| CliError::NoEdges {
-        graph: args.graph.to_string(),
-    })?;
-    let bench = Bench {
-        args,
-        csr,
-        source,
-        expected: reference::bfs(csr, source)?,
-    };
-    let mut peers = Vec::new();
-    let mut ceiling = None;
-    match Door::open(&machine, &args.machine, MANAGED) {
-        Ok(door) => {
-            let row = bench.peer(&machine, MANAGED, |contents| Peer::managed(&door, contents))?;
-            // What CUDA's users have without further work.
-            ceiling = Some(row.runs.clone());
-            peers.push(row);
-        }
-        Err(error) => report.skip(MANAGED, error),
-    }
-    let in_place = "the host's memory in place";
-    peers.push(bench.peer(&machine, in_place, |contents| Peer::host(machine.gpu(), contents))?);
-    report.rows.append(&mut peers);
-    drop(machine);
-    let kinds = args
-        .page_size
-        .iter()
-        .flat_map(|&page| args.placement.iter().map(move |&how| (page, how)));
-    for (page_bytes, placement) in kinds {
-        let mut whole = None;
-        for &share in &args.frames_share {
-            let mut row = bench.paged(page_bytes, placement, share)?;
-            if share == Share(1.0) {
-                whole = Some(row.figure);
-            } else if let Some(whole) = whole {
-                let times = row.figure / whole;
-                row = row.and("times that of memory for all", times);
-            }
-            report.rows.push(match &ceiling {
-                Some(runs) => row.ceiling(MANAGED, runs),
-                None => row,
-            });
-        }
-    }
-    Ok(report)
-}
+impl Benchmark for BfsArgs {
+    const NAME: &'static str = "bfs";
 
-struct Bench<'a> {
-    args: &'a BfsBenchArgs,
-    csr: &'a Csr,
-    source: u32,
-    expected: Vec<i32>,
-}
-
-impl Bench<'_> {
-    fn row(&self, name: &str, milliseconds: Vec<f64>) -> Row {
-        Row::new(name, Unit::Milliseconds, milliseconds)
-            .with("graph", &self.args.graph)
-            .verified(u64::from(self.csr.vertices()), "distances")
-    }
-
-    fn search_error(&self, source: BfsError) -> CliError {
-        CliError::Search {
-            graph: self.args.graph.to_string(),
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        let graph = run.graph.load(&LoadOptions::default(), &mut |_| {});
+        let graph = Arc::new(graph.map_err(|source| CliError::Graph {
+            graph: run.graph.to_string(),
             source,
-        }
-    }
-
-    fn paged(&self, page_bytes: u64, placement: Placement, share: Share) -> Result<Row, CliError> {
-        let all = bfs::paged_bytes(self.csr, page_bytes);
-        let frame_bytes = ((all as f64 * share.0) as u64).next_multiple_of(page_bytes);
-        let options = bfs::Options {
-            machine: self.args.machine.builder(page_bytes, None)?,
-            frame_bytes,
-            page_bytes,
-            placement,
-            shape: None,
-            profile: None,
-            file_memory: None,
-        };
-        let (mut times, mut fetched, mut in_place) = (Vec::new(), 0, 0);
-        for _ in 0..self.args.output.repeat {
-            let ran = bfs::run(self.csr, self.source, &options, &mut |_| {});
-            let outcome = ran.map_err(|source| self.search_error(source))?;
-            reference::compare(&self.expected, &outcome.distances)?;
-            times.push(outcome.elapsed.as_secs_f64() * 1e3);
-            (fetched, in_place) = (outcome.stats.bytes_fetched, outcome.stats.bytes_in_place);
-        }
-        Ok(self
-            .row("paged", times)
-            .with("page", size(page_bytes))
-            .with("placement", placement)
-            .with("frames", size(frame_bytes))
-            .with("share", share.0)
-            .and("fetched MB", fetched as f64 / 1e6)
-            .and("in place MB", in_place as f64 / 1e6))
-    }
-
-    /// Runs the kernel over memory that a peer makes cold.
-    fn peer(
-        &self,
-        machine: &Machine,
-        name: &str,
-        cold: impl Fn([&[u8]; 3]) -> Result<Peer, CliError>,
-    ) -> Result<Row, CliError> {
-        let names = ["bfs_level_plain", "bfs_pieces_plain"];
-        let shape = SearchShape::of(&machine.able);
-        let module = machine
-            .vm
-            .compile_with("bench/bfs.cu", SOURCE, &names, &shape.compile_options());
-        let kernels = module.and_then(|module| Ok([module.kernel(names[0])?, module.kernel(names[1])?]));
-        let kernels = kernels.map_err(CliError::Bench)?;
-        let config = shape.launch_config(&machine.able, self.csr.vertices().into());
-        let mut times = Vec::new();
-        for _ in 0..self.args.output.repeat {
-            let mut distances = vec![-1; self.csr.vertices() as usize];
-            distances[self.source as usize] = 0;
-            let contents = [
-                bytemuck::cast_slice(self.csr.offsets()),
-                bytemuck::cast_slice(self.csr.neighbours()),
-                bytemuck::cast_slice(&distances),
-            ];
-            let peer = cold(contents)?;
-            let sets = Sets::new(&machine.vm, self.csr, self.source).map_err(CliError::Bench)?;
-            let started = Instant::now();
-            bfs::levels(self.csr.vertices(), &mut |_| {}, |level| {
-                self.level(&kernels, &config, &peer, &sets, level)
-            })
-            .map_err(|source| self.search_error(source))?;
-            times.push(started.elapsed().as_secs_f64() * 1e3);
-            reference::compare(&self.expected, &peer.distances(machine.gpu(), self.csr.vertices())?)?;
-        }
-        Ok(self.row(name, times))
-    }
-
-    fn level(
-        &self,
-        [rows, pieces]: &[Kernel; 2],
-        config: &LaunchConfig,
-        peer: &Peer,
-        sets: &Sets,
-        level: u32,
-    ) -> Result<[u64; 3], BfsError> {
-        let [frontier, next, previous] = sets.frontiers(level);
-        let [offsets, neighbours, distances] = peer.addresses();
-        let (vertices, edges, level) = (u64::from(self.csr.vertices()), self.csr.edges(), level as i32);
-        let Sets {
-            visited, list, totals, ..
-        } = sets;
-        let row_args = (
-            offsets, vertices, neighbours, edges, distances, visited, frontier, next, previous, list, totals, level,
-        );
-        let piece_args = (
-            vertices, neighbours, edges, distances, visited, next, list, totals, level,
-        );
-        let search = || {
-            let rows = rows.launch(config.clone(), row_args)?;
-            let pieces = pieces.launch(config.clone(), piece_args)?;
-            rows.sync()?;
-            pieces.sync()?;
-            sets.totals()
-        };
-        search().map_err(|source| BfsError::Vm {
-            step: "searching a level",
-            source,
-        })
-    }
-}
-
-/// Row offsets, neighbours and distances that kernels reach by plain addresses; all of them on the host.
-enum Peer {
-    Managed([Managed; 3]),
-    Host([HostMemory; 3]),
-}
-
-impl Peer {
-    fn managed(door: &Door, contents: [&[u8]; 3]) -> Result<Self, CliError> {
-        let memory = |bytes: &[u8]| {
-            let memory = door.managed(bytes.len() as u64)?;
-            memory.write(0, bytes).map_err(CliError::Device)?;
-            move_to(&memory, Side::Host)?;
-            Ok::<_, CliError>(memory)
-        };
-        let [offsets, neighbours, distances] = contents;
-        Ok(Self::Managed([
-            memory(offsets)?,
-            memory(neighbours)?,
-            memory(distances)?,
-        ]))
-    }
-
-    fn host(gpu: &Arc<dyn Gpu>, contents: [&[u8]; 3]) -> Result<Self, CliError> {
-        let memory = |data: &[u8]| {
-            let bytes = data.len() as u64;
-            let refused = |source: GpuError| CliError::Memory { bytes, source };
-            let memory = gpu.allocate_host(bytes).map_err(refused)?;
-            gpu.write(memory.device_addr(), data).map_err(CliError::Device)?;
-            Ok::<_, CliError>(memory)
-        };
-        let [offsets, neighbours, distances] = contents;
-        Ok(Self::Host([memory(offsets)?, memory(neighbours)?, memory(distances)?]))
-    }
-
-    /// For kernels.
-    fn addresses(&self) -> [u64; 3] {
-        match self {
-            Self::Managed(memory) => memory.each_ref().map(Managed::addr),
-            Self::Host(memory) => memory.each_ref().map(HostMemory::device_addr),
-        }
-    }
-
-    fn distances(&self, gpu: &Arc<dyn Gpu>, vertices: u32) -> Result<Vec<i32>, CliError> {
-        let mut found = vec![0; vertices as usize];
-        let bytes = bytemuck::cast_slice_mut(&mut found);
-        match self {
-            Self::Managed([_, _, distances]) => distances.read(0, bytes).map_err(CliError::Device)?,
-            Self::Host([_, _, distances]) => {
-                gpu.read(distances.device_addr(), bytes).map_err(CliError::Device)?;
+        })?);
+        let source = graph.csr().first_connected().ok_or_else(|| CliError::NoEdges {
+            graph: run.graph.to_string(),
+        })?;
+        let app = Bfs::new(&graph, source).map_err(failed)?;
+        // What CUDA's users have without further work.
+        let mut ceiling = None;
+        for (name, way) in [(MANAGED, Way::Managed), ("the host's memory in place", Way::InPlace)] {
+            match row(run, &app, name, (4096, NO_FRAMES, way)) {
+                Ok((row, _)) if name == MANAGED => {
+                    ceiling = Some(row.runs.clone());
+                    report.rows.push(row);
+                }
+                Ok((row, _)) => report.rows.push(row),
+                Err(CliError::App {
+                    source: AppError::Way { reason, .. },
+                    ..
+                }) => report.skip(name, reason),
+                Err(error) => return Err(error),
             }
         }
-        Ok(found)
+        for (page_bytes, placement) in each(&run.page_size, &run.placement) {
+            let mut whole = None;
+            for &share in &run.frames_share {
+                let (row, last) = row(run, &app, "paged", (page_bytes, share, Way::Paged(placement)))?;
+                let mut row = row
+                    .with("page", size(page_bytes))
+                    .with("placement", placement)
+                    .with("share", share.0)
+                    .and("fetched MB", last.stats.bytes_fetched as f64 / 1e6)
+                    .and("in place MB", last.stats.bytes_in_place as f64 / 1e6);
+                if share == Share(1.0) {
+                    whole = Some(row.figure);
+                } else if let Some(whole) = whole {
+                    let times = row.figure / whole;
+                    row = row.and("times that of memory for all", times);
+                }
+                report.rows.push(match &ceiling {
+                    Some(runs) => row.ceiling(MANAGED, runs),
+                    None => row,
+                });
+            }
+        }
+        Ok(())
     }
+}
+
+fn failed(source: AppError) -> CliError {
+    CliError::App {
+        app: BfsArgs::NAME.to_owned(),
+        source,
+    }
+}
+
+/// Cold searches, each with a virtual memory of its own; and what the last one counted.
+fn row(
+    run: &Run<'_, BfsArgs>,
+    app: &Bfs,
+    name: &str,
+    (page_bytes, share, way): (u64, Share, Way),
+) -> Result<(Row, Measured), CliError> {
+    let memory = MemorySize::Percent(share.0 * 100.0);
+    let once = || -> Result<_, CliError> {
+        let started = machine(&run.machine, app, page_bytes, memory, way)?;
+        let measured = measure(app, &started.vm, started.way, &ordinal(&run.machine)).map_err(failed)?;
+        Ok((measured, started.memory_bytes))
+    };
+    let (mut last, mut frames) = once()?;
+    let mut times = vec![last.cold.as_secs_f64() * 1e3];
+    for _ in 1..run.repeat {
+        (last, frames) = once()?;
+        times.push(last.cold.as_secs_f64() * 1e3);
+    }
+    let row = Row::new(name, Unit::Milliseconds, times)
+        .with("graph", &run.graph)
+        .verified(last.verified, "distances");
+    let row = if matches!(way, Way::Paged(_)) {
+        row.with("frames", size(frames))
+    } else {
+        row
+    };
+    Ok((row, last))
 }

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::args::parse_bytes;
 use crate::error::CliError;
+use crate::sizes::parse_bytes;
 
 /// Data in host memory, and frames for a part of it whose number changes.
 #[derive(Debug, Args)]

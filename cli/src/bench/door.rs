@@ -6,9 +6,9 @@ use gpuvm::Gpu as Asked;
 use gpuvm_gpu::cuda::{Copying, CudaGpu, Managed, Side};
 use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, HostMemory};
 
-use crate::args::MachineArgs;
 use crate::bench::machine::Machine;
 use crate::error::CliError;
+use crate::machine::MachineArgs;
 
 /// The GPU once more, beside the virtual memory's: both are in the process's one context, so that kernels of one reach
 /// the memory of the other.
@@ -32,7 +32,7 @@ impl Door {
             Asked::Cuda(which) => which.to_string(),
             _ => "0".to_owned(),
         };
-        let gpu = CudaGpu::open(which).map_err(CliError::Device)?;
+        let gpu = CudaGpu::open(which)?;
         Ok(Self { gpu })
     }
 
@@ -59,7 +59,7 @@ impl Door {
 
     /// Seconds of copies of this door's memory, as (to, from, bytes).
     pub fn copy(&self, copies: &[(u64, u64, u64)], how: Copying) -> Result<f64, CliError> {
-        let time = self.gpu.time_copies(copies, how).map_err(CliError::Device)?;
+        let time = self.gpu.time_copies(copies, how)?;
         Ok(time.as_secs_f64().max(1e-9))
     }
 
@@ -73,7 +73,7 @@ impl Door {
 /// Moves all of it; the seconds until it is there.
 pub fn move_to(memory: &Managed, side: Side) -> Result<f64, CliError> {
     let started = Instant::now();
-    memory.prefetch(side).map_err(CliError::Device)?;
+    memory.prefetch(side)?;
     Ok(started.elapsed().as_secs_f64())
 }
 

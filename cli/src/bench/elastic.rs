@@ -9,21 +9,14 @@ use gpuvm_gpu::{Gpu, GpuError, Piece};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::args::MachineArgs;
-use crate::bench::args::OutputArgs;
-use crate::bench::latency::spread;
-use crate::bench::machine::{Machine, direct, size};
-use crate::bench::raw::quantile;
-use crate::bench::report::{Report, Row, Unit};
+use crate::bench::driver::{Benchmark, Run};
+use crate::bench::machine::{Machine, must_be_right, size};
+use crate::bench::report::{Report, Row, Times, Unit};
 use crate::error::CliError;
 
 /// Elastic buffers.
 #[derive(Debug, Args)]
 pub struct ElasticArgs {
-    /// GPU and transport.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
     /// Growths of each kind to time.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub growths: u64,
@@ -31,10 +24,6 @@ pub struct ElasticArgs {
     /// Buffers whose waste is measured; their sizes are log-uniform from 1/20 of a handle to 32, which is 0.1 to 64 MiB on NVIDIA GPUs.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub buffers: u64,
-
-    /// Repetitions and output.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// Handles that one buffer of a row grows to at most.
@@ -42,41 +31,42 @@ const HANDLES: u64 = 32;
 /// How long memory ahead of a buffer is waited for.
 const AHEAD_LIMIT: Duration = Duration::from_secs(10);
 
-/// Measures.
-pub fn measure(args: &ElasticArgs) -> Result<Report, CliError> {
-    let machine_args = direct(&args.machine);
-    let machine = Machine::probe(&machine_args)?;
-    let mut report = Report::new("elastic", machine.facts(&machine_args));
-    let bench = Bench {
-        vm: &machine.vm,
-        handle: machine.vm.elastic_stats().handles.handle_bytes,
-        growths: args.growths,
-        repeat: args.output.repeat,
-    };
-    let bare = bench.bare(machine.gpu())?;
-    let ceiling = bare.runs.clone();
-    let rows = [
-        bench.first_growths("grow, unforeseen, new handle", true)?,
-        bench.first_growths("grow, unforeseen, handle used before", false)?,
-        bench.foreseen("grow by 1/16 of a handle, foreseen", bench.handle / 16)?,
-        bench.foreseen("grow by a handle, foreseen", bench.handle)?,
-    ];
-    for (key, row) in ["unforeseen", "unforeseen_reused", "foreseen", "foreseen_handle"]
-        .iter()
-        .zip(&rows)
-    {
-        report.first.insert(format!("{key}_us_p50"), row.figure.into());
+impl Benchmark for ElasticArgs {
+    const NAME: &'static str = "elastic";
+    const DIRECT: bool = true;
+
+    fn measure(run: &Run<'_, Self>, machine: Machine, report: &mut Report) -> Result<(), CliError> {
+        let bench = Bench {
+            vm: &machine.vm,
+            handle: machine.vm.elastic_stats().handles.handle_bytes,
+            growths: run.growths,
+            repeat: run.repeat,
+        };
+        let bare = bench.bare(machine.gpu())?;
+        let ceiling = bare.runs.clone();
+        let rows = [
+            bench.first_growths("grow, unforeseen, new handle", true)?,
+            bench.first_growths("grow, unforeseen, handle used before", false)?,
+            bench.foreseen("grow by 1/16 of a handle, foreseen", bench.handle / 16)?,
+            bench.foreseen("grow by a handle, foreseen", bench.handle)?,
+        ];
+        for (key, row) in ["unforeseen", "unforeseen_reused", "foreseen", "foreseen_handle"]
+            .iter()
+            .zip(&rows)
+        {
+            report.first.insert(format!("{key}_us_p50"), row.figure.into());
+        }
+        report.first.insert("bare_us_p50".to_owned(), bare.figure.into());
+        report.rows.push(bare);
+        let beside = |row: Row| row.ceiling("a bare handle is made, mapped and opened", &ceiling);
+        report.rows.extend(rows.map(beside));
+        report.rows.push(bench.without_rests()?);
+        let many = bench.many(run.buffers)?;
+        let wasted = many.more.get(WASTED).copied().unwrap_or(f64::NAN);
+        report.first.insert("wasted_percent".to_owned(), wasted.into());
+        report.rows.push(many);
+        Ok(())
     }
-    report.first.insert("bare_us_p50".to_owned(), bare.figure.into());
-    report.rows.push(bare);
-    let beside = |row: Row| row.ceiling("a bare handle is made, mapped and opened", &ceiling);
-    report.rows.extend(rows.map(beside));
-    report.rows.push(bench.without_rests()?);
-    let many = bench.many(args.buffers)?;
-    let wasted = many.more.get(WASTED).copied().unwrap_or(f64::NAN);
-    report.first.insert("wasted_percent".to_owned(), wasted.into());
-    report.rows.push(many);
-    Ok(report)
 }
 
 /// What the row of many buffers has besides.
@@ -94,11 +84,6 @@ fn us(took: Duration) -> f64 {
     took.as_secs_f64() * 1e6
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    quantile(&times, 0.5)
-}
-
 impl Bench<'_> {
     /// What the driver takes for a handle alone.
     fn bare(&self, gpu: &Arc<dyn Gpu>) -> Result<Row, CliError> {
@@ -106,8 +91,8 @@ impl Bench<'_> {
             bytes: self.growths * self.handle,
             source,
         };
-        let (mut medians, mut all, mut verified) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..self.repeat {
+        self.row("a handle is made, mapped and opened", |_| {
+            let mut verified = 0;
             let space = gpu.reserve(self.growths * self.handle, &[]).map_err(refused)?;
             let (mut times, mut pieces) = (Vec::new(), Vec::<Arc<dyn Piece>>::new());
             for i in 0..self.growths {
@@ -123,11 +108,8 @@ impl Bench<'_> {
                 gpu.read(at, &mut found).map_err(refused)?;
                 verified += check("a handle of the driver's", i, u64::from_ne_bytes(found))?;
             }
-            medians.push(median(times.clone()));
-            all.extend(times);
-        }
-        let row = spread("a handle is made, mapped and opened", medians, all);
-        Ok(row.with("handle", size(self.handle)).verified(verified, "words"))
+            Ok((times, verified))
+        })
     }
 
     /// First growths of new buffers, which nobody could foresee: of new handles, or of such as the pool has.
@@ -138,12 +120,12 @@ impl Bench<'_> {
             if !new {
                 // Handles that were used before.
                 let before = bench.vm.elastic::<u64>(bench.growths * words);
-                drop(before.length(bench.growths * words).build().map_err(CliError::Bench)?);
+                drop(before.length(bench.growths * words).build()?);
             }
             let (mut times, mut verified, mut buffers) = (Vec::new(), 0, Vec::new());
             for i in 0..bench.growths {
-                let buffer = bench.vm.elastic_buffer::<u64>(words).map_err(CliError::Bench)?;
-                let grown = buffer.grow(words).map_err(CliError::Bench)?;
+                let buffer = bench.vm.elastic_buffer::<u64>(words)?;
+                let grown = buffer.grow(words)?;
                 times.push(us(grown.took));
                 verified += ends(&buffer, i)?;
                 buffers.push(buffer);
@@ -159,11 +141,11 @@ impl Bench<'_> {
             let (mut times, mut verified) = (Vec::new(), 0);
             while (times.len() as u64) < bench.growths {
                 let most = HANDLES * bench.handle / 8;
-                let buffer = bench.vm.elastic_buffer::<u64>(most).map_err(CliError::Bench)?;
-                buffer.grow(words).map_err(CliError::Bench)?;
+                let buffer = bench.vm.elastic_buffer::<u64>(most)?;
+                buffer.grow(words)?;
                 while buffer.len() + words <= most && (times.len() as u64) < bench.growths {
                     ahead(&buffer, words)?;
-                    let grown: Grown = buffer.grow(words).map_err(CliError::Bench)?;
+                    let grown: Grown = buffer.grow(words)?;
                     if grown.foreseen {
                         times.push(us(grown.took));
                     }
@@ -180,10 +162,10 @@ impl Bench<'_> {
         let mut foreseen = 0;
         let row = self.row("grow by 1/16 of a handle, without rests", |bench| {
             let most = bench.growths * words;
-            let buffer = bench.vm.elastic_buffer::<u64>(most).map_err(CliError::Bench)?;
+            let buffer = bench.vm.elastic_buffer::<u64>(most)?;
             let mut times = Vec::new();
             for _ in 0..bench.growths {
-                let grown = buffer.grow(words).map_err(CliError::Bench)?;
+                let grown = buffer.grow(words)?;
                 foreseen += u64::from(grown.foreseen);
                 times.push(us(grown.took));
             }
@@ -198,15 +180,16 @@ impl Bench<'_> {
         name: &str,
         mut run: impl FnMut(&Self) -> Result<(Vec<f64>, u64), CliError>,
     ) -> Result<Row, CliError> {
-        let (mut medians, mut all, mut verified) = (Vec::new(), Vec::new(), 0);
+        let (mut all, mut verified) = (Times::default(), 0);
         for _ in 0..self.repeat {
             let (times, words) = run(self)?;
-            medians.push(median(times.clone()));
-            all.extend(times);
+            all.add(times);
             verified += words;
         }
-        let row = spread(name, medians, all).with("handle", size(self.handle));
-        Ok(row.verified(verified, "words"))
+        Ok(all
+            .row(name)
+            .with("handle", size(self.handle))
+            .verified(verified, "words"))
     }
 
     /// Buffers of many sizes beside each other: the time of all, and the memory that none of them has an element in.
@@ -225,7 +208,7 @@ impl Bench<'_> {
             let made = lengths
                 .iter()
                 .map(|length| self.vm.elastic::<u64>(*length).length(*length).build());
-            let made: Vec<ElasticBuffer<u64>> = made.collect::<Result<_, _>>().map_err(CliError::Bench)?;
+            let made: Vec<ElasticBuffer<u64>> = made.collect::<Result<_, _>>()?;
             times.push(began.elapsed().as_secs_f64() * 1e3);
             for (i, buffer) in (0..).zip(&made) {
                 write_ends(buffer, i)?;
@@ -265,29 +248,23 @@ fn ahead(buffer: &ElasticBuffer<u64>, words: u64) -> Result<(), CliError> {
 
 /// Whether a word is what was written: 1 word.
 fn check(what: &str, expected: u64, found: u64) -> Result<u64, CliError> {
-    if expected == found {
-        return Ok(1);
-    }
-    Err(CliError::WrongData {
-        wrong: 1,
-        of: 1,
-        what: what.to_owned(),
-    })
+    must_be_right(u64::from(expected != found), 1, what)?;
+    Ok(1)
 }
 
 fn write_ends(buffer: &ElasticBuffer<u64>, value: u64) -> Result<(), CliError> {
-    buffer.write(0, &[value]).map_err(CliError::Bench)?;
-    buffer.write(buffer.len() - 1, &[!value]).map_err(CliError::Bench)
+    buffer.write(0, &[value])?;
+    Ok(buffer.write(buffer.len() - 1, &[!value])?)
 }
 
 fn read_ends(buffer: &ElasticBuffer<u64>, value: u64) -> Result<u64, CliError> {
     let (mut first, mut last) = ([0], [0]);
-    buffer.read(buffer.len() - 1, &mut last).map_err(CliError::Bench)?;
+    buffer.read(buffer.len() - 1, &mut last)?;
     let last = check("an elastic buffer", !value, last[0])?;
     if buffer.len() == 1 {
         return Ok(last);
     }
-    buffer.read(0, &mut first).map_err(CliError::Bench)?;
+    buffer.read(0, &mut first)?;
     Ok(last + check("an elastic buffer", value, first[0])?)
 }
 

@@ -4,27 +4,107 @@ mod homes;
 
 use std::collections::HashMap;
 
+use clap::{Args, ValueEnum};
 use gpuvm::{Buffer, Integrity, Kernel, LaunchConfig, Module, Stats, TransportKind};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::bench::args::{Access, FaultsArgs, HomeArg, Pattern, Share};
+use crate::bench::args::{HomeArg, Share, parse_data};
+use crate::bench::driver::{Benchmark, Run, each};
 use crate::bench::faults::homes::Data;
-use crate::bench::machine::{self, Machine, Tally, hash, pattern, shuffled, size};
+use crate::bench::machine::{self, Machine, Tally, hash, must_be_right, pattern, shuffled, size};
 use crate::bench::raw::{Pages, Parts, Raw};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::sizes::parse_page_bytes;
+
+/// In which order pages are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// Ascending.
+    Sequential,
+    /// Each page once, in a random order.
+    Random,
+    /// Some pages often, most seldom: the k-th most popular one with probability proportional to 1/k.
+    Zipf,
+}
+
+/// Who touches a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Access {
+    /// The 32 lanes of a warp touch 32 words of one page by `a[i]`.
+    Warp,
+    /// The 32 lanes of a warp touch 32 words of one page through a span, `pin`.
+    Span,
+    /// Each lane reads two words of a page of its own by `a[i]`.
+    Lanes,
+}
+
+/// Pages a second.
+#[derive(Debug, Args)]
+pub struct FaultsArgs {
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data. Without it: 4 GiB, and 8192 pages of at most 64 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// The data in pages.
+    #[arg(long, value_name = "N", conflicts_with = "data", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    pub pages: Option<u64>,
+
+    /// Frame memory as shares of the data, with commas between; 1 leaves room besides for the frames that are kept
+    /// free. Without it: 1 and 1/4, and 1/8 on the simulated GPU.
+    #[arg(long, value_name = "SHARE,..", value_delimiter = ',')]
+    pub frames_share: Vec<Share>,
+
+    /// Page frames: fewer than pages, so that pages must leave.
+    #[arg(long, value_name = "N", conflicts_with = "frames_share", value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
+    pub frames: Option<u64>,
+
+    /// Warps that fault, with commas between. Without it: 32 a multiprocessor, and 4 on the simulated GPU.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub warps: Vec<u32>,
+
+    /// Orders of the pages.
+    #[arg(long, value_name = "ORDER,..", value_delimiter = ',', default_value = "random")]
+    pub pattern: Vec<Pattern>,
+
+    /// Who touches a page. Without it: warp and span where lanes copy pages themselves, lanes where a NIC does.
+    #[arg(long, value_name = "WHO,..", value_delimiter = ',')]
+    pub access: Vec<Access>,
+
+    /// Short for --access lanes.
+    #[arg(long, conflicts_with = "access")]
+    pub lanes_apart: bool,
+
+    /// How many of 100 pages are written instead of read.
+    #[arg(long, value_name = "PERCENT,..", default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub writes: Vec<u32>,
+
+    /// Touch only so many pages of the data, chosen at random.
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    pub sparse: Option<u64>,
+
+    /// Where the pages live: host, gpu:N for a neighbour's memory, or two or three of those with commas between, page by page in turn.
+    #[arg(long, value_name = "WHERE,..", default_value = "host", value_delimiter = ',')]
+    pub home: Vec<HomeArg>,
+
+    /// Measure each row without checksums of pages and with them. Not for the direct transport.
+    #[arg(long)]
+    pub integrity: bool,
+
+    /// Leave the ceilings out, which take as much memory again of host and GPU.
+    #[arg(long)]
+    pub no_ceilings: bool,
+}
 
 const SOURCE: &str = include_str!("faults.cu");
-const KERNELS: [&str; 5] = [
-    "touch_warps<false>",
-    "touch_warps<true>",
-    "touch_spans<false>",
-    "touch_spans<true>",
-    "touch_lanes",
-];
+const KERNELS: &str = "touch_warps<false> touch_warps<true> touch_spans<false> touch_spans<true> touch_lanes";
 /// Where the pages live with several neighbours.
-const KERNELS_OF_HOMES: [&str; 2] = ["touch_homes<false>", "touch_homes<true>"];
+const KERNELS_OF_HOMES: &str = "touch_homes<false> touch_homes<true>";
 /// An entry of the order: the page is written.
 const WRITTEN: u32 = 1 << 31;
 
@@ -39,9 +119,8 @@ struct Work {
 
 /// Options with what this machine has for those that were not given.
 struct Plan {
-    access: Vec<Access>,
     frames: Vec<Frames>,
-    warps: Vec<u32>,
+    works: Vec<Work>,
 }
 
 #[derive(Clone, Copy)]
@@ -50,61 +129,47 @@ enum Frames {
     Count(u64),
 }
 
-/// Measures.
-pub fn measure(args: &FaultsArgs) -> Result<Report, CliError> {
-    let probe = Machine::probe(&args.machine)?;
-    let plan = Plan::new(args, &probe)?;
-    let mut report = Report::new("faults", probe.facts(&args.machine));
-    for &page_bytes in &args.page_size {
-        let data_bytes = data_bytes(args, page_bytes, probe.is_cuda())?;
-        let mut ceilings = match args.no_ceilings {
-            true => None,
-            false => Some(Ceilings::new(&probe, args, page_bytes, data_bytes)?),
-        };
-        let ways: &[Integrity] = match args.integrity {
+impl Benchmark for FaultsArgs {
+    const NAME: &'static str = "faults";
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        let plan = Plan::new(run, &probe)?;
+        let ways: &[Integrity] = match run.integrity {
             true => &[Integrity::Unchecked, Integrity::Crc32c],
             false => &[Integrity::Unchecked],
         };
-        let each = plan
-            .frames
-            .iter()
-            .flat_map(|&frames| ways.iter().map(move |&way| (frames, way)));
-        for (frames, integrity) in each {
-            let mut bench = Faults::new(args, page_bytes, data_bytes, frames, integrity)?;
-            for &pattern in &args.pattern {
-                for &access in &plan.access {
-                    for &writes in &args.writes {
-                        for &warps in &plan.warps {
-                            let work = Work {
-                                access,
-                                pattern,
-                                writes,
-                                warps,
-                            };
-                            if let Some(reason) = bench.impossible(work) {
-                                report.skip(&format!("{access:?} by {warps} warps").to_lowercase(), reason);
-                                continue;
-                            }
-                            let (mut row, stats) = bench.row(work, args.output.repeat)?;
-                            if let Some(ceilings) = &mut ceilings {
-                                row = ceilings.beside(row, work, &stats, args.output.repeat)?;
-                            }
-                            if report.first.is_empty() {
-                                tell(&mut report, &row, &stats);
-                            }
-                            report.rows.push(row);
-                        }
+        for &page_bytes in &run.page_size {
+            let data_bytes = data_bytes(run, page_bytes)?;
+            let mut ceilings = match run.no_ceilings {
+                true => None,
+                false => Some(Ceilings::new(&probe, run, page_bytes, data_bytes)?),
+            };
+            for (frames, integrity) in each(&plan.frames, ways) {
+                let mut bench = Faults::new(run, page_bytes, data_bytes, frames, integrity)?;
+                for &work in &plan.works {
+                    if let Some(reason) = bench.impossible(work) {
+                        let (access, warps) = (work.access, work.warps);
+                        report.skip(&format!("{access:?} by {warps} warps").to_lowercase(), reason);
+                        continue;
                     }
+                    let (mut row, stats) = bench.row(work, run.repeat)?;
+                    if let Some(ceilings) = &mut ceilings {
+                        row = ceilings.beside(row, work, &stats, run.repeat)?;
+                    }
+                    if report.first.is_empty() {
+                        tell(report, &row, &stats);
+                    }
+                    report.rows.push(row);
                 }
             }
         }
+        Ok(())
     }
-    Ok(report)
 }
 
 /// The data in whole pages.
-fn data_bytes(args: &FaultsArgs, page_bytes: u64, cuda: bool) -> Result<u64, CliError> {
-    let pages = match (args.pages, args.data, cuda) {
+fn data_bytes(args: &Run<'_, FaultsArgs>, page_bytes: u64) -> Result<u64, CliError> {
+    let pages = match (args.pages, args.data, args.is_cuda) {
         (Some(pages), _, _) => pages,
         (_, Some(bytes), _) => bytes / page_bytes,
         (_, _, true) => (4 << 30) / page_bytes,
@@ -121,7 +186,7 @@ fn data_bytes(args: &FaultsArgs, page_bytes: u64, cuda: bool) -> Result<u64, Cli
 }
 
 /// Whose memory the pages come from: their homes, or the neighbours that lend memory to keep them.
-fn sources_of(args: &FaultsArgs) -> Vec<HomeArg> {
+fn sources_of(args: &Run<'_, FaultsArgs>) -> Vec<HomeArg> {
     let lenders = args.machine.borrow.iter().map(|loan| HomeArg::Gpu(loan.gpu));
     match args.machine.borrow.is_empty() {
         false => lenders.collect(),
@@ -149,22 +214,23 @@ fn tell(report: &mut Report, row: &Row, stats: &Stats) {
 }
 
 impl Plan {
-    fn new(args: &FaultsArgs, machine: &Machine) -> Result<Self, CliError> {
+    fn new(args: &Run<'_, FaultsArgs>, machine: &Machine) -> Result<Self, CliError> {
+        let writes = args.writes.iter().any(|&writes| writes > 0);
         let direct = machine.vm.transport() == TransportKind::Direct;
         let cuda = machine.is_cuda();
         let access = match (args.access.as_slice(), args.lanes_apart) {
             (_, true) => vec![Access::Lanes],
             ([], _) if direct => vec![Access::Warp, Access::Span],
-            ([], _) if args.writes.iter().any(|&writes| writes > 0) => vec![Access::Warp],
+            ([], _) if writes => vec![Access::Warp],
             ([], _) => vec![Access::Lanes],
             (given, _) => given.to_vec(),
         };
-        if access.contains(&Access::Lanes) && args.writes.iter().any(|&writes| writes > 0) {
+        if access.contains(&Access::Lanes) && writes {
             return Err(CliError::Options(
                 "lanes with a page each only read: leave out --writes, or use --access warp or span".to_owned(),
             ));
         }
-        homes::check(args, &access)?;
+        homes::check(&args.home, access.contains(&Access::Lanes) || writes)?;
         let frames = match (args.frames, args.frames_share.as_slice()) {
             (Some(count), _) => vec![Frames::Count(count)],
             (_, []) if cuda => vec![Frames::Share(Share(1.0)), Frames::Share(Share(0.25))],
@@ -176,12 +242,23 @@ impl Plan {
             [] => vec![4],
             given => given.to_vec(),
         };
-        Ok(Self { access, frames, warps })
+        let kinds: Vec<_> = each(&args.pattern, &access).collect();
+        let amounts: Vec<_> = each(&args.writes, &warps).collect();
+        let works = each(&kinds, &amounts).map(|((pattern, access), (writes, warps))| Work {
+            access,
+            pattern,
+            writes,
+            warps,
+        });
+        Ok(Self {
+            frames,
+            works: works.collect(),
+        })
     }
 }
 
 struct Faults<'a> {
-    args: &'a FaultsArgs,
+    args: &'a Run<'a, FaultsArgs>,
     machine: Machine,
     module: Module,
     tally: Tally,
@@ -197,7 +274,7 @@ struct Faults<'a> {
 
 impl<'a> Faults<'a> {
     fn new(
-        args: &'a FaultsArgs,
+        args: &'a Run<'a, FaultsArgs>,
         page_bytes: u64,
         data_bytes: u64,
         frames: Frames,
@@ -211,9 +288,10 @@ impl<'a> Faults<'a> {
         };
         let guarded = integrity != Integrity::Unchecked;
         let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
-        let kernels: &[&str] = match args.home.len() {
-            1 => &KERNELS,
-            _ => &KERNELS_OF_HOMES,
+        let kernels = if args.home.len() == 1 {
+            KERNELS
+        } else {
+            KERNELS_OF_HOMES
         };
         Ok(Self {
             args,
@@ -240,7 +318,7 @@ impl<'a> Faults<'a> {
             (Access::Span, true) => "touch_spans<true>",
             (Access::Lanes, _) => "touch_lanes",
         };
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// The pages to touch, in order, marked where they are written.
@@ -278,7 +356,7 @@ impl<'a> Faults<'a> {
         let order_there = self.machine.upload(&order)?;
         let (config, warps) = self.machine.warps(work.warps);
         let mut rates = Vec::new();
-        let start = self.machine.vm.stats().map_err(CliError::Bench)?;
+        let start = self.machine.vm.stats()?;
         let mut stats = start.difference(&start);
         let lent = !self.args.machine.borrow.is_empty();
         // Where memory is borrowed, a launch that does not count leaves the pages there.
@@ -288,15 +366,10 @@ impl<'a> Faults<'a> {
             }
             self.round += 1;
             let rounds = self.machine.upload(&self.rounds)?;
-            let before = self.machine.vm.stats().map_err(CliError::Bench)?;
-            let seconds = self.launch(
-                &kernel,
-                shape(config.clone(), work.access),
-                &order_there,
-                &rounds,
-                touched,
-            )?;
-            stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+            let seconds;
+            let config = shape(config.clone(), work.access);
+            let launched = || self.launch(&kernel, config, &order_there, &rounds, touched);
+            (seconds, stats) = self.machine.counted(launched)?;
             self.check_cold(&stats, work, touched)?;
             for &entry in order.iter().filter(|entry| **entry & WRITTEN != 0) {
                 self.rounds[(entry & !WRITTEN) as usize] = self.round;
@@ -369,7 +442,7 @@ impl<'a> Faults<'a> {
                 .and("of the neighbour %", stats.victims_hit_rate() * 100.0)
                 .and("copied there", stats.victims_copied as f64)
         };
-        let row = machine::beside(row, &self.args.machine);
+        let row = self.args.beside(row);
         match self.args.home.as_slice() {
             [HomeArg::Host] => row,
             homes => row.with("home", homes::names(homes)),
@@ -398,7 +471,7 @@ impl<'a> Faults<'a> {
     /// Compares every word at home with what the launches so far have made of it; the pages compared.
     fn check_home(&self) -> Result<u64, CliError> {
         let data = self.data.first();
-        let words = data.to_vec().map_err(CliError::Bench)?;
+        let words = data.to_vec()?;
         let (page_words, rounds) = (self.machine.page_words, &self.rounds);
         let step = page_words / 32;
         let wrong = machine::sum(data.len(), |index| {
@@ -407,14 +480,8 @@ impl<'a> Faults<'a> {
             let added = if touched { rounds[page as usize] } else { 0 };
             u64::from(words[index as usize] != pattern(index).wrapping_add(u64::from(added)))
         });
-        match wrong {
-            0 => Ok(self.pages),
-            wrong => Err(CliError::WrongData {
-                wrong,
-                of: self.pages,
-                what: "the home after its pages were written back".to_owned(),
-            }),
-        }
+        must_be_right(wrong, self.pages, "the home after its pages were written back")?;
+        Ok(self.pages)
     }
 }
 
@@ -447,13 +514,12 @@ struct Ceilings<'a> {
     sources: usize,
     page_bytes: u64,
     sparse: u64,
-    fetch: HashMap<bool, Runs>,
-    fetch_parts: HashMap<bool, Runs>,
-    both: HashMap<u32, Runs>,
+    /// By what was measured: reads in order or not, those of several neighbours, reads beside so many percent of writes.
+    found: HashMap<(&'static str, u32), Runs>,
 }
 
 impl<'a> Ceilings<'a> {
-    fn new(machine: &'a Machine, args: &FaultsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
+    fn new(machine: &'a Machine, args: &Run<'_, FaultsArgs>, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
         let sources = sources_of(args);
         let raw = Raw::new(machine, sources[0], bytes)?;
         let parts = match sources.len() {
@@ -466,17 +532,21 @@ impl<'a> Ceilings<'a> {
             sources: sources.len(),
             page_bytes,
             sparse: args.sparse.unwrap_or(u64::MAX),
-            fetch: HashMap::new(),
-            fetch_parts: HashMap::new(),
-            both: HashMap::new(),
+            found: HashMap::new(),
         })
     }
 
     /// The row with its ceiling: reading alone, or reading while as many pages as in the row flow back.
     fn beside(&mut self, row: Row, work: Work, stats: &Stats, repeat: u32) -> Result<Row, CliError> {
         let random = work.pattern != Pattern::Sequential;
-        let alone = self.reads(random, repeat)?;
-        if let Some(runs) = self.reads_of_parts(random, repeat)? {
+        let alone = self.measured(("one", u32::from(random)), |it| {
+            it.raw.fetch(&it.pages(random)?, repeat)
+        })?;
+        if self.parts.is_some() {
+            let runs = self.measured(("several", u32::from(random)), |it| match &it.parts {
+                Some(parts) => it.raw.fetch_parts(parts, &it.pages(random)?, repeat),
+                None => Ok(Runs(Vec::new())),
+            })?;
             let ceiling = format!("bare page reads from {} GPUs", self.sources);
             let row = row.and("bare reads from one M pages/s", alone.median());
             return Ok(row.ceiling(&ceiling, &runs));
@@ -486,42 +556,27 @@ impl<'a> Ceilings<'a> {
         if percent == 0 {
             return Ok(row.ceiling("bare page reads", &alone));
         }
-        let both = match self.both.get(&percent) {
-            Some(runs) => runs.clone(),
-            None => {
-                let pages = self.raw.pages(self.page_bytes, true)?;
-                let runs = millions(&self.raw.both(&pages, back.min(1.0), repeat)?);
-                self.both.insert(percent, runs.clone());
-                runs
-            }
-        };
+        let both = self.measured(("both", percent), |it| {
+            it.raw.both(&it.raw.pages(it.page_bytes, true)?, back.min(1.0), repeat)
+        })?;
         let of_reads = row.figure / alone.median();
         Ok(row
             .ceiling("bare page reads and writes together", &both)
             .and("of bare reads %", of_reads * 100.0))
     }
 
-    /// Millions of pages a second from one home.
-    fn reads(&mut self, random: bool, repeat: u32) -> Result<Runs, CliError> {
-        if let Some(runs) = self.fetch.get(&random) {
+    /// Millions of pages a second, measured when they are first asked for.
+    fn measured(
+        &mut self,
+        what: (&'static str, u32),
+        measure: impl FnOnce(&Self) -> Result<Runs, CliError>,
+    ) -> Result<Runs, CliError> {
+        if let Some(runs) = self.found.get(&what) {
             return Ok(runs.clone());
         }
-        let runs = millions(&self.raw.fetch(&self.pages(random)?, repeat)?);
-        self.fetch.insert(random, runs.clone());
+        let runs = measure(self)?.times(1e-6);
+        self.found.insert(what, runs.clone());
         Ok(runs)
-    }
-
-    /// Millions of pages a second from several sources in turn, where there are several.
-    fn reads_of_parts(&mut self, random: bool, repeat: u32) -> Result<Option<Runs>, CliError> {
-        let Some(parts) = &self.parts else {
-            return Ok(None);
-        };
-        let runs = match self.fetch_parts.get(&random) {
-            Some(runs) => runs.clone(),
-            None => millions(&self.raw.fetch_parts(parts, &self.pages(random)?, repeat)?),
-        };
-        self.fetch_parts.insert(random, runs.clone());
-        Ok(Some(runs))
     }
 
     fn pages(&self, random: bool) -> Result<Pages, CliError> {
@@ -532,10 +587,6 @@ impl<'a> Ceilings<'a> {
         let order = shuffled(pages.count, 7);
         self.raw.ordered(self.page_bytes, &order[..self.sparse as usize])
     }
-}
-
-fn millions(rates: &Runs) -> Runs {
-    Runs(rates.0.iter().map(|rate| rate / 1e6).collect())
 }
 
 #[cfg(test)]

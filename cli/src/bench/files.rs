@@ -9,19 +9,15 @@ use clap::Args;
 use gpuvm::{Buffer, LaunchConfig, Module};
 use tempfile::TempPath;
 
-use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::OutputArgs;
-use crate::bench::machine::{Machine, Tally, pattern, shuffled, size};
+use crate::bench::driver::{Benchmark, Run};
+use crate::bench::machine::{Machine, Tally, must_be_right, pattern, shuffled, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::sizes::parse_bytes;
 
 /// Files larger than memory.
 #[derive(Debug, Args)]
 pub struct FilesArgs {
-    /// GPU and transport.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
     /// Where the file is, which goes with the run: on the disk that is to be measured, with room for --data.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub dir: PathBuf,
@@ -54,10 +50,6 @@ pub struct FilesArgs {
     /// Pages that are read in one run. Without it: all of them, 65536 at most.
     #[arg(long, value_name = "N")]
     pub pages: Option<u64>,
-
-    /// Repetitions and output.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 const SOURCE: &str = include_str!("files.cu");
@@ -65,21 +57,23 @@ const KERNEL: &str = "read_next";
 /// Pages that a run reads at most unless it is said.
 const PAGES_USUAL: u64 = 65536;
 
-/// Measures.
-pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
-    let (file, name) = made(&args.dir, args.data, args.file_memory_on_gpu)?;
-    // A file without a name leaves nothing behind, however the run ends: this is its path as long as it is open.
-    let unnamed = || PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let path = name.as_ref().map_or_else(unnamed, |name| name.to_path_buf());
-    let mut report = None;
-    for &page_bytes in &args.page_size {
-        let bench = Bench::new(args, &path, page_bytes)?;
-        let report = report.get_or_insert_with(|| Report::new("files", bench.machine.facts(&args.machine)));
-        for (name, order) in bench.orders() {
-            report.rows.push(bench.row(name, &order)?);
+impl Benchmark for FilesArgs {
+    const NAME: &'static str = "files";
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        let (file, name) = made(&run.dir, run.data, run.file_memory_on_gpu)?;
+        // A file without a name leaves nothing behind, however the run ends: this is its path as long as it is open.
+        let unnamed = || PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = name.as_ref().map_or_else(unnamed, |name| name.to_path_buf());
+        for &page_bytes in &run.page_size {
+            let bench = Bench::new(run, &path, page_bytes)?;
+            for (name, order) in bench.orders() {
+                report.rows.push(bench.row(name, &order)?);
+            }
         }
+        Ok(())
     }
-    report.ok_or_else(|| CliError::Options("name a page size".to_owned()))
 }
 
 /// A file that holds the pattern, without a name unless one is needed.
@@ -113,7 +107,7 @@ fn made(dir: &Path, bytes: u64, named: bool) -> Result<(File, Option<TempPath>),
 }
 
 struct Bench<'a> {
-    args: &'a FilesArgs,
+    args: &'a Run<'a, FilesArgs>,
     path: &'a Path,
     machine: Machine,
     module: Module,
@@ -127,7 +121,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(args: &'a FilesArgs, path: &'a Path, page_bytes: u64) -> Result<Self, CliError> {
+    fn new(args: &'a Run<'a, FilesArgs>, path: &'a Path, page_bytes: u64) -> Result<Self, CliError> {
         let pages = args.data / page_bytes.max(1);
         let touched = args.pages.unwrap_or(PAGES_USUAL).min(pages);
         if touched == 0 || pages > u64::from(u32::MAX >> 1) {
@@ -151,7 +145,7 @@ impl<'a> Bench<'a> {
         Ok(Self {
             args,
             path,
-            module: machine.compile("bench/files.cu", SOURCE, &[KERNEL])?,
+            module: machine.compile("bench/files.cu", SOURCE, KERNEL)?,
             tally: Tally::new(&machine)?,
             machine,
             page_bytes,
@@ -178,7 +172,7 @@ impl<'a> Bench<'a> {
         let (mut rates, mut bare) = (Vec::new(), Vec::new());
         let (mut reads, mut bytes) = (0.0, 0.0);
         // By turns, since the disk is shared with others.
-        for _ in 0..self.args.output.repeat {
+        for _ in 0..self.args.repeat {
             let before = self.machine.vm.file_stats().unwrap_or_default();
             rates.push(self.touched as f64 / self.run(&order_there)? / 1e6);
             let after = self.machine.vm.file_stats().unwrap_or_default();
@@ -234,26 +228,19 @@ impl<'a> Bench<'a> {
             path: self.path.to_owned(),
             source,
         })?;
-        match wrong {
-            0 => Ok(took.as_secs_f64()),
-            wrong => Err(CliError::WrongData {
-                wrong,
-                of: self.touched,
-                what: "the bare reads".to_owned(),
-            }),
-        }
+        must_be_right(wrong, self.touched, "the bare reads")?;
+        Ok(took.as_secs_f64())
     }
 
     /// Reads the pages once, cold; the seconds that it took.
     fn run(&self, order: &Buffer<u32>) -> Result<f64, CliError> {
         // Made anew, so that neither frames nor the memory before the file hold any page of it.
-        let region = self.machine.vm.region::<u64>().name("file").map_file(self.path);
-        let region = region.map_err(CliError::Bench)?;
-        let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
+        let region = self.machine.vm.region::<u64>().name("file").map_file(self.path)?;
+        let kernel = self.module.kernel(KERNEL)?;
         let config = LaunchConfig::new(self.depth / self.args.block_lanes, self.args.block_lanes);
         let args = (&region, order, self.touched, self.machine.page_words, self.tally.arg());
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
-        region.close().map_err(CliError::Bench)?;
+        region.close()?;
         Ok(seconds)
     }
 }

@@ -10,19 +10,15 @@ use gpuvm_gpu::cuda;
 use gpuvm_workloads::apps::AppError;
 use gpuvm_workloads::gps::{Case, Form, Measured, Plan, catalogue};
 
-use crate::args::MachineArgs;
-use crate::bench::args::OutputArgs;
+use crate::bench::driver::{Benchmark, Run, name_and_input, unknown_app};
 use crate::bench::machine::{LAUNCH_LIMIT, Machine, direct};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::machine::MachineArgs;
 
 /// Applications on several GPUs.
 #[derive(Debug, Args)]
 pub struct GpsArgs {
-    /// The kind of GPU: those of the machine, or simulated ones. The transport is direct.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
     /// The GPUs of one virtual memory, instead of those that there are: sim,sim or cuda:0,cuda:1.
     #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
     pub gpus: Vec<Gpu>,
@@ -45,10 +41,6 @@ pub struct GpsArgs {
     /// Iterations of a run. Without it: 50, and 4 on simulated GPUs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: Option<u32>,
-
-    /// Repetitions and output.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
@@ -81,69 +73,66 @@ const SMALL: Plan = Plan {
     repeat: 1,
 };
 
-/// Measures.
-pub fn measure(args: &GpsArgs) -> Result<Report, CliError> {
-    let mut machine = direct(&args.machine);
-    if let Some(first) = args.gpus.first() {
-        machine.gpu = first.clone();
+impl Benchmark for GpsArgs {
+    const NAME: &'static str = "gps";
+
+    fn machine(&self, said: &MachineArgs) -> MachineArgs {
+        let mut machine = direct(said);
+        if let Some(first) = self.gpus.first() {
+            machine.gpu = first.clone();
+        }
+        machine
     }
-    let asked = named(args)?;
-    let probe = Machine::probe(&machine)?;
-    let (cuda, report) = (probe.is_cuda(), Report::new("gps", probe.facts(&machine)));
-    drop(probe);
-    let gpus = gpus(args, cuda)?;
-    let counts = counts(args, gpus.len())?;
-    let plan = Plan {
-        iterations: args.iterations.unwrap_or(if cuda { 50 } else { 4 }),
-        repeat: args.output.repeat,
-    };
-    let mut bench = Bench {
-        args,
-        machine,
-        gpus,
-        plan,
-        report,
-    };
-    if args.app.is_empty() || args.app.iter().any(|app| app == STREAMS) {
-        bench.streams(cuda)?;
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        let asked = named(run)?;
+        let gpus = gpus(run)?;
+        let counts = counts(run, gpus.len())?;
+        let plan = Plan {
+            iterations: run.iterations.unwrap_or(run.usual(50, 4)),
+            repeat: run.repeat,
+        };
+        let mut bench = Bench {
+            run,
+            gpus,
+            plan,
+            report,
+        };
+        if run.app.is_empty() || run.app.iter().any(|app| app == STREAMS) {
+            bench.streams()?;
+        }
+        for (entry, input) in asked {
+            let input = input.unwrap_or(run.usual(entry.large, entry.small));
+            bench.app(entry, input, &counts)?;
+        }
+        bench.means(&counts);
+        Ok(())
     }
-    for (entry, input) in asked {
-        let input = input.unwrap_or(if cuda { entry.large } else { entry.small });
-        bench.app(entry, input, &counts)?;
-    }
-    bench.means(&counts);
-    Ok(bench.report)
 }
 
 /// The applications that were asked for, with the inputs of those that were given one.
 fn named(args: &GpsArgs) -> Result<Vec<(&'static catalogue::Entry, Option<&str>)>, CliError> {
-    let one = |asked: &'_ str| {
-        let name = asked.split_once(':').map_or(asked, |(name, _)| name);
-        let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
-        let unknown = || {
-            let names = names.join(", ");
-            CliError::Options(format!(
-                "there is no application `{name}`; there are {names}, {STREAMS}"
-            ))
-        };
-        catalogue::find(name).ok_or_else(unknown)
+    let one = |asked| {
+        let (name, input) = name_and_input(asked);
+        let names = catalogue::ALL.iter().map(|entry| entry.name).chain([STREAMS]);
+        let entry = catalogue::find(name).ok_or_else(|| unknown_app(name, names))?;
+        Ok((entry, input))
     };
     if args.app.is_empty() {
         return Ok(catalogue::ALL.iter().map(|entry| (entry, None)).collect());
     }
     let asked = args.app.iter().filter(|app| *app != STREAMS);
-    asked
-        .map(|asked| Ok((one(asked)?, asked.split_once(':').map(|(_, input)| input))))
-        .collect()
+    asked.map(|asked| one(asked)).collect()
 }
 
 /// The GPUs that there are, in their order.
-fn gpus(args: &GpsArgs, cuda: bool) -> Result<Vec<Gpu>, CliError> {
+fn gpus(args: &Run<'_, GpsArgs>) -> Result<Vec<Gpu>, CliError> {
     if !args.gpus.is_empty() {
         return Ok(args.gpus.clone());
     }
-    if cuda {
-        let devices = cuda::devices().map_err(CliError::Device)?;
+    if args.is_cuda {
+        let devices = cuda::devices()?;
         let gpu = |device: cuda::DeviceInfo| Gpu::Cuda(CudaGpu::ordinal(device.ordinal));
         return Ok(devices.into_iter().map(gpu).collect());
     }
@@ -153,7 +142,7 @@ fn gpus(args: &GpsArgs, cuda: bool) -> Result<Vec<Gpu>, CliError> {
 }
 
 /// How many of them are measured with, one after the other.
-fn counts(args: &GpsArgs, there: usize) -> Result<Vec<usize>, CliError> {
+fn counts(args: &Run<'_, GpsArgs>, there: usize) -> Result<Vec<usize>, CliError> {
     let simulated = args.gpus.is_empty() && there == GPUS_MAX && args.count.is_empty();
     let counts = match (args.count.is_empty(), args.gpus.is_empty()) {
         (false, _) => args.count.clone(),
@@ -171,17 +160,16 @@ fn counts(args: &GpsArgs, there: usize) -> Result<Vec<usize>, CliError> {
 }
 
 struct Bench<'a> {
-    args: &'a GpsArgs,
-    machine: MachineArgs,
+    run: &'a Run<'a, GpsArgs>,
     gpus: Vec<Gpu>,
     plan: Plan,
-    report: Report,
+    report: &'a mut Report,
 }
 
 impl Bench<'_> {
     /// A virtual memory of the first `count` GPUs.
     fn vm(&self, count: usize) -> Result<Vm, CliError> {
-        let builder = self.machine.builder(PAGE_BYTES, None)?;
+        let builder = self.run.machine.builder(PAGE_BYTES, None)?;
         let builder = builder.gpus(self.gpus[..count].iter().cloned());
         let builder = builder.transport(Transport::Direct).frame_memory(FRAME_BYTES);
         let built = builder.launch_deadline(LAUNCH_LIMIT).build();
@@ -205,11 +193,11 @@ impl Bench<'_> {
             let mut rows: Vec<(Form, Row)> = Vec::new();
             for form in self.forms(one.is_some()) {
                 if let Some(small) = &mut small
-                    && let Some(found) = self.run(&mut **small, &vm, form, SMALL)?
+                    && let Some(found) = self.form(&mut **small, &vm, form, SMALL)?
                 {
                     compared.insert(form, found.verified);
                 }
-                let Some(found) = self.run(&mut *case, &vm, form, self.plan)? else {
+                let Some(found) = self.form(&mut *case, &vm, form, self.plan)? else {
                     continue;
                 };
                 let also = compared.get(&form).copied().unwrap_or(0);
@@ -229,7 +217,7 @@ impl Bench<'_> {
 
     /// The forms that were asked for, behind one GPU's.
     fn forms(&self, one_has_run: bool) -> Vec<Form> {
-        let asked = |form: &Form| self.args.form.is_empty() || self.args.form.contains(form);
+        let asked = |form: &Form| self.run.form.is_empty() || self.run.form.contains(form);
         let runs = |form: &Form| match form {
             Form::One => !one_has_run,
             form => asked(form),
@@ -238,7 +226,7 @@ impl Bench<'_> {
     }
 
     /// Runs a form; none where these GPUs do not have it, which the report says.
-    fn run(&mut self, case: &mut dyn Case, vm: &Vm, form: Form, plan: Plan) -> Result<Option<Measured>, CliError> {
+    fn form(&mut self, case: &mut dyn Case, vm: &Vm, form: Form, plan: Plan) -> Result<Option<Measured>, CliError> {
         match case.run(vm, form, plan) {
             Ok(found) => Ok(Some(found)),
             Err(AppError::Form { form, reason }) => {

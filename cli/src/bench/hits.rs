@@ -1,29 +1,41 @@
 //! Accesses whose page is there, beside the raw pointer.
 
-use std::collections::HashMap;
-
+use clap::Args;
 use gpuvm::{Buffer, Kernel, LaunchConfig, Module, Region};
 
-use crate::bench::args::HitsArgs;
-use crate::bench::machine::{self, Machine, Tally, fill, hash, shuffled, size, with_resources};
+use crate::bench::args::parse_data;
+use crate::bench::driver::{Benchmark, Run};
+use crate::bench::machine::{self, Machine, Tally, fill, hash, must_be_right, shuffled, size, with_resources};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::sizes::parse_page_bytes;
+
+/// Accesses that find their page.
+#[derive(Debug, Args)]
+pub struct HitsArgs {
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data, all of it resident. Without it: 16 GiB, and 16 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// Accesses of one thread, a multiple of 32. Without it: 256, and 64 on the simulated GPU.
+    #[arg(long, value_name = "N", value_parser = parse_turns)]
+    pub accesses: Option<u32>,
+}
+
+fn parse_turns(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(count) if count.is_multiple_of(32) && (32..=65_536).contains(&count) => Ok(count),
+        _ => Err("a multiple of 32 from 32 to 65536".to_owned()),
+    }
+}
 
 const SOURCE: &str = include_str!("hits.cu");
-const KERNELS: [&str; 12] = [
-    "fill_values",
-    "warm_pages",
-    "gather_raw",
-    "gather_paged",
-    "gather_resident",
-    "rows_raw",
-    "rows_paged",
-    "rows_span",
-    "rows_reader",
-    "rows_cursor",
-    "stream_raw",
-    "stream_paged",
-];
+const KERNELS: &str = "fill_values warm_pages gather_raw gather_paged gather_resident rows_raw rows_paged rows_span rows_reader rows_cursor \
+                       stream_raw stream_paged";
 
 /// What word `index` holds; `hits.cu` has the same rule.
 fn value_of(index: u64) -> u32 {
@@ -42,7 +54,7 @@ fn place_of(thread: u64, k: u32, words: u64) -> u64 {
 }
 
 /// What a kernel reads.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Walk {
     Gather,
     Rows,
@@ -75,27 +87,28 @@ fn kept(walk: Walk) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Measures.
-pub fn measure(args: &HitsArgs) -> Result<Report, CliError> {
-    let probe = Machine::probe(&args.machine)?;
-    let mut report = Report::new("hits", probe.facts(&args.machine));
-    let bytes = args.data.unwrap_or(if probe.is_cuda() { 16 << 30 } else { 16 << 20 });
-    for &page_bytes in &args.page_size {
-        // A gather's random number has 32 bits, and whole pages are read.
-        if bytes < page_bytes || bytes > 16 << 30 {
-            return Err(CliError::Options(format!(
-                "--data {bytes} bytes; hits take one page of {} to 16 GiB",
-                size(page_bytes)
-            )));
+impl Benchmark for HitsArgs {
+    const NAME: &'static str = "hits";
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        let bytes = run.data.unwrap_or(run.usual(16 << 30, 16 << 20));
+        for &page_bytes in &run.page_size {
+            // A gather's random number has 32 bits, and whole pages are read.
+            if bytes < page_bytes || bytes > 16 << 30 {
+                return Err(CliError::Options(format!(
+                    "--data {bytes} bytes; hits take one page of {} to 16 GiB",
+                    size(page_bytes)
+                )));
+            }
+            Hits::new(run, page_bytes, bytes / page_bytes * page_bytes)?.rows(report)?;
         }
-        let hits = Hits::new(args, page_bytes, bytes / page_bytes * page_bytes)?;
-        hits.rows(&mut report)?;
+        Ok(())
     }
-    Ok(report)
 }
 
 struct Hits<'a> {
-    args: &'a HitsArgs,
+    run: &'a Run<'a, HitsArgs>,
     machine: Machine,
     module: Module,
     tally: Tally,
@@ -110,22 +123,22 @@ struct Hits<'a> {
 }
 
 impl<'a> Hits<'a> {
-    fn new(args: &'a HitsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
+    fn new(run: &'a Run<'a, HitsArgs>, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
         let (pages, words) = (bytes / page_bytes, bytes / 4);
-        let machine = Machine::open(&args.machine, page_bytes, pages + Machine::reserve(pages))?;
+        let machine = Machine::open(&run.machine, page_bytes, pages + Machine::reserve(pages))?;
         let region = |name: &str| machine.vm.region::<u32>().name(name).read_only();
         let paged = region("data").from_vec(fill(words, value_of)?);
         let kept = region("kept").never_evicted().from_vec(fill(words, value_of)?);
         let (config, warps) = machine.most_warps();
         let hits = Self {
-            module: machine.compile("bench/hits.cu", SOURCE, &KERNELS)?,
+            module: machine.compile("bench/hits.cu", SOURCE, KERNELS)?,
             tally: Tally::new(&machine)?,
-            paged: paged.map_err(CliError::Bench)?,
-            kept: kept.map_err(CliError::Bench)?,
-            raw: machine.vm.buffer(words).map_err(CliError::Bench)?,
-            accesses: args.accesses.unwrap_or(if machine.is_cuda() { 256 } else { 64 }),
+            paged: paged?,
+            kept: kept?,
+            raw: machine.vm.buffer(words)?,
+            accesses: run.accesses.unwrap_or(run.usual(256, 64)),
             machine,
-            args,
+            run,
             page_bytes,
             words,
             config,
@@ -141,7 +154,7 @@ impl<'a> Hits<'a> {
     }
 
     fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// Brings every page, in a random order.
@@ -155,13 +168,12 @@ impl<'a> Hits<'a> {
     }
 
     fn rows(&self, report: &mut Report) -> Result<(), CliError> {
-        let mut sums = HashMap::new();
         for (walk, raw, name) in [
             (Walk::Gather, "gather_raw", "random gather of 4 B"),
             (Walk::Rows, "rows_raw", "32 neighbouring words a thread"),
             (Walk::Stream, "stream_raw", "streaming read"),
         ] {
-            let sum = *sums.entry(walk).or_insert_with(|| self.expected(walk));
+            let sum = self.expected(walk);
             let ceiling = self.time(walk, raw, Operand::Raw, sum)?;
             let row = |access: &str, runs: Runs| {
                 let row = Row::new(name, unit(walk), runs.0)
@@ -169,7 +181,7 @@ impl<'a> Hits<'a> {
                     .with("data", size(self.words * 4))
                     .with("access", access)
                     .verified(self.count(walk), "words in a sum");
-                let row = machine::beside(row, &self.args.machine);
+                let row = self.run.beside(row);
                 if access == "raw pointer" {
                     row
                 } else {
@@ -181,9 +193,8 @@ impl<'a> Hits<'a> {
                 .rows
                 .push(with_resources(row("raw pointer", ceiling.clone()), &raw));
             for (access, kernel) in paged(walk) {
-                let before = self.machine.vm.stats().map_err(CliError::Bench)?;
-                let runs = self.time(walk, kernel, Operand::Paged(&self.paged), sum)?;
-                let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+                let timed = || self.time(walk, kernel, Operand::Paged(&self.paged), sum);
+                let (runs, stats) = self.machine.counted(timed)?;
                 if stats.faults != 0 {
                     return Err(CliError::NotCold {
                         faults: stats.faults,
@@ -238,42 +249,29 @@ impl<'a> Hits<'a> {
         let threads = self.warps * 32;
         let (page_words, pages) = (self.page_bytes / 4, self.words * 4 / self.page_bytes);
         let tally = self.tally.arg();
-        let mut runs = Vec::new();
-        for _ in 0..self.args.output.repeat {
+        let runs = self.run.times(|| {
             // No spans are declared: every page is there, so that they need no frames.
-            let config = self.config.clone();
+            let (launch, config) = (&self.tally, self.config.clone());
+            let (words, accesses) = (self.words, self.accesses);
             let (seconds, said) = match (walk, operand) {
                 (Walk::Stream, Operand::Raw) => {
-                    self.tally
-                        .run(&kernel, config, (&self.raw, self.words, page_words, tally), pages)?
+                    launch.run(&kernel, config, (&self.raw, words, page_words, tally), pages)
                 }
                 (Walk::Stream, Operand::Paged(region)) => {
-                    self.tally.run(&kernel, config, (region, page_words, tally), pages)?
+                    launch.run(&kernel, config, (region, page_words, tally), pages)
                 }
-                (_, Operand::Raw) => {
-                    self.tally
-                        .run(&kernel, config, (&self.raw, self.words, self.accesses, tally), threads)?
-                }
-                (_, Operand::Paged(region)) => {
-                    self.tally
-                        .run(&kernel, config, (region, self.accesses, tally), threads)?
-                }
-            };
+                (_, Operand::Raw) => launch.run(&kernel, config, (&self.raw, words, accesses, tally), threads),
+                (_, Operand::Paged(region)) => launch.run(&kernel, config, (region, accesses, tally), threads),
+            }?;
             // A streaming lane's pages, and so its 32-bit sum, depend on nothing that the host repeats.
-            let (said, sum) = match walk {
-                Walk::Stream => (said.sum & u64::from(u32::MAX), sum & u64::from(u32::MAX)),
-                _ => (said.sum, sum),
+            let (mask, bytes) = match walk {
+                Walk::Stream => (u64::from(u32::MAX), 4.0),
+                _ => (u64::MAX, 1.0),
             };
-            if said != sum {
-                return Err(CliError::WrongData {
-                    wrong: 1,
-                    of: self.count(walk),
-                    what: format!("the sum of {}", kernel.info().name),
-                });
-            }
-            let bytes = if walk == Walk::Stream { 4.0 } else { 1.0 };
-            runs.push(self.count(walk) as f64 * bytes / seconds / 1e9);
-        }
+            let what = format!("the sum of {}", kernel.info().name);
+            must_be_right(u64::from((said.sum ^ sum) & mask != 0), self.count(walk), &what)?;
+            Ok(self.count(walk) as f64 * bytes / seconds / 1e9)
+        })?;
         Ok(Runs(runs))
     }
 }

@@ -41,14 +41,3 @@ __global__ void time_crowd_fault(gpuvm::array<const u64> data, u64 page, u64 pag
         add_tally(tally, kWrong, bad);
     }
 }
-
-// Each warp walks through a part of the data of its own and reads a word a lane of each `stride`-th page.
-__global__ void walk_pages(gpuvm::array<const u64> data, u64 page_words, u64 stride, u64* tally) {
-    u64 part = data.size() / page_words / warp_count(), wrong = 0, done = 0;
-    for (u64 n = 0; n * stride < part && !data.failed(); ++n, ++done) {
-        u64 word = word_of(warp_id() * part + n * stride, page_words, lane_id());
-        wrong += static_cast<u64>(data[word]) != pattern(word);
-    }
-    if (lane_id() == 0) add_tally(tally, kDone, done);
-    add_tally(tally, kWrong, wrong);
-}

@@ -2,70 +2,113 @@
 
 use std::time::{Duration, Instant};
 
+use clap::{Args, ValueEnum};
 use gpuvm::LaunchConfig;
 use gpuvm_gpu::cuda::Copying;
 
-use crate::bench::args::{HomeArg, LimitGroup, LimitsArgs};
+use crate::bench::args::{HomeArg, parse_data};
 use crate::bench::door::Door;
-use crate::bench::machine::{Machine, RawMemory, Tally, hash, pattern, shuffled, size};
-use crate::bench::raw::{Raw, quantile};
+use crate::bench::driver::{Benchmark, Run};
+use crate::bench::machine::{Machine, RawMemory, Tally, hash, must_be_right, pattern, shuffled, size};
+use crate::bench::raw::Raw;
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::sizes::parse_page_bytes;
+
+/// A group of rows of `limits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LimitGroup {
+    /// The copy engines: each way, both at once, batches of pages. Needs an NVIDIA GPU.
+    Copies,
+    /// Warps that copy pages from and to the home.
+    Pages,
+    /// One page by one warp, one dependent load, a word to the processor and back.
+    Latency,
+    /// Warps that copy pages inside the GPU.
+    Memory,
+}
+
+/// Ceilings.
+#[derive(Debug, Args)]
+pub struct LimitsArgs {
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,16KiB,64KiB,2MiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data. Without it: 4 GiB, and 16 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// Only these groups. Without it: all that the GPU has.
+    #[arg(long, value_name = "GROUP,..", value_delimiter = ',')]
+    pub only: Vec<LimitGroup>,
+
+    /// Where the pages live: host, or gpu:N for a neighbour's memory.
+    #[arg(long, value_name = "WHERE", default_value = "host")]
+    pub home: HomeArg,
+}
 
 /// Longest that the processor waits for the GPU's next word.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// Measures.
-pub fn measure(args: &LimitsArgs) -> Result<Report, CliError> {
-    let machine = Machine::probe(&args.machine)?;
-    let mut report = Report::new("limits", machine.facts(&args.machine));
-    let bytes = args.data.unwrap_or(if machine.is_cuda() { 4 << 30 } else { 16 << 20 });
-    let largest = args.page_size.iter().copied().max().unwrap_or(4096);
-    if bytes < 2 * largest {
-        return Err(CliError::Options(format!(
-            "--data {bytes} bytes; it must hold two pages of {}",
-            size(largest)
-        )));
-    }
-    let bytes = bytes / largest * largest;
-    let wanted = |group| args.only.is_empty() || args.only.contains(&group);
-    if wanted(LimitGroup::Copies) {
-        match Door::open(&machine, &args.machine, "the copy engine") {
-            Ok(door) => copies(&machine, &door, args, bytes, &mut report)?,
-            // Asked for by name: then it is an error.
-            Err(error) if !args.only.is_empty() => return Err(error),
-            Err(error) => report.skip("copy engine", error),
+impl Benchmark for LimitsArgs {
+    const NAME: &'static str = "limits";
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        let bytes = run.data.unwrap_or(run.usual(4 << 30, 16 << 20));
+        let largest = run.page_size.iter().copied().max().unwrap_or(4096);
+        if bytes < 2 * largest {
+            return Err(CliError::Options(format!(
+                "--data {bytes} bytes; it must hold two pages of {}",
+                size(largest)
+            )));
         }
+        let bytes = bytes / largest * largest;
+        let wanted = |group| run.only.is_empty() || run.only.contains(&group);
+        if wanted(LimitGroup::Copies) {
+            match Door::open(&probe, &run.machine, "the copy engine") {
+                Ok(door) => copies(&probe, &door, run, bytes, report)?,
+                // Asked for by name: then it is an error.
+                Err(error) if !run.only.is_empty() => return Err(error),
+                Err(error) => report.skip("copy engine", error),
+            }
+        }
+        let limits = Limits {
+            raw: Raw::new(&probe, run.home, bytes)?,
+            machine: &probe,
+            run,
+            bytes,
+        };
+        if wanted(LimitGroup::Pages) {
+            limits.pages(report)?;
+        }
+        if wanted(LimitGroup::Latency) {
+            limits.latency(report)?;
+        }
+        if wanted(LimitGroup::Memory) {
+            limits.memory(report)?;
+        }
+        Ok(())
     }
-    let limits = Limits {
-        raw: Raw::new(&machine, args.home, bytes)?,
-        machine: &machine,
-        args,
-        bytes,
-    };
-    if wanted(LimitGroup::Pages) {
-        limits.pages(&mut report)?;
-    }
-    if wanted(LimitGroup::Latency) {
-        limits.latency(&mut report)?;
-    }
-    if wanted(LimitGroup::Memory) {
-        limits.memory(&mut report)?;
-    }
-    Ok(report)
 }
 
-/// With the home where the pages live.
-fn row(args: &LimitsArgs, bytes: u64, name: &str, unit: Unit, runs: Vec<f64>) -> Row {
-    let row = Row::new(name, unit, runs).with("data", size(bytes));
-    match args.home {
+/// With the data, and the home where the pages live.
+fn row(run: &Run<'_, LimitsArgs>, bytes: u64, row: Row) -> Row {
+    let row = row.with("data", size(bytes));
+    match run.home {
         HomeArg::Host => row,
         HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
     }
 }
 
 /// The copy engines, over memory of the door.
-fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report: &mut Report) -> Result<(), CliError> {
+fn copies(
+    machine: &Machine,
+    door: &Door,
+    args: &Run<'_, LimitsArgs>,
+    bytes: u64,
+    report: &mut Report,
+) -> Result<(), CliError> {
     let home = match args.home {
         HomeArg::Host => RawMemory::Host(door.host_memory(bytes)?),
         HomeArg::Gpu(ordinal) => RawMemory::Device(door.device_memory(Some(ordinal), bytes)?),
@@ -75,7 +118,7 @@ fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report:
     let (home, frames, half) = (raw.home(), raw.frames(), bytes / 2);
     let gb = |seconds: f64| bytes as f64 / seconds / 1e9;
     let mut rates = [const { Vec::new() }; 3];
-    for _ in 0..args.output.repeat {
+    for _ in 0..args.repeat {
         raw.clear_frames()?;
         rates[0].push(gb(door.copy(&[(frames, home, bytes)], Copying::InTurn)?));
         raw.check_frames()?;
@@ -96,9 +139,21 @@ fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report:
         "copy engine, both at once, together",
     ];
     for (rates, name) in rates.into_iter().zip(names) {
-        let row = row(args, bytes, name, Unit::GigaBytes, rates);
+        let row = row(args, bytes, Row::new(name, Unit::GigaBytes, rates));
         report.rows.push(row.verified(bytes / 8, "words"));
     }
+    batches(door, (args, bytes), &raw, report)
+}
+
+/// Pages by the copy engine, in batches.
+fn batches(
+    door: &Door,
+    (args, bytes): (&Run<'_, LimitsArgs>, u64),
+    raw: &Raw<'_>,
+    report: &mut Report,
+) -> Result<(), CliError> {
+    let (home, frames) = (raw.home(), raw.frames());
+    let name = format!("copy engine, batches of {BATCH} pages");
     for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
         let count = (bytes / page_bytes).min(BATCHED_PAGES);
         let order = shuffled(bytes / page_bytes, 7);
@@ -108,25 +163,21 @@ fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report:
             .map(|(n, &page)| (frames + n * page_bytes, home + u64::from(page) * page_bytes, page_bytes))
             .collect();
         let mut rates = Vec::new();
-        for _ in 0..args.output.repeat {
+        for _ in 0..args.repeat {
             raw.clear_frames()?;
             match door.copy(&copies, Copying::Batches(BATCH)) {
                 Ok(seconds) => rates.push((count * page_bytes) as f64 / seconds / 1e9),
                 // Drivers before CUDA 12.8 have none.
                 Err(error) => {
-                    report.skip(
-                        &format!("copy engine, batches of {BATCH} pages"),
-                        gpuvm_nic::with_causes(&error),
-                    );
+                    report.skip(&name, gpuvm_nic::with_causes(&error));
                     return Ok(());
                 }
             }
             raw.check_slots(&pages, count)?;
         }
         let us = page_bytes as f64 / Runs(rates.clone()).median() / 1e3;
-        let name = format!("copy engine, batches of {BATCH} pages");
         report.rows.push(
-            row(args, bytes, &name, Unit::GigaBytes, rates)
+            row(args, bytes, Row::new(&name, Unit::GigaBytes, rates))
                 .with("page", size(page_bytes))
                 .and("us a page", us)
                 .verified(count, "pages"),
@@ -138,20 +189,20 @@ fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report:
 struct Limits<'a> {
     machine: &'a Machine,
     raw: Raw<'a>,
-    args: &'a LimitsArgs,
+    run: &'a Run<'a, LimitsArgs>,
     bytes: u64,
 }
 
 impl Limits<'_> {
     fn row(&self, name: &str, unit: Unit, runs: Vec<f64>) -> Row {
-        row(self.args, self.bytes, name, unit, runs)
+        row(self.run, self.bytes, Row::new(name, unit, runs))
     }
 
     fn pages(&self, report: &mut Report) -> Result<(), CliError> {
-        let repeat = self.args.output.repeat;
-        for &page_bytes in &self.args.page_size {
+        let repeat = self.run.repeat;
+        for &page_bytes in &self.run.page_size {
             let pages = self.raw.pages(page_bytes, true)?;
-            let gb = |runs: &Runs| runs.0.iter().map(|rate| rate * page_bytes as f64 / 1e9).collect();
+            let gb = |runs: &Runs| runs.times(page_bytes as f64 / 1e9).0;
             let reads = self.raw.fetch(&pages, repeat)?;
             let writes = self.raw.write_back(&pages, repeat)?;
             let both = self.raw.both(&pages, 1.0, repeat)?;
@@ -176,38 +227,23 @@ impl Limits<'_> {
     }
 
     fn latency(&self, report: &mut Report) -> Result<(), CliError> {
-        let repeat = self.args.output.repeat;
-        for &page_bytes in &self.args.page_size {
+        for &page_bytes in &self.run.page_size {
             let count = (self.bytes / page_bytes).min(((64 << 20) / page_bytes).clamp(8, 1000));
             let order = shuffled(self.bytes / page_bytes, 7);
             let pages = self.raw.ordered(page_bytes, &order[..count as usize])?;
-            let (mut medians, mut all) = (Vec::new(), Vec::new());
-            for _ in 0..repeat {
-                let times = self.raw.one_page(&pages)?;
-                medians.push(quantile(&times, 0.5));
-                all.extend(times);
-            }
-            all.sort_by(f64::total_cmp);
+            let times = self.run.spread(|| self.raw.one_page(&pages))?;
             report.rows.push(
-                self.row("one warp, one page, p50", Unit::Microseconds, medians)
+                row(self.run, self.bytes, times.row("one warp, one page, p50"))
                     .with("page", size(page_bytes))
-                    .and("min", quantile(&all, 0.0))
-                    .and("p99", quantile(&all, 0.99))
                     .verified(count, "pages"),
             );
         }
-        let mut times = Vec::new();
-        for _ in 0..repeat {
-            times.push(self.dependent_load()?);
-        }
+        let times = self.run.times(|| self.dependent_load())?;
         let row = self.row("one dependent load", Unit::Microseconds, times);
         report.rows.push(row.verified(LOADS, "loads"));
-        if self.args.home == HomeArg::Host {
-            let trips = if self.machine.is_cuda() { 20_000 } else { 200 };
-            let mut times = Vec::new();
-            for _ in 0..repeat {
-                times.push(self.round_trips(trips)?);
-            }
+        if self.run.home == HomeArg::Host {
+            let trips = self.run.usual(20_000, 200);
+            let times = self.run.times(|| self.round_trips(trips))?;
             report.rows.push(
                 Row::new("GPU to processor to GPU", Unit::Microseconds, times).verified(trips.into(), "round trips"),
             );
@@ -225,18 +261,11 @@ impl Limits<'_> {
             let value = pattern(word);
             u64::from(hash(((value >> 8) as u32).wrapping_add(n as u32))) % words / 2 * 2
         });
-        if said.sum != expected {
-            return Err(CliError::WrongData {
-                wrong: 1,
-                of: LOADS,
-                what: "a chain of loads".to_owned(),
-            });
-        }
+        must_be_right(u64::from(said.sum != expected), LOADS, "a chain of loads")?;
         // A short launch is not timed by its events: they hold its start too.
-        let time = if said.time_ns > 0 {
-            said.time_ns as f64 / 1e9
-        } else {
-            seconds
+        let time = match said.time_ns {
+            0 => seconds,
+            time_ns => time_ns as f64 / 1e9,
         };
         Ok(time * 1e6 / LOADS as f64)
     }
@@ -272,21 +301,16 @@ impl Limits<'_> {
             }
             gpu.join()
         });
-        let Ok(said) = said else {
-            return Err(CliError::Options(
-                "the thread of the measurement ended early".to_owned(),
-            ));
-        };
-        let (_, said) = said?;
+        let (_, said) = said.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok(said.time_ns as f64 / 1e3 / f64::from(count))
     }
 
     /// Page copies inside the GPU.
     fn memory(&self, report: &mut Report) -> Result<(), CliError> {
         let inside = Raw::inside(self.machine, self.bytes)?;
-        for &page_bytes in &self.args.page_size {
-            let runs = inside.fetch(&inside.pages(page_bytes, true)?, self.args.output.repeat)?;
-            let rates = runs.0.iter().map(|rate| rate * page_bytes as f64 / 1e9).collect();
+        for &page_bytes in &self.run.page_size {
+            let runs = inside.fetch(&inside.pages(page_bytes, true)?, self.run.repeat)?;
+            let rates = runs.times(page_bytes as f64 / 1e9).0;
             report.rows.push(
                 Row::new("warps copy random pages inside the GPU", Unit::GigaBytes, rates)
                     .with("page", size(page_bytes))

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, Launch, LaunchConfig, Module, RegionBuilder,
-    Scope, Transport, Vm, VmBuilder,
+    Buffer, Capabilities, CompileOptions, Kernel, KernelArgs, Launch, LaunchConfig, Module, RegionBuilder, Scope,
+    Stats, Transport, Vm, VmBuilder,
 };
 use gpuvm_gpu::cuda::Managed;
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
@@ -15,11 +15,10 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::args::MachineArgs;
 use crate::bench::args::{HomeArg, Share};
-use crate::bench::door::{Door, kernel_driver};
-use crate::bench::report::{Facts, Row};
+use crate::bench::report::Row;
 use crate::error::CliError;
+use crate::machine::MachineArgs;
 
 /// Longest that one launch may run; a kernel that takes longer does not get on.
 pub const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
@@ -108,6 +107,21 @@ fn part_of(length: usize) -> usize {
     length.div_ceil(threads).max(1 << 16)
 }
 
+/// Nothing, where nothing was wrong.
+///
+/// # Errors
+/// [`CliError::WrongData`].
+pub fn must_be_right(wrong: u64, of: u64, what: &str) -> Result<(), CliError> {
+    match wrong {
+        0 => Ok(()),
+        wrong => Err(CliError::WrongData {
+            wrong,
+            of,
+            what: what.to_owned(),
+        }),
+    }
+}
+
 /// 0 to `count`, each once, in a random order that is the same in every run.
 pub fn shuffled(count: u64, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count as u32).collect();
@@ -120,14 +134,6 @@ pub fn at_home<T: Pod>(region: RegionBuilder<T>, home: HomeArg) -> RegionBuilder
     match home {
         HomeArg::Host => region,
         HomeArg::Gpu(ordinal) => region.home_on_gpu(ordinal),
-    }
-}
-
-/// The row with how many further GPUs the virtual memory has.
-pub fn beside(row: Row, args: &MachineArgs) -> Row {
-    match args.beside.len() {
-        0 => row,
-        count => row.with("GPUs beside", count),
     }
 }
 
@@ -160,7 +166,7 @@ pub fn pinned<'env, R>(
         let _pinned = scope.read_only("data", words)?;
         Ok(body(scope))
     });
-    ran.map_err(CliError::Bench)?
+    ran?
 }
 
 /// A size in the largest unit that gives a whole number.
@@ -250,43 +256,35 @@ impl Machine {
         ((pages as f64 * share) as u64).max(1)
     }
 
-    /// What reports say of the machine.
-    pub fn facts(&self, args: &MachineArgs) -> Facts {
-        let door = Door::open(self, args, "its version").ok();
-        let driver = kernel_driver().filter(|_| self.is_cuda());
-        Facts {
-            gpu: self.vm.gpu_name(),
-            transport: self.vm.transport().to_string(),
-            compute_capability: self
-                .able
-                .compute_capability
-                .map(|(major, minor)| format!("{major}.{minor}")),
-            cuda_version: door.and_then(|door| door.cuda_version()),
-            driver,
-            multiprocessors: self.able.sm_count,
-            memory_bytes: self.able.memory_bytes,
-            gpuvm: env!("CARGO_PKG_VERSION").to_owned(),
-        }
-    }
-
     /// The GPU.
     pub fn gpu(&self) -> &Arc<dyn Gpu> {
         self.vm.device()
     }
 
-    /// Compiles one of this folder's files.
-    pub fn compile(&self, name: &str, source: &str, kernels: &[&str]) -> Result<Module, CliError> {
+    /// Compiles those kernels, with blanks between their names, of one of this folder's files.
+    pub fn compile(&self, name: &str, source: &str, kernels: &str) -> Result<Module, CliError> {
         self.compile_for(name, source, kernels, HomeArg::Host)
     }
 
     /// [`Self::compile`] for pages whose home is there.
-    pub fn compile_for(&self, name: &str, source: &str, kernels: &[&str], home: HomeArg) -> Result<Module, CliError> {
+    pub fn compile_for(&self, name: &str, source: &str, kernels: &str, home: HomeArg) -> Result<Module, CliError> {
         let mut options = options();
         if matches!(home, HomeArg::Gpu(_)) {
             options.defines.push(("BENCH_NEIGHBOUR".to_owned(), None));
         }
-        let module = self.vm.compile_with(name, source, kernels, &options);
-        module.map_err(CliError::Bench)
+        self.compile_with(name, source, kernels, &options)
+    }
+
+    /// [`Self::compile`] in that way.
+    pub fn compile_with(
+        &self,
+        name: &str,
+        source: &str,
+        kernels: &str,
+        options: &CompileOptions,
+    ) -> Result<Module, CliError> {
+        let kernels: Vec<&str> = kernels.split_ascii_whitespace().collect();
+        Ok(self.vm.compile_with(name, source, &kernels, options)?)
     }
 
     /// A launch of about that many warps, whole blocks; and how many warps it has.
@@ -312,24 +310,31 @@ impl Machine {
 
     /// A device buffer that holds `values`.
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Buffer<T>, CliError> {
-        let buffer = self.vm.buffer(values.len().max(1) as u64).map_err(CliError::Bench)?;
-        buffer.write(values).map_err(CliError::Bench)?;
+        let buffer = self.vm.buffer(values.len().max(1) as u64)?;
+        buffer.write(values)?;
         Ok(buffer)
     }
 
     /// Memory for bare kernels where the home of pages is.
     pub fn memory(&self, home: HomeArg, bytes: u64) -> Result<RawMemory, CliError> {
-        let refused = |source: GpuError| CliError::Memory { bytes, source };
-        Ok(match home {
-            HomeArg::Host => RawMemory::Host(self.gpu().allocate_host(bytes).map_err(refused)?),
-            HomeArg::Gpu(ordinal) => RawMemory::Device(self.gpu().allocate_on(ordinal, bytes).map_err(refused)?),
-        })
+        let memory = match home {
+            HomeArg::Host => self.gpu().allocate_host(bytes).map(RawMemory::Host),
+            HomeArg::Gpu(ordinal) => self.gpu().allocate_on(ordinal, bytes).map(RawMemory::Device),
+        };
+        memory.map_err(|source| CliError::Memory { bytes, source })
     }
 
     /// Device memory for bare kernels.
     pub fn device_memory(&self, bytes: u64) -> Result<RawMemory, CliError> {
-        let refused = |source: GpuError| CliError::Memory { bytes, source };
-        Ok(RawMemory::Device(self.gpu().allocate(bytes, 256).map_err(refused)?))
+        let memory = self.gpu().allocate(bytes, 256).map(RawMemory::Device);
+        memory.map_err(|source| CliError::Memory { bytes, source })
+    }
+
+    /// What the virtual memory counts while something is done.
+    pub fn counted<R>(&self, work: impl FnOnce() -> Result<R, CliError>) -> Result<(R, Stats), CliError> {
+        let before = self.vm.stats()?;
+        let done = work()?;
+        Ok((done, self.vm.stats()?.difference(&before)))
     }
 }
 
@@ -400,8 +405,8 @@ impl Tally {
 
     /// Starts a kernel that runs on while the host does something else. One at a time.
     pub fn start(&self, kernel: &Kernel, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch, CliError> {
-        self.buffer.write(&[0; TALLY_WORDS]).map_err(CliError::Bench)?;
-        kernel.launch(config, args).map_err(CliError::Bench)
+        self.buffer.write(&[0; TALLY_WORDS])?;
+        kernel.launch(config, args).map_err(CliError::Vm)
     }
 
     /// Waits for what was started and told to stop: how much it had done by then.
@@ -411,45 +416,23 @@ impl Tally {
     pub fn stopped(&self, kernel: &Kernel, launch: &Launch) -> Result<u64, CliError> {
         match launch.sync() {
             Ok(_) | Err(gpuvm::Error::Stopped { .. }) => {}
-            Err(error) => return Err(CliError::Bench(error)),
+            Err(error) => return Err(error.into()),
         }
-        let said = self.buffer.to_vec().map_err(CliError::Bench)?;
-        match said[..] {
-            [done, 0, ..] => Ok(done),
-            [of, wrong, ..] => Err(CliError::WrongData {
-                wrong,
-                of,
-                what: kernel.info().name.clone(),
-            }),
-            _ => Ok(0),
-        }
+        let said = self.buffer.to_vec()?;
+        must_be_right(said[1], said[0], &kernel.info().name)?;
+        Ok(said[0])
     }
 
     /// Waits for what was started; as [`Self::run`].
-    pub fn finish(&self, kernel: &Kernel, launch: &Launch, done: u64) -> Result<(f64, Said), CliError> {
-        let report = launch.sync().map_err(CliError::Bench)?;
-        let said = self.buffer.to_vec().map_err(CliError::Bench)?;
-        let &[ran, wrong, sum, ticks, time_ns, _] = said.as_slice() else {
-            return Err(CliError::DidNotRun {
-                kernel: kernel.info().name.clone(),
-                done: 0,
-                wanted: done,
-            });
-        };
-        if ran != done {
-            return Err(CliError::DidNotRun {
-                kernel: kernel.info().name.clone(),
-                done: ran,
-                wanted: done,
-            });
+    pub fn finish(&self, kernel: &Kernel, launch: &Launch, wanted: u64) -> Result<(f64, Said), CliError> {
+        let report = launch.sync()?;
+        let said = self.buffer.to_vec()?;
+        let (done, kernel) = (said[0], kernel.info().name.clone());
+        if done != wanted {
+            return Err(CliError::DidNotRun { kernel, done, wanted });
         }
-        if wrong != 0 {
-            return Err(CliError::WrongData {
-                wrong,
-                of: done,
-                what: kernel.info().name.clone(),
-            });
-        }
+        must_be_right(said[1], wanted, &kernel)?;
+        let [sum, ticks, time_ns] = [said[2], said[3], said[4]];
         let said = Said { sum, ticks, time_ns };
         Ok((report.elapsed().as_secs_f64().max(1e-9), said))
     }

@@ -6,6 +6,7 @@ pub mod args;
 mod bfs;
 mod changing;
 mod door;
+pub mod driver;
 mod elastic;
 mod faults;
 mod files;
@@ -25,72 +26,89 @@ mod tenants;
 mod tier;
 mod uvm;
 
-use gpuvm::{Gpu, Vm};
+use clap::Subcommand;
 
 pub use crate::bench::machine::size;
 
-use crate::bench::args::Bench;
+use crate::bench::driver::Of;
 use crate::bench::report::Report;
 use crate::error::CliError;
 
-/// Measures and prints.
-///
-/// # Errors
-/// A machine that cannot be used, a kernel that did not run, wrong data, an output that cannot be written.
-pub fn run(bench: &Bench) -> Result<(), CliError> {
-    let output = match bench {
-        Bench::Latency(args) => &args.output,
-        Bench::Faults(args) => &args.output,
-        Bench::Hits(args) => &args.output,
-        Bench::Limits(args) => &args.output,
-        Bench::Uvm(args) => &args.output,
-        Bench::Bfs(args) => &args.output,
-        Bench::Placement(args) => &args.output,
-        Bench::Tier(args) => &args.output,
-        Bench::Apps(args) => &args.output,
-        Bench::Gps(args) => &args.output,
-        Bench::Elastic(args) => &args.output,
-        Bench::Resize(args) => &args.output,
-        Bench::Files(args) => &args.output,
-        Bench::Natural(args) => &args.output,
-        Bench::Take(args) => &args.output,
-        Bench::Tenants(args) if args.as_other => return tenants::be_other(args),
-        Bench::Tenants(args) => &args.output,
-        Bench::All(args) => return all::run(args),
+/// Makes the subcommands of `gpuvm bench` from a benchmark each: its help, its name, its options.
+macro_rules! benchmarks {
+    ($($(#[$help:meta])* $name:ident: $options:ty,)*) => {
+        /// What is measured.
+        #[derive(Debug, Subcommand)]
+        pub enum Bench {
+            $($(#[$help])* $name(Of<$options>),)*
+            /// All of them but natural, elastic, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+            All(all::AllArgs),
+            /// The other process of `tenants`.
+            #[command(hide = true)]
+            TenantsOther(tenants::OtherArgs),
+        }
+
+        /// Measures and prints.
+        ///
+        /// # Errors
+        /// A machine that cannot be used, a kernel that did not run, wrong data, an output that cannot be written.
+        pub fn run(bench: &Bench) -> Result<(), CliError> {
+            let json = match bench {
+                $(Bench::$name(args) => args.json,)*
+                Bench::All(args) => return all::run(args),
+                Bench::TenantsOther(args) => return tenants::be_other(args),
+            };
+            Ok(measure(bench)?.print(json)?)
+        }
+
+        /// Measures, and prints nothing.
+        ///
+        /// # Errors
+        /// As for [`run`]; [`Bench::All`] is many reports, and refused.
+        pub fn measure(bench: &Bench) -> Result<Report, CliError> {
+            match bench {
+                $(Bench::$name(args) => driver::measure(args),)*
+                _ => Err(CliError::Options("this has no one report".to_owned())),
+            }
+        }
     };
-    Ok(measure(bench)?.print(output.json)?)
 }
 
-/// Measures, and prints nothing.
-///
-/// # Errors
-/// As for [`run`]; [`Bench::All`] is many reports, and refused.
-pub fn measure(bench: &Bench) -> Result<Report, CliError> {
-    match bench {
-        Bench::Latency(args) => latency::measure(args),
-        Bench::Faults(args) => faults::measure(args),
-        Bench::Hits(args) => hits::measure(args),
-        Bench::Limits(args) => limits::measure(args),
-        Bench::Uvm(args) => uvm::measure(args),
-        Bench::Bfs(args) => bfs::measure(args),
-        Bench::Placement(args) => placement::measure(args),
-        Bench::Tier(args) => tier::measure(args),
-        Bench::Apps(args) => apps::measure_all(args),
-        Bench::Gps(args) => gps::measure(args),
-        Bench::Elastic(args) => elastic::measure(args),
-        Bench::Resize(args) => resize::measure(args),
-        Bench::Files(args) => files::measure(args),
-        Bench::Natural(args) => natural::measure(args),
-        Bench::Take(args) => take::measure(args),
-        Bench::Tenants(args) => tenants::measure(args),
-        Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
-    }
-}
-
-/// Whether that choice of a GPU is an NVIDIA GPU here.
-fn has_cuda(gpu: &str) -> Result<bool, CliError> {
-    let gpu: Gpu = gpu.parse().map_err(CliError::BackEnd)?;
-    let vm = Vm::builder().gpu(gpu).frame_memory(1 << 20).build();
-    let vm = vm.map_err(CliError::BackEnd)?;
-    Ok(vm.device().capabilities().compute_capability.is_some())
+benchmarks! {
+    /// The time of one fault while nothing else is under way, by the number of lanes that wait for it.
+    Latency: latency::LatencyArgs,
+    /// Pages a second: reads and writes of pages that are not there.
+    Faults: faults::FaultsArgs,
+    /// What an access costs whose page is there, beside the raw pointer.
+    Hits: hits::HitsArgs,
+    /// What this machine allows: copies, bare page kernels, single loads.
+    Limits: limits::LimitsArgs,
+    /// Cold and sparse reads and writes through CUDA's managed memory. Needs an NVIDIA GPU.
+    Uvm: uvm::UvmArgs,
+    /// Breadth-first search, cold, beside managed memory and the host's memory in place.
+    Bfs: bfs::BfsArgs,
+    /// What reads of a page without a frame do (--placement): fetch it, read in place, or let the GPU decide, by traces of reads.
+    Placement: placement::PlacementArgs,
+    /// Memory of a neighbour GPU for pages that leave their frames (--borrow): how soon the lender has it back, what lending
+    /// costs the lender's own kernels, and what it is worth. Needs two GPUs, or the simulated one.
+    Tier: tier::TierArgs,
+    /// Applications, paged and in the ways that a user would run them instead: in device memory, in host memory in place, managed
+    /// memory, copies in chunks. Each result is compared with the processor's.
+    Apps: apps::AppsArgs,
+    /// Applications on several GPUs, each with a part of the work: over broadcast arrays, by loads of each other's memory, with copies
+    /// between iterations, and over managed memory. All results are compared. Needs two GPUs, or simulated ones.
+    Gps: gps::GpsArgs,
+    /// Elastic buffers: growths that were foreseen and others, beside what the driver takes for a bare handle; memory that buffers of many
+    /// sizes waste.
+    Elastic: elastic::ElasticArgs,
+    /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
+    Resize: resize::ResizeArgs,
+    /// Rows of a large table at random, by the kernel of Python's `gpuvm.ops.take`.
+    Take: take::TakeArgs,
+    /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
+    Tenants: tenants::TenantsArgs,
+    /// Loops as people write them, over `a[i]`, beside the raw pointer, the host's memory in place and managed memory.
+    Natural: natural::NaturalArgs,
+    /// Pages of a file larger than the memory before it, random and in order, beside bare reads of the file by io_uring at the same depth.
+    Files: files::FilesArgs,
 }

@@ -1,7 +1,6 @@
 //! Loops as people write them, over `a[i]`, beside what they would run instead.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use clap::{Args, ValueEnum};
@@ -10,29 +9,17 @@ use gpuvm_gpu::cuda::{Advice, Side};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::args::{MachineArgs, parse_page_bytes};
-use crate::bench::args::{HomeArg, OutputArgs, Share, parse_data};
+use crate::bench::args::{HomeArg, Share, parse_data};
 use crate::bench::door::{Door, move_to};
-use crate::bench::machine::{self, Machine, RawMemory, Tally, host_pages, refill, size, with_resources};
+use crate::bench::driver::{Benchmark, Run, each};
+use crate::bench::machine::{self, Machine, RawMemory, Tally, host_pages, must_be_right, refill, size, with_resources};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::bench::take::ids;
 use crate::error::CliError;
+use crate::sizes::parse_page_bytes;
 
 const SOURCE: &str = include_str!("natural.cu");
-/// Those of pointers have the last one, too.
-const KERNELS: [&str; 11] = [
-    "sum",
-    "saxpy",
-    "stencil",
-    "row_sums",
-    "neighbours",
-    "gather",
-    "gather_rows",
-    "check_y",
-    "check_row_sums",
-    "check_gathered",
-    "fill_values",
-];
+const KERNELS: &str = "sum saxpy stencil row_sums neighbours gather gather_rows check_y check_row_sums check_gathered";
 
 /// The data are a multiple of it: sixteen rows of [`ROW`] words, and as much again for what is written.
 const DATA_STEP: u64 = 256 << 10;
@@ -97,10 +84,6 @@ impl Loop {
 /// Natural programs.
 #[derive(Debug, Args)]
 pub struct NaturalArgs {
-    /// GPU, transport and queues.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
     /// What each loop works on, all of it together. Without it: 1 GiB, and 1 MiB on the simulated GPU.
     #[arg(long, value_name = "SIZE", value_parser = parse_data)]
     pub data: Option<u64>,
@@ -129,10 +112,6 @@ pub struct NaturalArgs {
     /// Seconds after which no row begins.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub limit: u64,
-
-    /// Repetitions and output.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// What word `index` holds; `natural.cu` has the same rule.
@@ -140,49 +119,47 @@ fn value_of(index: u64) -> u64 {
     index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54
 }
 
-/// Measures.
-pub fn measure(args: &NaturalArgs) -> Result<Report, CliError> {
-    let probe = Machine::probe(&args.machine)?;
-    let mut report = Report::new("natural", probe.facts(&args.machine));
-    let bytes = args.data.unwrap_or(if probe.is_cuda() { 1 << 30 } else { 1 << 20 }) / DATA_STEP * DATA_STEP;
-    if bytes == 0 {
-        let step = size(DATA_STEP);
-        return Err(CliError::Options(format!("--data is less than {step}, a few rows")));
-    }
-    let (words, rows) = (bytes / 4, bytes / 4 / 4 / QUADS);
-    let mut numbers = ChaCha8Rng::seed_from_u64(1);
-    let natural = Natural {
-        args,
-        loops: match args.loops.as_slice() {
-            [] => Loop::value_variants().to_vec(),
-            given => given.to_vec(),
-        },
-        bytes,
-        words,
-        sum: machine::sum(words, value_of) as f64,
-        idx: ids(&mut numbers, words, GATHERED.min(words / 8)),
-        row_ids: ids(&mut numbers, rows, ROWS_GATHERED.min(rows / 2)),
-        until: Instant::now() + Duration::from_secs(args.limit),
-    };
-    let mut found = natural.peers(&probe, &mut report)?;
-    drop(probe);
-    let mut data = host_pages(words, |index| value_of(index) as f32)?;
-    let data = bytemuck::cast_slice_mut(&mut data);
-    for &page_bytes in &args.page_size {
-        for &share in &args.frames_share {
-            natural.paged(data, page_bytes, share, &mut found, &mut report)?;
+impl Benchmark for NaturalArgs {
+    const NAME: &'static str = "natural";
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        let bytes = run.data.unwrap_or(run.usual(1 << 30, 1 << 20)) / DATA_STEP * DATA_STEP;
+        if bytes == 0 {
+            let step = size(DATA_STEP);
+            return Err(CliError::Options(format!("--data is less than {step}, a few rows")));
         }
+        let (words, rows) = (bytes / 4, bytes / 4 / 4 / QUADS);
+        let mut numbers = ChaCha8Rng::seed_from_u64(1);
+        let natural = Natural {
+            run,
+            loops: match run.loops.as_slice() {
+                [] => Loop::value_variants().to_vec(),
+                given => given.to_vec(),
+            },
+            bytes,
+            words,
+            sum: machine::sum(words, value_of) as f64,
+            idx: ids(&mut numbers, words, GATHERED.min(words / 8)),
+            row_ids: ids(&mut numbers, rows, ROWS_GATHERED.min(rows / 2)),
+        };
+        let mut found = natural.peers(&probe, report)?;
+        drop(probe);
+        let mut data = host_pages(words, |index| value_of(index) as f32)?;
+        let data = bytemuck::cast_slice_mut(&mut data);
+        for kind in each(&run.page_size, &run.frames_share) {
+            natural.paged(data, kind, &mut found, report)?;
+        }
+        // By loop, although memories are made by page size and share.
+        for which in &natural.loops {
+            let of_it = found.rows.iter().filter(|(of, _)| of == which);
+            report.rows.extend(of_it.map(|(_, row)| row.clone()));
+        }
+        Ok(())
     }
-    // By loop, although memories are made by page size and share.
-    for which in &natural.loops {
-        let of_it = found.rows.iter().filter(|(of, _)| of == which);
-        report.rows.extend(of_it.map(|(_, row)| row.clone()));
-    }
-    Ok(report)
 }
 
 struct Natural<'a> {
-    args: &'a NaturalArgs,
+    run: &'a Run<'a, NaturalArgs>,
     loops: Vec<Loop>,
     bytes: u64,
     words: u64,
@@ -190,8 +167,6 @@ struct Natural<'a> {
     sum: f64,
     idx: Vec<i64>,
     row_ids: Vec<i64>,
-    /// No row begins later.
-    until: Instant,
 }
 
 /// Rows in the order in which they were measured, and what rows of `a[i]` are compared with.
@@ -234,18 +209,14 @@ impl Natural<'_> {
     }
 
     fn has_time(&self, what: &str, report: &mut Report) -> bool {
-        let has = Instant::now() < self.until;
-        if !has {
-            report.skip(what, format!("--limit {} s is over", self.args.limit));
-        }
-        has
+        self.run.has_time(self.run.limit, what, report)
     }
 
     /// What a user would run instead, over plain pointers.
     fn peers(&self, machine: &Machine, report: &mut Report) -> Result<Found, CliError> {
         let form = Form::new(self, machine, true)?;
         let mut found = Found::default();
-        let door = Door::open(machine, &self.args.machine, "managed memory");
+        let door = Door::open(machine, &self.run.machine, "managed memory");
         let door = door.map_err(|error| report.skip("managed memory", error)).ok();
         for by in [RAW, PINNED, HOST, WARM] {
             let memory = match (by, &door) {
@@ -287,20 +258,15 @@ impl Natural<'_> {
     fn paged(
         &self,
         data: &mut [f32],
-        page_bytes: u64,
-        share: Share,
+        (page_bytes, share): (u64, Share),
         found: &mut Found,
         report: &mut Report,
     ) -> Result<(), CliError> {
         // Half of the data may be an array of its own.
         let pages = 2 * (self.bytes / 2).div_ceil(page_bytes);
-        let machine = Machine::open(&self.args.machine, page_bytes, Machine::frames_for(pages, share))?;
+        let machine = Machine::open(&self.run.machine, page_bytes, Machine::frames_for(pages, share))?;
         let form = Form::new(self, &machine, false)?;
-        let ways = self
-            .loops
-            .iter()
-            .flat_map(|&which| self.args.placement.iter().map(move |&how| (which, how)));
-        for (which, placement) in ways {
+        for (which, placement) in each(&self.loops, &self.run.placement) {
             let (name, kernel) = which.names();
             let what = format!("{name}, pages of {}, frames for {}", size(page_bytes), share.0);
             if !self.has_time(&what, report) {
@@ -344,7 +310,7 @@ fn managed(door: &Door, bytes: u64, on_the_host: bool) -> Result<RawMemory, CliE
     let memory = door.managed(bytes)?;
     if on_the_host {
         for advice in [Advice::PreferredLocation(Side::Host), Advice::AccessedBy(Side::Gpu)] {
-            memory.advise(advice).map_err(CliError::Device)?;
+            memory.advise(advice)?;
         }
         move_to(&memory, Side::Host)?;
     }
@@ -370,25 +336,25 @@ impl<'a> Form<'a> {
         options
             .defines
             .push(("NATURAL_PLAIN".to_owned(), Some(u32::from(plain).to_string())));
-        let kernels = &KERNELS[..KERNELS.len() - usize::from(!plain)];
-        let module = machine.vm.compile_with("bench/natural.cu", SOURCE, kernels, &options);
+        // Those of pointers have one more.
+        let kernels = format!("{KERNELS} {}", if plain { "fill_values" } else { "" });
         let out = natural.words.div_ceil(ROW).max(natural.idx.len() as u64);
         let rows = natural.row_ids.len() as u64 * QUADS;
         Ok(Self {
-            module: module.map_err(CliError::Bench)?,
+            module: machine.compile_with("bench/natural.cu", SOURCE, &kernels, &options)?,
             tally: Tally::new(machine)?,
             idx: machine.upload(&natural.idx)?,
             row_ids: machine.upload(&natural.row_ids)?,
             sum: machine.upload(&[0.0])?,
-            out: machine.vm.buffer(out).map_err(CliError::Bench)?,
-            rows: machine.vm.buffer(rows).map_err(CliError::Bench)?,
+            out: machine.vm.buffer(out)?,
+            rows: machine.vm.buffer(rows)?,
             natural,
             machine,
         })
     }
 
     fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
+        self.module.kernel(name).map_err(CliError::Vm)
     }
 
     /// Writes the words of all data.
@@ -421,21 +387,21 @@ impl<'a> Form<'a> {
         let (x, y) = data.split_at_mut(half);
         let ran = self.machine.vm.scope(|scope| {
             let (x, y) = (scope.read_only_placed("x", x, placement)?, scope.region("y", y)?);
-            let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Bench);
+            let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Vm);
             Ok(self.runs(which, &Arg::from(&*x), &Arg::from(&*y), cold))
         });
         let first = half as u64;
         refill(&mut data[half..], |index| value_of(first + index) as f32);
-        ran.map_err(CliError::Bench)?
+        ran?
     }
 
     fn read_only<T: Pod>(&self, which: Loop, data: &[T], placement: Placement) -> Result<(Runs, Runs), CliError> {
         let ran = self.machine.vm.scope(|scope| {
             let x = scope.read_only_placed("x", data, placement)?;
             let arg = Arg::from(&*x);
-            Ok(self.runs(which, &arg, &arg, || x.evict().map_err(CliError::Bench)))
+            Ok(self.runs(which, &arg, &arg, || x.evict().map_err(CliError::Vm)))
         });
-        ran.map_err(CliError::Bench)?
+        ran?
     }
 
     /// Of each run the rate of the first launch, and the best one of the others.
@@ -446,9 +412,9 @@ impl<'a> Form<'a> {
         y: &Arg<'_>,
         cold: impl Fn() -> Result<(), CliError>,
     ) -> Result<(Runs, Runs), CliError> {
-        let args = self.natural.args;
+        let args = self.natural.run;
         let (mut first, mut later, mut launches) = (Vec::new(), Vec::new(), 0u16);
-        for _ in 0..args.output.repeat {
+        for _ in 0..args.repeat {
             cold()?;
             let mut rates = Vec::new();
             for _ in 0..args.launches {
@@ -473,7 +439,7 @@ impl<'a> Form<'a> {
         let (config, _) = self.machine.most_warps();
         let (words, half) = (self.natural.words, self.natural.words / 2);
         let (taken, rows) = (self.natural.idx.len() as u64, self.natural.row_ids.len() as u64);
-        self.sum.write(&[0.0]).map_err(CliError::Bench)?;
+        self.sum.write(&[0.0])?;
         let launched = match which {
             Loop::Sum | Loop::Neighbours => kernel.launch(config, (x, words, &self.sum)),
             Loop::Saxpy => kernel.launch(config, (x, y, SCALE, half)),
@@ -482,7 +448,7 @@ impl<'a> Form<'a> {
             Loop::Gather => kernel.launch(config, (x, &self.idx, &self.out, taken)),
             Loop::Rows => kernel.launch(config, (x, &self.row_ids, &self.rows, rows)),
         };
-        let ended = launched.and_then(|launch| launch.sync()).map_err(CliError::Bench)?;
+        let ended = launched.and_then(|launch| launch.sync())?;
         self.check(which)?;
         Ok(ended.elapsed().as_secs_f64().max(1e-9))
     }
@@ -493,14 +459,9 @@ impl<'a> Form<'a> {
         let ((config, _), tally) = (self.machine.many_warps(), self.tally.arg());
         match which {
             Loop::Sum | Loop::Neighbours => {
-                let found = self.sum.to_vec().map_err(CliError::Bench)?;
-                if found != [self.natural.sum] {
-                    return Err(CliError::WrongData {
-                        wrong: 1,
-                        of: count,
-                        what: format!("the sum of {}", which.names().1),
-                    });
-                }
+                let what = format!("the sum of {}", which.names().1);
+                let wrong = self.sum.to_vec()? != [self.natural.sum];
+                must_be_right(u64::from(wrong), count, &what)?;
             }
             Loop::RowSums => {
                 let args = (&self.out, ROW, count, tally);

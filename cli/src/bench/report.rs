@@ -25,6 +25,11 @@ impl Runs {
         }
     }
 
+    /// Each of them so many times.
+    pub fn times(&self, factor: f64) -> Self {
+        Self(self.0.iter().map(|run| run * factor).collect())
+    }
+
     /// The best one of figures of that unit.
     pub fn best(&self, unit: Unit) -> f64 {
         let pick = if unit.less_is_better() { f64::min } else { f64::max };
@@ -163,6 +168,45 @@ impl Row {
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
         words.join(", ")
+    }
+}
+
+/// Times of single things in several runs: the medians of the runs, and how all of them spread.
+#[derive(Default)]
+pub struct Times {
+    medians: Vec<f64>,
+    all: Vec<f64>,
+}
+
+impl Times {
+    /// With those of one more run, in microseconds.
+    pub fn add(&mut self, mut times: Vec<f64>) {
+        times.sort_by(f64::total_cmp);
+        self.medians.push(quantile(&times, 0.5));
+        self.all.extend(times);
+    }
+
+    /// The medians.
+    pub fn medians(&self) -> Runs {
+        Runs(self.medians.clone())
+    }
+
+    /// A row with the least of all and those that a few exceed.
+    pub fn row(mut self, name: &str) -> Row {
+        self.all.sort_by(f64::total_cmp);
+        let shares = [("min", 0.0), ("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+        let row = Row::new(name, Unit::Microseconds, self.medians);
+        shares
+            .into_iter()
+            .fold(row, |row, (name, share)| row.and(name, quantile(&self.all, share)))
+    }
+}
+
+/// The value that the share `quantile` of ascending `times` does not exceed.
+fn quantile(times: &[f64], quantile: f64) -> f64 {
+    match times.len() {
+        0 => f64::NAN,
+        count => times[((count - 1) as f64 * quantile).round() as usize],
     }
 }
 

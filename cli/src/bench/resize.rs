@@ -5,20 +5,16 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
-use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::OutputArgs;
 use crate::bench::changing::{Changing, ChangingArgs};
-use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled, size};
-use crate::bench::report::{Report, Row, Unit};
+use crate::bench::driver::{Benchmark, Run};
+use crate::bench::machine::{Machine, Tally, host_words, pinned, shuffled, size};
+use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::sizes::parse_bytes;
 
 /// Frames that come and go.
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
-    /// GPU and transport.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
     /// Data and frames.
     #[command(flatten)]
     pub sizes: ChangingArgs,
@@ -26,10 +22,6 @@ pub struct ResizeArgs {
     /// Bytes of frames that go and come back. Without it: 16 GiB, and 6 MiB on a simulated GPU.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub shrink: Option<u64>,
-
-    /// Repetitions and output.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 const PAGE: u64 = 4096;
@@ -59,34 +51,30 @@ struct Change {
     visited: u64,
 }
 
-/// Measures.
-pub fn measure(args: &ResizeArgs) -> Result<Report, CliError> {
-    let machine_args = direct(&args.machine);
-    let is_cuda = Machine::probe(&machine_args)?.is_cuda();
-    let usual = |cuda: u64, simulated: u64| if is_cuda { cuda } else { simulated };
-    let shrink = args.shrink.unwrap_or(usual(16 << 30, 6 << 20));
-    let Changing { pages, frames, going } = args.sizes.sizes(is_cuda, "--shrink", PAGE, shrink)?;
-    let builder = machine_args
-        .builder(PAGE, None)?
-        .frame_memory(frames)
-        .frame_capacity(frames);
-    let machine = Machine::of(builder, PAGE)?;
-    let mut report = Report::new("resize", machine.facts(&machine_args));
-    let bench = Bench {
-        machine,
-        pages,
-        frames: frames / PAGE * PAGE,
-        shrink: going,
-        sample: Duration::from_millis(usual(200, 50)),
-        repeat: args.output.repeat,
-    };
-    let memory = host_words(pages * PAGE / 8)?;
-    let words: &[u64] = bytemuck::cast_slice(&memory);
-    report.rows = pinned(&bench.machine, words, |scope| {
-        let region = scope.read_only("data", words).map_err(CliError::Bench)?;
-        bench.rows(&region)
-    })?;
-    Ok(report)
+impl Benchmark for ResizeArgs {
+    const NAME: &'static str = "resize";
+    const DIRECT: bool = true;
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        let shrink = run.shrink.unwrap_or(run.usual(16 << 30, 6 << 20));
+        let Changing { pages, frames, going } = run.sizes.sizes(run.is_cuda, "--shrink", PAGE, shrink)?;
+        let builder = run.machine.builder(PAGE, None)?;
+        let bench = Bench {
+            machine: Machine::of(builder.frame_memory(frames).frame_capacity(frames), PAGE)?,
+            pages,
+            frames: frames / PAGE * PAGE,
+            shrink: going,
+            sample: Duration::from_millis(run.usual(200, 50)),
+            repeat: run.repeat,
+        };
+        let memory = host_words(pages * PAGE / 8)?;
+        let words: &[u64] = bytemuck::cast_slice(&memory);
+        report.rows = pinned(&bench.machine, words, |scope| {
+            bench.rows(&*scope.read_only("data", words)?)
+        })?;
+        Ok(())
+    }
 }
 
 impl Bench {
@@ -104,7 +92,7 @@ impl Bench {
         let hog = self.fill_memory()?;
         let given = self.beside(region, || {
             let begun = Instant::now();
-            hog.grow(wanted / 8).map_err(CliError::Bench)?;
+            hog.grow(wanted / 8)?;
             Ok((begun.elapsed(), 0))
         })?;
         Ok(vec![
@@ -116,21 +104,16 @@ impl Bench {
 
     /// Changes the number of frames: how long it took, and bytes that stayed or did not come.
     fn resize(&self, bytes: u64) -> Result<(Duration, u64), CliError> {
-        let resized = self.vm().resize_frames_within(bytes, WITHIN).map_err(CliError::Bench)?;
+        let resized = self.vm().resize_frames_within(bytes, WITHIN)?;
         Ok((resized.took, resized.kept_bytes + resized.missing_bytes))
     }
 
     /// A buffer that has all memory which is free: the next growth takes that of frames.
     fn fill_memory(&self) -> Result<ElasticBuffer<u64>, CliError> {
-        let hog = self
-            .vm()
-            .elastic::<u64>(1 << 40)
-            .name("hog")
-            .build()
-            .map_err(CliError::Bench)?;
+        let hog = self.vm().elastic::<u64>(1 << 40).name("hog").build()?;
         let (before, step) = (self.vm().frames(), (self.shrink / 64).max(1 << 16));
         while self.vm().frames() == before {
-            hog.grow(step / 8).map_err(CliError::Bench)?;
+            hog.grow(step / 8)?;
         }
         Ok(hog)
     }
@@ -142,8 +125,8 @@ impl Bench {
         change: impl FnOnce() -> Result<(Duration, u64), CliError>,
     ) -> Result<Change, CliError> {
         let machine = &self.machine;
-        let module = machine.compile("bench/tier.cu", include_str!("tier.cu"), &["read_pages"])?;
-        let kernel = module.kernel("read_pages").map_err(CliError::Bench)?;
+        let module = machine.compile("bench/tier.cu", include_str!("tier.cu"), "read_pages")?;
+        let kernel = module.kernel("read_pages")?;
         let (tally, order) = (Tally::new(machine)?, machine.upload(&shuffled(self.pages, 7))?);
         // On half of the multiprocessors: the kernel that empties frames needs places, too.
         let blocks = match machine.is_cuda() {
@@ -155,12 +138,7 @@ impl Bench {
         let visits = VISITS_A_SECOND * SECONDS;
         let args = (region, &order, self.pages, visits, machine.page_words, tally.arg());
         let launch = tally.start(&kernel, config.warp_spans(1), args)?;
-        let fetched = || {
-            Ok::<_, CliError>((
-                Instant::now(),
-                self.vm().stats().map_err(CliError::Bench)?.pages_fetched,
-            ))
-        };
+        let fetched = || Ok::<_, CliError>((Instant::now(), self.vm().stats()?.pages_fetched));
         let rate = |from: (Instant, u64), to: (Instant, u64)| {
             (to.1 - from.1) as f64 / to.0.duration_since(from.0).as_secs_f64().max(1e-9) / 1e6
         };
@@ -193,11 +171,7 @@ impl Bench {
 
     fn row(&self, name: &str, bytes: u64, changes: &[Change]) -> Row {
         let took = changes.iter().map(|change| change.took.as_secs_f64() * 1e3).collect();
-        let median = |of: &dyn Fn(&Change) -> f64| {
-            let mut all: Vec<f64> = changes.iter().map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        };
+        let median = |of: &dyn Fn(&Change) -> f64| Runs(changes.iter().map(of).collect()).median();
         Row::new(name, Unit::Milliseconds, took)
             .with("frames", size(self.frames))
             .with("bytes", size(bytes))

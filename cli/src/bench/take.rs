@@ -8,19 +8,16 @@ use gpuvm_workloads::take::Take;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::{OutputArgs, Share};
-use crate::bench::machine::{Machine, fill, size};
+use crate::bench::args::Share;
+use crate::bench::driver::{Benchmark, Run};
+use crate::bench::machine::{Machine, fill, must_be_right, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
+use crate::sizes::parse_bytes;
 
 /// Rows at random.
 #[derive(Debug, Args)]
 pub struct TakeArgs {
-    /// GPU and transport.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
     /// Bytes of the table. Without it: 16 GiB, and 16 MiB on a simulated GPU.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub data: Option<u64>,
@@ -36,71 +33,62 @@ pub struct TakeArgs {
     /// Frame memory as a share of the table.
     #[arg(long, value_name = "SHARE", default_value = "1/8")]
     pub frames_share: Share,
-
-    /// Repetitions and output.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 const PAGE: u64 = 4096;
 
 /// One gather: seconds with the copy of the numbers and memory for the rows, seconds of the kernel, pages fetched.
-struct Run {
+struct Gather {
     took: f64,
     kernel: f64,
     pages: u64,
 }
 
-/// Measures.
-pub fn measure(args: &TakeArgs) -> Result<Report, CliError> {
-    let is_cuda = Machine::probe(&args.machine)?.is_cuda();
-    let usual = |cuda: u64, simulated: u64| if is_cuda { cuda } else { simulated };
-    let (data, rows) = (
-        args.data.unwrap_or(usual(16 << 30, 16 << 20)),
-        args.rows.unwrap_or(usual(1_000_000, 20_000)),
-    );
-    let width = args.row / 4;
-    if width == 0 || !args.row.is_multiple_of(4) || data < args.row {
-        return Err(CliError::Options(
-            "--row must be a multiple of 4 and 4 at least, and --data a row at least".to_owned(),
-        ));
+impl Benchmark for TakeArgs {
+    const NAME: &'static str = "take";
+
+    fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
+        drop(probe);
+        let data = run.data.unwrap_or(run.usual(16 << 30, 16 << 20));
+        let rows = run.rows.unwrap_or(run.usual(1_000_000, 20_000));
+        let width = run.row / 4;
+        if width == 0 || !run.row.is_multiple_of(4) || data < run.row {
+            return Err(CliError::Options(
+                "--row must be a multiple of 4 and 4 at least, and --data a row at least".to_owned(),
+            ));
+        }
+        let length = data / run.row;
+        let frames = ((data / PAGE) as f64 * run.frames_share.0) as u64;
+        let machine = Machine::open(&run.machine, PAGE, frames)?;
+        // A row begins with its number, as the script for Python has it.
+        let word = |at| if at % width == 0 { (at / width) as f32 } else { 0.0 };
+        let table = fill(length * width, word)?;
+        let take = Take::<f32>::new(&machine.vm)?;
+        let mut numbers = ChaCha8Rng::seed_from_u64(1);
+        let gathers = machine.vm.scope(|scope| {
+            let table = scope.read_only("table", &table)?;
+            // One more, which is not counted: it comes first, and finds no page.
+            let once = |_| gather(&machine, &take, &table, width, &ids(&mut numbers, length, rows));
+            let gathers = (0..=run.repeat).map(once);
+            Ok(gathers.collect::<Result<Vec<_>, CliError>>())
+        })??;
+        let (first, others) = gathers.split_at(1);
+        let all = |of: fn(&Gather) -> f64| Runs(others.iter().map(of).collect());
+        let took = all(|one| one.took * 1e3);
+        report.rows.push(
+            Row::new("rows at random", Unit::Milliseconds, took.0.clone())
+                .with("table", size(data))
+                .with("frames", size(machine.vm.frames() * PAGE))
+                .with("rows", rows)
+                .with("row", size(run.row))
+                .and("M rows/s", rows as f64 / took.median() / 1e3)
+                .and("kernel ms", all(|one| one.kernel * 1e3).median())
+                .and("first ms", first[0].took * 1e3)
+                .and("pages fetched", all(|one| one.pages as f64).median())
+                .verified(rows * (u64::from(run.repeat) + 1), "rows"),
+        );
+        Ok(())
     }
-    let length = data / args.row;
-    let frames = ((data / PAGE) as f64 * args.frames_share.0) as u64;
-    let machine = Machine::open(&args.machine, PAGE, frames)?;
-    let mut report = Report::new("take", machine.facts(&args.machine));
-    // A row begins with its number, as the script for Python has it.
-    let table = fill(
-        length * width,
-        |at| if at % width == 0 { (at / width) as f32 } else { 0.0 },
-    )?;
-    let take = Take::<f32>::new(&machine.vm).map_err(CliError::Bench)?;
-    let mut numbers = ChaCha8Rng::seed_from_u64(1);
-    let runs = machine.vm.scope(|scope| {
-        let table = scope.read_only("table", &table)?;
-        // One more, which is not counted: it comes first, and finds no page.
-        let gather = |_| run(&machine, &take, &table, width, &ids(&mut numbers, length, rows));
-        Ok((0..=args.output.repeat)
-            .map(gather)
-            .collect::<Result<Vec<_>, CliError>>())
-    });
-    let runs = runs.map_err(CliError::Bench)??;
-    let (first, runs) = runs.split_first().ok_or(CliError::Options("no run".to_owned()))?;
-    let seconds = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
-    let middle = |all: Vec<f64>| Runs(all).median();
-    let took = seconds(|run| run.took * 1e3);
-    let row = Row::new("rows at random", Unit::Milliseconds, took.clone())
-        .with("table", size(data))
-        .with("frames", size(machine.vm.frames() * PAGE))
-        .with("rows", rows)
-        .with("row", size(args.row))
-        .and("M rows/s", rows as f64 / middle(took) / 1e3)
-        .and("kernel ms", middle(seconds(|run| run.kernel * 1e3)))
-        .and("first ms", first.took * 1e3)
-        .and("pages fetched", middle(seconds(|run| run.pages as f64)))
-        .verified(rows * (u64::from(args.output.repeat) + 1), "rows");
-    report.rows.push(row);
-    Ok(report)
 }
 
 /// Numbers of rows.
@@ -109,33 +97,25 @@ pub(super) fn ids(numbers: &mut ChaCha8Rng, length: u64, rows: u64) -> Vec<i64> 
     (0..rows).map(|_| (numbers.next_u64() % length) as i64).collect()
 }
 
-fn run(machine: &Machine, take: &Take<'_, f32>, table: &Region<f32>, width: u64, ids: &[i64]) -> Result<Run, CliError> {
-    let fetched = || {
-        machine
-            .vm
-            .stats()
-            .map(|stats| stats.pages_fetched)
-            .map_err(CliError::Bench)
-    };
-    let before = fetched()?;
-    let begun = Instant::now();
-    let taken = take.rows(table, width, ids).map_err(CliError::Bench)?;
-    let took = begun.elapsed().as_secs_f64().max(1e-9);
-    let pages = fetched()? - before;
-    let rows = taken.rows.to_vec().map_err(CliError::Bench)?;
-    let is_right = |(row, id): &(&[f32], &i64)| row[0] == **id as f32 && row[1..].iter().all(|value| *value == 0.0);
-    let wrong = rows
-        .chunks(width as usize)
-        .zip(ids)
-        .filter(|both| !is_right(both))
-        .count();
-    if wrong > 0 {
-        return Err(CliError::WrongData {
-            wrong: wrong as u64,
-            of: ids.len() as u64,
-            what: "take".to_owned(),
-        });
-    }
-    let kernel = taken.kernel.as_secs_f64();
-    Ok(Run { took, kernel, pages })
+fn gather(
+    machine: &Machine,
+    take: &Take<'_, f32>,
+    table: &Region<f32>,
+    width: u64,
+    ids: &[i64],
+) -> Result<Gather, CliError> {
+    let ((taken, took), stats) = machine.counted(|| {
+        let begun = Instant::now();
+        let taken = take.rows(table, width, ids)?;
+        Ok((taken, begun.elapsed().as_secs_f64().max(1e-9)))
+    })?;
+    let rows = taken.rows.to_vec()?;
+    let is_wrong = |(row, id): &(&[f32], &i64)| row[0] != **id as f32 || row[1..].iter().any(|value| *value != 0.0);
+    let rows = rows.chunks(width as usize).zip(ids);
+    must_be_right(rows.filter(is_wrong).count() as u64, ids.len() as u64, "take")?;
+    Ok(Gather {
+        took,
+        kernel: taken.kernel.as_secs_f64(),
+        pages: stats.pages_fetched,
+    })
 }

@@ -1,4 +1,4 @@
-// Two processes on one GPU: one pages, the other stores in memory that it has for a while.
+// Two processes on one GPU: the one that pages.
 #include "bench/common.cuh"
 
 using namespace bench;
@@ -17,18 +17,5 @@ __global__ void read_by_chance(gpuvm::array<const u64> data, u64 pages, u64 firs
         for (u64 k = lane_id(); k < page_words; k += 32) wrong += span[k] != pattern(word + k);
     }
     if (lane_id() == 0) add_tally(tally, kDone, done);
-    add_tally(tally, kWrong, wrong);
-}
-
-// The other process's words.
-__global__ void store_words(u64* words, u64 count, u64* tally) {
-    u64 done = 0;
-    for (u64 i = thread_id(); i < count; i += thread_count(), ++done) words[i] = pattern(i);
-    add_tally(tally, kDone, done);
-}
-__global__ void compare_words(const u64* words, u64 count, u64* tally) {
-    u64 done = 0, wrong = 0;
-    for (u64 i = thread_id(); i < count; i += thread_count(), ++done) wrong += words[i] != pattern(i);
-    add_tally(tally, kDone, done);
     add_tally(tally, kWrong, wrong);
 }

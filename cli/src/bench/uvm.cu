@@ -3,14 +3,6 @@
 
 using namespace bench;
 
-// The rule of fill_pattern in raw.cu.
-__global__ void fill_managed(u64 memory, u64 words, u64* tally) {
-    u64 done = 0;
-    for (u64 word = thread_id(); word < words; word += thread_count(), ++done)
-        reinterpret_cast<u64*>(memory)[word] = pattern(word);
-    add_tally(tally, kDone, done);
-}
-
 // A warp on one page at a time, as touch_warps in faults.cu.
 __global__ void touch_managed(u64 memory, const u32* order, u64 count, u64 page_words, u64* tally) {
     u64 done = 0, wrong = 0;

@@ -1,17 +1,34 @@
 //! The access patterns of `faults` through CUDA's managed memory.
 
+use clap::Args;
 use gpuvm::{Kernel, LaunchConfig, Module};
 use gpuvm_gpu::cuda::{Advice, Managed, Side};
 
-use crate::bench::args::{HomeArg, UvmArgs};
+use crate::bench::args::{HomeArg, parse_data};
 use crate::bench::door::{Door, move_to};
+use crate::bench::driver::{Benchmark, Run};
 use crate::bench::machine::{Machine, Tally, shuffled, size};
-use crate::bench::raw::{Raw, microseconds, quantile};
-use crate::bench::report::{Report, Row, Runs, Unit};
+use crate::bench::raw::{self, Raw, microseconds};
+use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
 
+/// Managed memory.
+#[derive(Debug, Args)]
+pub struct UvmArgs {
+    /// The data; never more than 80 % of the GPU's free memory.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_data)]
+    pub data: u64,
+
+    /// Pages of 4 KiB that the sparse rows touch.
+    #[arg(long, value_name = "PAGES", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    pub sparse: u64,
+
+    /// Faults of the serial row.
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub faults: u64,
+}
+
 const SOURCE: &str = include_str!("uvm.cu");
-const KERNELS: [&str; 3] = ["fill_managed", "touch_managed", "time_managed"];
 /// What counts as a page: the smallest piece that the driver moves.
 const PAGE_BYTES: u64 = 4096;
 
@@ -43,65 +60,62 @@ impl Told {
     }
 }
 
-/// Measures.
-pub fn measure(args: &UvmArgs) -> Result<Report, CliError> {
-    let machine = Machine::probe(&args.machine)?;
-    let door = Door::open(&machine, &args.machine, "managed memory")?;
-    let bytes = args.data / PAGE_BYTES * PAGE_BYTES;
-    let pages = bytes / PAGE_BYTES;
-    if pages < args.sparse.max(args.faults) || pages > u64::from(u32::MAX) {
-        return Err(CliError::Options(format!(
-            "--data of {pages} pages of 4 KiB; it must hold --sparse ({}) and --faults ({}) pages, and at most 2^32",
-            args.sparse, args.faults
-        )));
-    }
-    let uvm = Uvm {
-        module: machine.compile("bench/uvm.cu", SOURCE, &KERNELS)?,
-        tally: Tally::new(&machine)?,
-        door: &door,
-        machine: &machine,
-        args,
-        bytes,
-    };
-    let mut report = Report::new("uvm", machine.facts(&args.machine));
-    let ceiling = {
-        let raw = Raw::new(&machine, HomeArg::Host, bytes)?;
-        let rates = raw.fetch(&raw.pages(PAGE_BYTES, true)?, args.output.repeat)?;
-        Runs(rates.0.iter().map(|rate| rate * PAGE_BYTES as f64 / 1e9).collect())
-    };
-    for told in Told::ALL {
-        for (name, order) in [
-            ("every page, ascending", (0..pages as u32).collect()),
-            ("every page, random", shuffled(pages, 7)),
-            (
-                "some pages, random",
-                shuffled(pages, 7)[..args.sparse as usize].to_vec(),
-            ),
-        ] {
-            let row: Row = uvm.touch(name, &order, told)?;
-            report.rows.push(row.ceiling("bare page reads", &ceiling));
+impl Benchmark for UvmArgs {
+    const NAME: &'static str = "uvm";
+
+    fn measure(run: &Run<'_, Self>, machine: Machine, report: &mut Report) -> Result<(), CliError> {
+        let door = Door::open(&machine, &run.machine, "managed memory")?;
+        let bytes = run.data / PAGE_BYTES * PAGE_BYTES;
+        let pages = bytes / PAGE_BYTES;
+        if pages < run.sparse.max(run.faults) || pages > u64::from(u32::MAX) {
+            return Err(CliError::Options(format!(
+                "--data of {pages} pages of 4 KiB; it must hold --sparse ({}) and --faults ({}) pages, and at most 2^32",
+                run.sparse, run.faults
+            )));
         }
-        if told != Told::Prefetch {
-            report.rows.push(uvm.serial(told)?);
+        let uvm = Uvm {
+            fill: raw::compile(&machine, "fill_pattern")?.kernel("fill_pattern")?,
+            module: machine.compile("bench/uvm.cu", SOURCE, "touch_managed time_managed")?,
+            tally: Tally::new(&machine)?,
+            door: &door,
+            machine: &machine,
+            run,
+            bytes,
+        };
+        let ceiling = {
+            let raw = Raw::new(&machine, HomeArg::Host, bytes)?;
+            raw.fetch(&raw.pages(PAGE_BYTES, true)?, run.repeat)?
+                .times(PAGE_BYTES as f64 / 1e9)
+        };
+        let random = shuffled(pages, 7);
+        for told in Told::ALL {
+            for (name, order) in [
+                ("every page, ascending", &(0..pages as u32).collect::<Vec<_>>()[..]),
+                ("every page, random", &random),
+                ("some pages, random", &random[..run.sparse as usize]),
+            ] {
+                let row = uvm.touch(name, order, told)?;
+                report.rows.push(row.ceiling("bare page reads", &ceiling));
+            }
+            if told != Told::Prefetch {
+                report.rows.push(uvm.serial(told)?);
+            }
         }
+        Ok(())
     }
-    Ok(report)
 }
 
 struct Uvm<'a> {
     machine: &'a Machine,
     module: Module,
+    fill: Kernel,
     tally: Tally,
     door: &'a Door,
-    args: &'a UvmArgs,
+    run: &'a Run<'a, UvmArgs>,
     bytes: u64,
 }
 
 impl Uvm<'_> {
-    fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
-        self.module.kernel(name).map_err(CliError::Bench)
-    }
-
     /// New managed memory whose pages are all on the host, with the driver told; and the seconds that a prefetch took.
     /// New for each run: what the driver learned or duplicated is gone.
     fn cold(&self, told: Told) -> Result<(Managed, f64), CliError> {
@@ -109,28 +123,27 @@ impl Uvm<'_> {
         let words = self.bytes / 8;
         let (config, _) = self.machine.many_warps();
         let args = (memory.addr(), words, self.tally.arg());
-        self.tally.run(&self.kernel("fill_managed")?, config, args, words)?;
+        self.tally.run(&self.fill, config, args, words)?;
         move_to(&memory, Side::Host)?;
         let seconds = match told {
             Told::Nothing => 0.0,
-            Told::Advice(advice) => memory.advise(advice).map(|()| 0.0).map_err(CliError::Device)?,
+            Told::Advice(advice) => memory.advise(advice).map(|()| 0.0)?,
             Told::Prefetch => move_to(&memory, Side::Gpu)?,
         };
         Ok((memory, seconds))
     }
 
     fn touch(&self, name: &str, order: &[u32], told: Told) -> Result<Row, CliError> {
-        let kernel = self.kernel("touch_managed")?;
+        let kernel = self.module.kernel("touch_managed")?;
         let count = order.len() as u64;
         let order = self.machine.upload(order)?;
-        let mut rates = Vec::new();
-        for _ in 0..self.args.output.repeat {
+        let rates = self.run.times(|| {
             let (memory, before) = self.cold(told)?;
             let (config, _) = self.machine.many_warps();
             let args = (memory.addr(), &order, count, PAGE_BYTES / 8, self.tally.arg());
             let (seconds, _) = self.tally.run(&kernel, config, args, count)?;
-            rates.push((count * PAGE_BYTES) as f64 / (before + seconds) / 1e9);
-        }
+            Ok((count * PAGE_BYTES) as f64 / (before + seconds) / 1e9)
+        })?;
         Ok(Row::new(name, Unit::GigaBytes, rates)
             .with("data", size(self.bytes))
             .with("advice", told.name())
@@ -139,26 +152,21 @@ impl Uvm<'_> {
     }
 
     fn serial(&self, told: Told) -> Result<Row, CliError> {
-        let kernel = self.kernel("time_managed")?;
-        let faults = self.args.faults;
+        let kernel = self.module.kernel("time_managed")?;
+        let faults = self.run.faults;
         // As far apart as the data allows: the driver moves neighbours too.
         let stride = self.bytes / faults / PAGE_BYTES * PAGE_BYTES / 8;
-        let took = self.machine.vm.buffer::<u64>(faults).map_err(CliError::Bench)?;
-        let (mut medians, mut all) = (Vec::new(), Vec::new());
-        for _ in 0..self.args.output.repeat {
+        let took = self.machine.vm.buffer::<u64>(faults)?;
+        let times = self.run.spread(|| {
             let (memory, _) = self.cold(told)?;
             let args = (memory.addr(), faults, stride, &took, self.tally.arg());
             let (_, said) = self.tally.run(&kernel, LaunchConfig::new(1, 1), args, faults)?;
-            let times = microseconds(self.machine, &took, said)?;
-            medians.push(quantile(&times, 0.5));
-            all.extend(times);
-        }
-        all.sort_by(f64::total_cmp);
-        Ok(Row::new("one fault at a time, p50", Unit::Microseconds, medians)
+            microseconds(self.machine, &took, said)
+        })?;
+        Ok(times
+            .row("one fault at a time, p50")
             .with("data", size(self.bytes))
             .with("advice", told.name())
-            .and("min", quantile(&all, 0.0))
-            .and("p99", quantile(&all, 0.99))
             .verified(faults, "words"))
     }
 }

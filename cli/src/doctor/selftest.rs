@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Cli, Command, MachineArgs};
-use crate::bench::args::Bench;
+use crate::bench::Bench;
+use crate::bench::driver::facts;
 use crate::bench::machine::Machine;
 use crate::bench::report::{Facts, Report};
 use crate::bench::{measure, size};
@@ -147,7 +148,7 @@ impl SelfTest {
             let opened = Machine::open(&args, PAGE_BYTES, FRAMES)?;
             transport = opened.vm.transport();
             cuda = opened.is_cuda();
-            let facts = opened.facts(&args);
+            let facts = facts(&opened, &args);
             let (said, figures) = came_up_as(&opened);
             let said = format!("{}, transport {transport}: {said}", facts.gpu);
             (pairs, proxied) = (opened.vm.queue_pairs(), opened.vm.proxied_queue_pairs());

@@ -6,14 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::finish;
+use crate::common::{finish, gpuvm};
 
 /// `gpuvm bench` with arguments separated by blanks, in `folder`.
 fn bench(folder: &Path, arguments: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
-    command.arg("bench").args(arguments.split_ascii_whitespace());
-    command.current_dir(folder).env_remove("RUST_LOG").stdin(Stdio::null());
-    command
+    gpuvm(folder, &format!("bench {arguments}"))
 }
 
 fn in_a_folder(arguments: &str) -> (i32, String, String) {
@@ -381,6 +378,150 @@ fn tables() {
 }
 
 #[test]
+fn every_row_is_the_one_that_was_asked_for() {
+    let report = report("take --data 1MiB --rows 3000 --row 512 --repeat 2");
+    let row = &report["rows"][0];
+    assert!(row["figure"].as_f64().unwrap() > 0.0, "{row}");
+    // The first run, which is not counted, is compared as well.
+    assert_eq!(row["verified"], 9000, "{row}");
+    assert_eq!(row["runs"].as_array().unwrap().len(), 2, "{row}");
+    // Frames for an eighth of 256 pages: most rows fault.
+    assert_eq!(row["parameters"]["frames"], "128 KiB", "{row}");
+    assert!(row["more"]["pages fetched"].as_f64().unwrap() > 1000.0, "{row}");
+}
+
+#[test]
+fn frames_go_and_come_back_beside_a_kernel() {
+    let report = report("resize --data 3MiB --frames 2MiB --shrink 1MiB --repeat 2");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert_eq!(row["more"]["not done MB"].as_f64(), Some(0.0), "{row}");
+    }
+}
+
+#[test]
+fn growths_of_all_kinds_and_the_waste_of_many_buffers() {
+    let report = report("elastic --growths 40 --repeat 2");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 7);
+    for row in &rows {
+        assert_eq!(row["runs"].as_array().unwrap().len(), 2, "{row}");
+    }
+    // Beside the bare handle.
+    assert_eq!(rows.iter().filter(|row| !row["ratio"].is_null()).count(), 4);
+    for key in [
+        "bare_us_p50",
+        "unforeseen_us_p50",
+        "unforeseen_reused_us_p50",
+        "foreseen_us_p50",
+        "foreseen_handle_us_p50",
+    ] {
+        assert!(report[key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    let wasted = report["wasted_percent"].as_f64().unwrap();
+    assert!((0.0..=5.0).contains(&wasted), "{wasted} % is wasted");
+    let (status, out, _) = in_a_folder("elastic --gpu sim --growths 1 --buffers 1 --repeat 1");
+    assert!(status == 0 && out.contains("foreseen"), "{out}");
+}
+
+#[test]
+fn faults_stand_beside_bare_reads_and_the_file_goes() {
+    // Where O_DIRECT is: folders for temporary files may be memory.
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let folder_name = folder.path().display();
+    let sizes = "--data 4MiB --file-memory 1MiB --depth 32 --repeat 2 --page-size 4KiB,16KiB";
+    let report = report(&format!("files --dir {folder_name} {sizes}"));
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn every_loop_beside_its_peers() {
+    for (transport, loops) in [("direct", 7), ("soft", 2)] {
+        let common = "natural --data 256KiB --page-size 4KiB --frames-share 1,1/4 --repeat 1 --launches 2";
+        let some = if loops == 7 { "" } else { "--loops saxpy,rows" };
+        let report = report(&format!("{common} --transport {transport} {some}"));
+        let rows = rows(&report);
+        assert_eq!(rows.len(), loops * 4, "{report}");
+        for (place, row) in rows.iter().enumerate() {
+            // Rows of a loop follow each other, peers first.
+            let by = ["raw pointer", "pinned host memory, in place", "a[i]", "a[i]"][place % 4];
+            assert_eq!(row["parameters"]["by"], by, "{row}");
+            assert_eq!(row["name"], rows[place / 4 * 4]["name"], "{row}");
+            assert_eq!(row["runs"].as_array().unwrap().len(), 1, "{row}");
+            assert_eq!(row["ratio"].is_number(), by == "a[i]", "{row}");
+            for name in ["launch 1", "times in place"] {
+                assert_eq!(row["more"][name].as_f64() > Some(0.0), by == "a[i]", "{row}");
+            }
+        }
+        assert_eq!(report["skipped"][0]["name"], "managed memory");
+    }
+}
+
+#[test]
+fn a_row_by_each_placement() {
+    let placed = "--data 300KiB --loops stencil,rows --page-size 4KiB,64KiB --frames-share 1/2 --placement auto,in-place --repeat 1";
+    let (status, out, err) = in_a_folder(&format!("natural --gpu sim {placed} --transport direct"));
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    let cells = out.lines().filter(|line| line.contains("by a[i], data 256 KiB"));
+    assert_eq!(cells.count(), 8, "{out}");
+    assert!(out.contains("not measured: managed memory"), "{out}");
+}
+
+#[test]
+fn every_application_in_every_form_beside_one_gpu() {
+    let report = report("gps --count 2 --iterations 2 --repeat 1");
+    let rows = rows(&report);
+    let form = |row: &Value| row["parameters"]["form"].as_str().unwrap().to_owned();
+    for app in ["jacobi", "pagerank", "sssp", "als", "diffusion", "wave"] {
+        let of_app = rows.iter().filter(|row| row["name"] == app);
+        let forms: Vec<String> = of_app.clone().map(form).collect();
+        assert_eq!(forms, ["one-gpu", "broadcast", "peer-loads", "copies"], "{app}");
+        for row in of_app {
+            let alone = form(row) == "one-gpu";
+            assert_eq!(row["parameters"]["gpus"], if alone { "1" } else { "2" }, "{row}");
+            assert_eq!(row["more"]["speedup"].is_null(), alone, "{row}");
+            if form(row) == "broadcast" {
+                assert!(row["more"]["sent MB"].as_f64().unwrap() > 0.0, "{row}");
+                assert!(row["more"]["sent of read"].as_f64().unwrap() <= 1.05, "{row}");
+                assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+            }
+        }
+    }
+    let means = rows.iter().filter(|row| row["name"] == "geometric mean");
+    assert_eq!(
+        means.map(form).collect::<Vec<_>>(),
+        ["broadcast", "peer-loads", "copies"]
+    );
+    assert!(report["broadcast_speedup_2"].as_f64().unwrap() > 0.0);
+    assert!(report["broadcast_least_speedup_2"].as_f64().unwrap() > 0.0);
+    let skipped = report["skipped"].as_array().unwrap();
+    assert_eq!(skipped.len(), 6);
+    assert!(
+        skipped
+            .iter()
+            .all(|skipped| skipped["reason"].as_str().unwrap().contains("no managed memory")),
+        "{skipped:?}"
+    );
+}
+
+#[test]
+fn sixteen_gpus_and_a_table() {
+    let arguments =
+        "gps --gpu sim --count 1,16 --app jacobi:70x64,wave:40x40 --form broadcast --iterations 1 --repeat 1";
+    let (status, out, err) = in_a_folder(arguments);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("gpus 16") && out.contains("geometric mean"), "{out}");
+    let (status, _, err) = in_a_folder("gps --gpus sim,sim,sim --app als:40x30x5 --iterations 1 --repeat 1");
+    assert_eq!((status, err.as_str()), (0, ""));
+}
+
+#[test]
 fn ctrl_c_ends_the_benchmark_under_way_too() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = bench(folder.path(), "all --gpu sim --out reports --repeat 1000");
@@ -440,6 +581,20 @@ fn wrong_flags_end_with_status_2() {
         ("tier --passes 1", "1 is not in 2..=100"),
         ("tier --borrow 1", "names no GPU and size"),
         ("tier --take-back 0", "give at least one page"),
+        ("resize --gpu sim --shrink none", "--shrink"),
+        ("elastic --growths 0", "0 is not in 1..="),
+        ("elastic --buffers 0", "0 is not in 1..="),
+        ("files --depth 0", "0 is not in 1..="),
+        ("natural --loops spiral", "possible values"),
+        ("natural --launches 1", "1 is not in 2..=10"),
+        ("gps --count 0", "a number of GPUs from 1 to 16"),
+        ("gps --count 17", "a number of GPUs from 1 to 16"),
+        (
+            "gps --form sideways",
+            "none of one-gpu, broadcast, peer-loads, copies, managed",
+        ),
+        ("gps --iterations 0", "0 is not in 1..="),
+        ("gps --gpu sim --gpus sim,sim", "cannot be used with"),
         ("all", "--out <DIR>"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
@@ -450,53 +605,50 @@ fn wrong_flags_end_with_status_2() {
 
 #[test]
 fn options_that_do_not_fit_are_refused() {
-    for (arguments, reason) in [
-        (
-            "faults --gpu sim --data 4KiB --page-size 2MiB",
-            "the data has 0 pages of 2 MiB",
-        ),
-        ("faults --gpu sim --data 64KiB --sparse 17", "it must have 17 to"),
-        (
-            "faults --gpu sim --lanes-apart --writes 50",
-            "lanes with a page each only read",
-        ),
-        (
-            "faults --gpu sim --transport direct --home gpu:1,gpu:2,gpu:3,gpu:4",
-            "it is host, or one to 3 neighbours gpu:N",
-        ),
-        (
-            "faults --gpu sim --transport direct --home gpu:1,gpu:2 --writes 50",
-            "several homes are read by warps and spans",
-        ),
-        ("hits --gpu sim --data 4KiB", "hits take one page of 64 KiB to 16 GiB"),
-        ("limits --gpu sim --data 4KiB --page-size 4KiB", "two pages of 4 KiB"),
-        (
-            "faults --gpu sim --data 64KiB --home gpu:1",
-            "cannot get 65536 bytes of memory",
-        ),
-        ("all --out /dev/null/x", "cannot write /dev/null/x"),
-        (
-            "placement --gpu sim --data 63KiB",
-            "the traces take at least 64 pages of 4 KiB",
-        ),
-        (
-            "placement --gpu sim --transport soft",
-            "transport soft fetches every page, whatever the placement; use --transport direct",
-        ),
-        ("faults --gpu cuda:9", "cannot be used"),
-        ("tier --gpu cuda:9", "cannot be used"),
-        ("tier --gpu sim --data 64KiB", "the data has 16 pages of 4 KiB"),
-        (
-            "tier --gpu sim --data 64MiB --page-size 1MiB --frames-share 1/32",
-            "4 warps hold a page of 1 MiB each, and there are 2 frames",
-        ),
-        ("tier --gpu sim --frames-share 1", "give --frames-share below 1"),
-        ("tier --gpu sim --borrow 1:1MiB", "memory is lent in chunks"),
-        ("tier --gpu sim --transport soft", "use the transport direct"),
+    for line in [
+        "faults --gpu sim --data 4KiB --page-size 2MiB => the data has 0 pages of 2 MiB",
+        "faults --gpu sim --data 64KiB --sparse 17 => it must have 17 to",
+        "faults --gpu sim --lanes-apart --writes 50 => lanes with a page each only read",
+        "faults --gpu sim --transport direct --home gpu:1,gpu:2,gpu:3,gpu:4 => it is host, or one to 3 neighbours gpu:N",
+        "faults --gpu sim --transport direct --home gpu:1,gpu:2 --writes 50 => several homes are read by warps and spans",
+        "hits --gpu sim --data 4KiB => hits take one page of 64 KiB to 16 GiB",
+        "limits --gpu sim --data 4KiB --page-size 4KiB => two pages of 4 KiB",
+        "faults --gpu sim --data 64KiB --home gpu:1 => cannot get 65536 bytes of memory",
+        "all --out /dev/null/x => cannot write /dev/null/x",
+        "placement --gpu sim --data 63KiB => the traces take at least 64 pages of 4 KiB",
+        "placement --gpu sim --transport soft => transport soft fetches every page, whatever the placement; use --transport direct",
+        "faults --gpu cuda:9 => cannot be used",
+        "tier --gpu cuda:9 => cannot be used",
+        "tier --gpu sim --data 64KiB => the data has 16 pages of 4 KiB",
+        "tier --gpu sim --data 64MiB --page-size 1MiB --frames-share 1/32 => 4 warps hold a page of 1 MiB each, and there are 2 frames",
+        "tier --gpu sim --frames-share 1 => give --frames-share below 1",
+        "tier --gpu sim --borrow 1:1MiB => memory is lent in chunks",
+        "tier --gpu sim --transport soft => use the transport direct",
+        "take --gpu sim --row 6 => --row must be a multiple of 4",
+        "take --gpu sim --row 1MiB --data 4KiB => --row must be a multiple of 4",
+        "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be less than --frames",
+        "files --gpu sim --dir /nonexistent/folder => /nonexistent/folder",
+        "files --gpu sim --data 4KiB --page-size 64KiB => 0 pages of 64 KiB",
+        "files --gpu sim --data 4MiB --file-memory 4KiB => at least 64 blocks",
+        "files --gpu sim --transport direct --data 1MiB => software NIC",
+        "natural --gpu sim --data 64KiB => --data is less than 256 KiB",
+        "gps --gpus sim,sim --count 3 => --count 3; there are 2 GPUs",
+        "gps --gpu sim --app life => there is no application `life`; there are jacobi,",
+        "gps --gpu sim --app jacobi:2x9 => `2x9` is no input of jacobi",
+        "gps --gpu sim --app als:9 => `9` is no input of als",
+        "gps --gpu sim --app pagerank:urand:99 => scale",
+        "gps --gpu sim --app jacobi:9x9 --count 8 => has work for 7 GPUs, not for 8",
     ] {
+        let (arguments, reason) = line.split_once(" => ").unwrap();
         let (status, out, err) = in_a_folder(arguments);
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
-        assert!(err.starts_with("error: ") && err.contains(reason), "{arguments}: {err}");
+        let name = arguments.split_once(' ').unwrap().0;
+        let begin = if name == "all" {
+            "error: ".to_owned()
+        } else {
+            format!("error: the benchmark {name} failed\n")
+        };
+        assert!(err.starts_with(&begin) && err.contains(reason), "{arguments}: {err}");
         assert!(!err.contains("panicked"), "{err}");
     }
 }

@@ -1,6 +1,9 @@
 //! Graphs that are converted, and searched in their new form.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::{bfs, finish, gpuvm, report};
 
@@ -111,10 +114,86 @@ fn what_was_written_is_told() {
     );
     let out = convert(folder.path(), "urand:6:2 other.gcsr --weights --directed");
     assert!(
-        out.starts_with("other.gcsr: 64 vertices, ") && out.ends_with(" stored edges, directed, with weights\n"),
+        out.starts_with("other.gcsr: 64 vertices, ") && out.ends_with(" stored edges, directed, with drawn weights\n"),
         "{out}"
     );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+/// Texts of other programs: what is written of each, or what is said.
+#[test]
+fn graphs_of_other_programs_are_converted_or_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let ring = "6 6\n6 2\n1 3\n2 4\n3 5\n4 6\n5 1\n";
+    let edges = "2 1 3\n3 1 1\n4 2 4\n5 3 1\n6 5 5\n6 4 9\n";
+    let matrix = format!("%%MatrixMarket matrix coordinate unsigned-integer symmetric\n6 6 6\n{edges}");
+    let whole = |rest: &str| format!("out.gcsr: 6 vertices, 12 stored edges, undirected, {rest}\n");
+    for (name, text, flags, expected) in [
+        ("ring.graph", ring, "", whole("without weights")),
+        ("ring.graph", ring, "--weights", whole("with drawn weights")),
+        ("a.wel", edges, "--weights", whole("with the file's weights")),
+        ("a.wel", edges, "--weights=drawn", whole("with drawn weights")),
+        ("a.txt", edges, "--weights", whole("with drawn weights")),
+        ("a.mtx", &matrix, "--weights", whole("with the file's weights")),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+        assert_eq!(
+            convert(folder.path(), &format!("{name} out.gcsr --force {flags}")),
+            expected,
+            "{name} {flags}"
+        );
+    }
+    let (status, _, err) = finish(bfs(folder.path(), "ring.graph --source 1 --output distances"));
+    assert_eq!((status, err.as_str()), (0, ""));
+    let distances = std::fs::read_to_string(folder.path().join("distances")).unwrap();
+    assert_eq!(distances, "0\n1\n2\n3\n2\n1\n");
+    std::fs::write(folder.path().join("ring.txt"), ring).unwrap();
+    let refused = refusal(folder.path(), "ring.txt other.gcsr", 1);
+    assert!(refused.contains("may be edges, or a METIS file"), "{refused}");
+}
+
+#[test]
+fn files_have_names_of_any_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (graph, vectors) = (OsStr::from_bytes(b"nam\xe9.txt"), OsStr::from_bytes(b"nam\xe9.fvecs"));
+    std::fs::write(folder.path().join(graph), "1 2\n2 3\n").unwrap();
+    std::fs::write(folder.path().join(vectors), "no vectors").unwrap();
+    for (arguments, name, said) in [
+        ("run bfs", graph, "nam\u{fffd}.txt (undirected): 3 vertices"),
+        ("run cc", graph, "3 vertices"),
+        (
+            "run knn",
+            vectors,
+            "nam\u{fffd}.fvecs: vector 0 (byte 0): its dimension",
+        ),
+    ] {
+        let mut command = gpuvm(folder.path(), arguments);
+        command.arg(name);
+        let (_, out, err) = finish(command);
+        assert!(format!("{out}{err}").contains(said), "{arguments}: {out}{err}");
+    }
+}
+
+/// Nobody writes into it: a program that opened it would wait for ever.
+#[test]
+fn a_named_pipe_in_place_of_a_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, name) in [
+        ("run knn", "p.fvecs"),
+        ("run query1", "p.parquet"),
+        ("run query1", "p.csv"),
+        ("run bfs", "p.gcsr"),
+        ("run bfs", "p.wsg"),
+        ("convert --force", "p.gcsr out.gcsr"),
+    ] {
+        let pipe = folder.path().join(name.split(' ').next().unwrap());
+        assert!(pipe.exists() || Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (status, _, err) = finish(gpuvm(folder.path(), &format!("{arguments} {name}")));
+        assert!(
+            status == 1 && err.contains("no regular file"),
+            "{arguments} {name}: {err}"
+        );
+    }
 }
 
 #[test]

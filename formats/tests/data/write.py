@@ -35,6 +35,11 @@ nested = pa.table(
     }
 )
 pa.feather.write_feather(nested, "nested.feather", compression="uncompressed", chunksize=600)
+twice = pa.Table.from_arrays(
+    [pa.array([1, 2]), pa.array([10, 20]), pa.array([{"x": 100}, {"x": 200}]), pa.array([1000, 2000])], ["x", "x", "p", "p.x"]
+)
+with pa.ipc.new_file("twice.arrow", twice.schema) as out:
+    out.write_table(twice)
 pa.feather.write_feather(table.select(["id"]), "lz4.feather", compression="lz4")
 safetensors.numpy.save_file(
     {

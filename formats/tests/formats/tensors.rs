@@ -66,6 +66,7 @@ fn a_kernel_adds_up_a_tensor_where_it_lies() {
     assert_eq!(read::<i64>(of("scalar").elements()), [7]);
     assert_eq!((of("scalar").shape(), of("scalar").elements().len()), (&[][..], 1));
     assert!(read::<f64>(of("none").elements()).is_empty());
+    assert_eq!(of("complex").dtype(), Dtype::C64);
     assert_eq!(read::<[f32; 2]>(of("complex").elements()).len(), 1);
     assert_eq!(read::<u8>(of("fourbits").elements()), [0x12, 0x34]);
     assert_eq!(of("fourbits").elements().len(), 4);
@@ -143,4 +144,55 @@ fn headers_that_lie_are_refused() {
     says(&refused(SafeTensors::open(folder.path())), &["regular"]);
     let none = SafeTensors::open(folder.path().join("none"));
     says(&refused(none), &["No such file"]);
+}
+
+#[test]
+fn what_is_no_tensor_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (bytes, words) in [
+        (
+            &b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"[..],
+            ["a Git LFS pointer", "git lfs pull"],
+        ),
+        (
+            b"<html><body>sign in</body></html>",
+            ["an HTML page", "fetch the file itself"],
+        ),
+        (
+            b"{\n  \"metadata\": {}, \"weight_map\": {} }",
+            ["JSON", "open the .safetensors files"],
+        ),
+        (
+            b"PK\x03\x04\x14\0\0\0\x08\0.................",
+            ["a zip archive", "unpack it"],
+        ),
+        (b"GGUF\x03\0\0\0..................", ["a GGUF file", "convert it"]),
+    ] {
+        let path = write(&folder, "model.safetensors", bytes);
+        says(&refused(SafeTensors::open(&path)), &words);
+        if bytes[0] != b'{' {
+            says(&refused(gpuvm_formats::ArrowFile::open(&path)), &words);
+        }
+    }
+    let pipe = folder.path().join("pipe");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    says(&refused(SafeTensors::open(&pipe)), &["it is no regular file"]);
+    says(
+        &refused(gpuvm_formats::ArrowFile::open(&pipe)),
+        &["it is no regular file"],
+    );
+    for made in [
+        vm().region::<u8>().map_file(&pipe),
+        vm().region::<u8>().from_file(&pipe),
+    ] {
+        let error = made.unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(cause, "it is no regular file", "{error}");
+    }
 }

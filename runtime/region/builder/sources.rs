@@ -3,7 +3,7 @@
 use std::{io::Read, path::Path, sync::Arc};
 
 use bytemuck::Pod;
-use gpuvm_files::{File, FileError, Storage};
+use gpuvm_files::{File, FileError, Storage, open_regular};
 
 use super::{Integrity, Region, RegionBuilder, data::Data};
 use crate::{
@@ -146,8 +146,7 @@ impl<E> RegionBuilder<E> {
     /// All bytes of a file, in this machine's byte order. The region is as long as the file.
     ///
     /// # Errors
-    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file that ends within an element, or is none that has a
-    /// length.
+    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file that ends within an element.
     pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<E>> {
         let path = path.as_ref();
         let (this, file) = self.open(path, false, None)?;
@@ -157,18 +156,11 @@ impl<E> RegionBuilder<E> {
     /// Opens a file, and takes its length, or that of the span.
     fn open(self, path: &Path, writable: bool, span: Option<SpanAsked>) -> Result<(Self, std::fs::File)> {
         let wrap = |source| self.cannot_read(path, source);
-        let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
-        let file = file.map_err(wrap)?;
-        let metadata = file.metadata().map_err(wrap)?;
-        if !metadata.is_file() {
-            return Err(self.refused(format!(
-                "{} is no regular file, so its length is not known",
-                path.display()
-            )));
-        }
+        let file = open_regular(path, std::fs::OpenOptions::new().read(true).write(writable)).map_err(wrap)?;
+        let bytes = file.metadata().map_err(wrap)?.len();
         let this = match span {
-            None => self.of_bytes(metadata.len(), &path.display().to_string())?,
-            Some(span) => self.of_span(span, path, metadata.len())?,
+            None => self.of_bytes(bytes, &path.display().to_string())?,
+            Some(span) => self.of_span(span, path, bytes)?,
         };
         Ok((this, file))
     }

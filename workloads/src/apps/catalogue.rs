@@ -1,5 +1,6 @@
 //! The applications by name, with what their inputs are called.
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use super::error::AppError;
@@ -7,7 +8,9 @@ use super::{
     App, Bfs, Components, Dense, DenseKind, Embedding, EmbeddingShape, Knn, PageRank, Sort, Sssp, TableQuery, Triangles,
 };
 use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, Weights};
+use crate::input::named;
 use crate::table::TableSpec;
+use crate::vectors::VectorSpec;
 
 /// An application, before it has its input.
 pub struct Entry<A: ?Sized = dyn App> {
@@ -19,7 +22,7 @@ pub struct Entry<A: ?Sized = dyn App> {
     pub small: &'static str,
     /// An input for a GPU: about a gibibyte of arrays, or as much as is made in seconds.
     pub large: &'static str,
-    pub(crate) make: fn(&str) -> Result<Box<A>, AppError>,
+    pub(crate) make: fn(&OsStr) -> Result<Box<A>, AppError>,
 }
 
 impl<A: ?Sized> Entry<A> {
@@ -27,8 +30,8 @@ impl<A: ?Sized> Entry<A> {
     ///
     /// # Errors
     /// [`AppError::Input`] and others that say what inputs look like; a file that is broken.
-    pub fn make(&self, input: &str) -> Result<Box<A>, AppError> {
-        (self.make)(input)
+    pub fn make(&self, input: impl AsRef<OsStr>) -> Result<Box<A>, AppError> {
+        (self.make)(input.as_ref())
     }
 }
 
@@ -86,7 +89,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 }
 
 /// Makes an application of its input.
-type Make = fn(&str) -> Result<Box<dyn App>, AppError>;
+type Make = fn(&OsStr) -> Result<Box<dyn App>, AppError>;
 
 const fn matrix(name: &'static str, make: Make) -> Entry {
     Entry {
@@ -109,35 +112,35 @@ const fn of_graph(name: &'static str, make: Make) -> Entry {
 }
 
 /// The graph that an input names.
-pub(crate) fn graph(input: &str, weights: Weights) -> Result<Arc<Graph>, AppError> {
+pub(crate) fn graph(input: &OsStr, weights: Weights) -> Result<Arc<Graph>, AppError> {
     let options = LoadOptions {
         weights,
         ..LoadOptions::default()
     };
-    let graph = input.parse::<GraphSpec>()?.load(&options, &mut |_| {})?;
+    let graph = named(input, GraphSpec::File)?.load(&options, &mut |_| {})?;
     Ok(Arc::new(graph))
 }
 
-fn bfs(input: &str) -> Result<Box<dyn App>, AppError> {
+fn bfs(input: &OsStr) -> Result<Box<dyn App>, AppError> {
     let graph = graph(input, Weights::None)?;
     Ok(Box::new(Bfs::new(&graph, first_connected(&graph))?))
 }
 
-fn sssp(input: &str) -> Result<Box<dyn App>, AppError> {
+fn sssp(input: &OsStr) -> Result<Box<dyn App>, AppError> {
     let graph = graph(input, Weights::FromFileOrDrawn)?;
     Ok(Box::new(Sssp::new(&graph, first_connected(&graph), None)?))
 }
 
-fn components(input: &str) -> Result<Box<dyn App>, AppError> {
+fn components(input: &OsStr) -> Result<Box<dyn App>, AppError> {
     Ok(Box::new(Components::new(&graph(input, Weights::None)?)?))
 }
 
-fn pagerank(input: &str) -> Result<Box<dyn App>, AppError> {
+fn pagerank(input: &OsStr) -> Result<Box<dyn App>, AppError> {
     let graph = graph(input, Weights::None)?;
     Ok(Box::new(PageRank::new(&graph, PAGERANK_ITERATIONS)?))
 }
 
-fn triangles(input: &str) -> Result<Box<dyn App>, AppError> {
+fn triangles(input: &OsStr) -> Result<Box<dyn App>, AppError> {
     Ok(Box::new(Triangles::new(&graph(input, Weights::None)?)?))
 }
 
@@ -163,13 +166,14 @@ fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     })
 }
 
-fn dense(kind: DenseKind, input: &str) -> Result<Box<dyn App>, AppError> {
+fn dense(kind: DenseKind, input: &OsStr) -> Result<Box<dyn App>, AppError> {
+    let input = &input.to_string_lossy();
     let n = number(input, input, "N, for matrices of N x N")?;
     Ok(Box::new(Dense::new(kind, n)?))
 }
 
-fn query(place: usize, input: &str) -> Result<Box<dyn App>, AppError> {
-    let trips = input.parse::<TableSpec>()?.load(DEFAULT_SEED)?;
+fn query(place: usize, input: &OsStr) -> Result<Box<dyn App>, AppError> {
+    let trips = named(input, TableSpec::File)?.load(DEFAULT_SEED)?;
     let mut queries = TableQuery::all(trips)?.into_iter();
     match queries.nth(place) {
         Some(query) => Ok(Box::new(query)),
@@ -178,8 +182,9 @@ fn query(place: usize, input: &str) -> Result<Box<dyn App>, AppError> {
 }
 
 /// A table with a bag of 32 ids for each 16 of its rows.
-fn embedding(input: &str) -> Result<Box<dyn App>, AppError> {
+fn embedding(input: &OsStr) -> Result<Box<dyn App>, AppError> {
     let give = "ROWS or ROWSxCOLUMNS of the table, for example 1000000x64";
+    let input = &*input.to_string_lossy();
     let (rows, columns) = input.split_once('x').unwrap_or((input, "128"));
     let (rows, columns) = (number(input, rows, give)?, number(input, columns, give)?);
     let shape = EmbeddingShape {
@@ -189,11 +194,12 @@ fn embedding(input: &str) -> Result<Box<dyn App>, AppError> {
     Ok(Box::new(Embedding::new(shape, DEFAULT_SEED)?))
 }
 
-fn sort(input: &str) -> Result<Box<dyn App>, AppError> {
+fn sort(input: &OsStr) -> Result<Box<dyn App>, AppError> {
+    let input = &input.to_string_lossy();
     let keys = number(input, input, "COUNT, of the keys")?;
     Ok(Box::new(Sort::random(keys, DEFAULT_SEED)?))
 }
 
-fn knn(input: &str) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Knn::of(&input.parse()?)?))
+fn knn(input: &OsStr) -> Result<Box<dyn App>, AppError> {
+    Ok(Box::new(Knn::of(&named(input, VectorSpec::File)?)?))
 }

@@ -81,7 +81,12 @@ impl App for Sssp {
 
     fn input(&self) -> String {
         let csr = rows::in_words(self.graph.csr());
-        format!("{csr}, from {}, steps of {}", self.source, self.step)
+        format!(
+            "{csr}, {}, from {}, steps of {}",
+            self.graph.weights_name(),
+            self.source,
+            self.step
+        )
     }
 
     fn array_bytes(&self) -> Vec<u64> {

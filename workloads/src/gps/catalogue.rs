@@ -14,7 +14,7 @@ pub const ALL: &[Entry] = &[
         input: "ROWSxWIDTH of the grid",
         small: "66x300",
         large: "32768x32768",
-        make: |input| Ok(Box::new(Single::new(Grid::jacobi(input)?))),
+        make: |input| Ok(Box::new(Single::new(Grid::jacobi(&input.to_string_lossy())?))),
     },
     Entry {
         name: "pagerank",
@@ -23,7 +23,7 @@ pub const ALL: &[Entry] = &[
         large: "urand:24",
         make: |input| {
             let graph = graph(input, Weights::None)?;
-            Ok(Box::new(Single::new(PageRank::new(&graph, input)?)))
+            Ok(Box::new(Single::new(PageRank::new(&graph, &input.to_string_lossy())?)))
         },
     },
     Entry {
@@ -33,7 +33,8 @@ pub const ALL: &[Entry] = &[
         large: "urand:24",
         make: |input| {
             let graph = graph(input, Weights::FromFileOrDrawn)?;
-            Ok(Box::new(Single::new(Shortest::new(&graph, input)?)))
+            let input = format!("{} {}", input.display(), graph.weights_name());
+            Ok(Box::new(Single::new(Shortest::new(&graph, &input)?)))
         },
     },
     Entry {
@@ -41,21 +42,21 @@ pub const ALL: &[Entry] = &[
         input: "USERSxITEMSxEACH, the items that each user rates",
         small: "48x32x9",
         large: "1048576x131072x64",
-        make: |input| Ok(Box::new(Single::new(Als::new(input)?))),
+        make: |input| Ok(Box::new(Single::new(Als::new(&input.to_string_lossy())?))),
     },
     Entry {
         name: "diffusion",
         input: "PLANESxHEIGHTxWIDTH of the grid",
         small: "34x20x40",
         large: "1024x1024x1024",
-        make: |input| Ok(Box::new(Single::new(Grid::diffusion(input)?))),
+        make: |input| Ok(Box::new(Single::new(Grid::diffusion(&input.to_string_lossy())?))),
     },
     Entry {
         name: "wave",
         input: "ROWSxWIDTH of the grid",
         small: "64x300",
         large: "16384x16384",
-        make: |input| Ok(Box::new(Single::new(Wave::new(input)?))),
+        make: |input| Ok(Box::new(Single::new(Wave::new(&input.to_string_lossy())?))),
     },
 ];
 

@@ -6,11 +6,8 @@ use rayon::prelude::*;
 
 use super::array::Array;
 use super::error::GraphError;
-use super::{Direction, Progress, ProgressFn, Stage};
+use super::{Direction, MAX_VERTICES, Progress, ProgressFn, Stage};
 use crate::input::{MemoryError, require_memory};
-
-/// The most vertices of a graph: distances are `i32`, so the longest path still fits.
-pub const MAX_VERTICES: u32 = i32::MAX as u32;
 
 /// A graph as compressed sparse rows: the neighbours of vertex `v` are
 /// `neighbours()[offsets()[v]..offsets()[v + 1]]`, ascending, each once, never `v` itself.

@@ -8,8 +8,9 @@ use rayon::prelude::*;
 use super::array::{self, Array, Map};
 use super::csr::Csr;
 use super::error::GraphError;
+use super::ids::VertexIds;
 use super::rows;
-use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, VertexIds, Weights};
+use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, Weights};
 use crate::input::{FileError, FileFault, Input, Place};
 
 /// How a file begins. No text does, and a transfer that changes line ends is noticed.
@@ -91,8 +92,19 @@ impl Header {
     }
 }
 
+impl Graph {
+    /// Writes the graph as a `.gcsr` file, from the begin of `out` on: rows, weights where it has some, ids, and checksums of all.
+    /// `docs/GRAPHS.md` has the layout.
+    ///
+    /// # Errors
+    /// Those of `out`; a part of the file may be written then.
+    pub fn write(&self, out: &mut dyn Write, progress: &mut ProgressFn<'_>) -> io::Result<()> {
+        write(self, out, progress)
+    }
+}
+
 /// Writes a graph, from the file's begin on.
-pub(super) fn write(graph: &Graph, out: &mut dyn Write, progress: &mut ProgressFn<'_>) -> io::Result<()> {
+fn write(graph: &Graph, out: &mut dyn Write, progress: &mut ProgressFn<'_>) -> io::Result<()> {
     let directed = match graph.direction {
         Direction::Directed => DIRECTED,
         Direction::Undirected => 0,
@@ -190,6 +202,7 @@ pub(super) fn load(
     Ok(Graph {
         csr,
         weights,
+        drawn: false,
         ids,
         direction,
     })

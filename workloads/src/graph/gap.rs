@@ -9,8 +9,9 @@ use bytemuck::Pod;
 
 use super::csr::Csr;
 use super::error::GraphError;
+use super::ids::VertexIds;
 use super::rows;
-use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, VertexIds, Weights};
+use super::{Direction, Graph, LoadOptions, MAX_VERTICES, Progress, ProgressFn, Stage, Weights};
 use crate::input::{FileError, FileFault, Input, Place, require_memory};
 
 /// Bytes before the offsets.
@@ -69,6 +70,7 @@ pub(super) fn read(
     Ok(Graph {
         csr,
         weights: weights.map(Into::into),
+        drawn: false,
         ids: VertexIds::Counted { first: 0 },
         direction,
     })
@@ -116,9 +118,21 @@ impl Header {
             }
         };
         let edge_bytes = if weighted { 8 } else { 4 };
-        let one_way = (u128::from(vertices) + 1) * 8 + u128::from(edges) * u128::from(edge_bytes);
         let ways = if direction == Direction::Directed { 2 } else { 1 };
-        let expected = u128::from(HEADER_BYTES) + one_way * ways;
+        let length = |edge_bytes: u64| {
+            let one_way = (u128::from(vertices) + 1) * 8 + u128::from(edges) * u128::from(edge_bytes);
+            u128::from(HEADER_BYTES) + one_way * ways
+        };
+        let expected = length(edge_bytes);
+        // A `.wsg` file of another name is as long, and has a weight in the place of the upper half.
+        let mut upper = [1; 4];
+        if expected != u128::from(found) && length(2 * edge_bytes) == u128::from(found) && edges > 0 {
+            file.read_at(HEADER_BYTES + (u64::from(vertices) + 1) * 8 + 4, &mut upper)?;
+        }
+        if upper == [0; 4] {
+            let what = "its vertices are numbers of 64 bits (64-bit ids), and 32 bits are read; write it by a GAP whose NodeID is int32_t";
+            return Err(file.error(FileFault::Unsupported, Place::File, what));
+        }
         if expected != u128::from(found) {
             let what = format!(
                 "the file ends here, and with {vertices} vertices and {edges} edges it would end at byte {expected}; fetch it again"

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use super::csr;
 use super::error::GraphError;
-use super::{Direction, Graph, Progress, ProgressFn, Stage, VertexIds};
+use super::ids::VertexIds;
+use super::{Direction, Graph, Progress, ProgressFn, Stage};
 use crate::input::require_memory;
 
 /// The seed of a generated graph where none is given.
@@ -82,6 +83,7 @@ pub(super) fn generate(
     Ok(Graph {
         csr,
         weights: None,
+        drawn: false,
         ids: VertexIds::Counted { first: 0 },
         direction,
     })

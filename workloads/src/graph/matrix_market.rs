@@ -1,9 +1,8 @@
 //! Matrix Market files: <https://math.nist.gov/MatrixMarket/formats.html>, coordinate format.
 
-use super::array::Array;
-use super::csr::{self, push_edge};
+use super::Direction;
 use super::error::GraphError;
-use super::{Direction, Graph, MAX_VERTICES, VertexIds};
+use super::text::{self, Adjacency, Kept};
 use crate::input::{FileError, FileFault, Lines, require_memory, shown};
 
 /// The first word of a Matrix Market file, in any case.
@@ -22,50 +21,6 @@ enum Field {
 struct Header {
     field: Field,
     symmetric: bool,
-}
-
-/// Edges as read, before they are rows, each with its weight or with `()`.
-pub(super) struct Adjacency<W> {
-    vertices: u32,
-    edges: Vec<(u32, u32, W)>,
-    direction: Direction,
-}
-
-/// What is kept of an entry's value.
-pub(super) trait Kept: Copy + Ord + Send + Sync {
-    /// For an entry without a value, and for a self-loop, which is dropped whatever its value.
-    const NONE: Self;
-    /// Of a value that was found to be a number; `None` for one that cannot be kept.
-    fn of(value: &str) -> Option<Self>;
-    /// What was kept of all, in the order of the neighbours.
-    fn weights(kept: Vec<Self>) -> Option<Array<u32>>;
-}
-
-impl Kept for () {
-    const NONE: () = ();
-
-    fn of(_: &str) -> Option<()> {
-        Some(())
-    }
-
-    fn weights(_: Vec<()>) -> Option<Array<u32>> {
-        None
-    }
-}
-
-impl Kept for u32 {
-    const NONE: u32 = 1;
-
-    /// Also of a real number that is whole, such as `3.0` or `1e2`.
-    fn of(value: &str) -> Option<u32> {
-        let number = value.parse::<f64>().ok()?;
-        let fits = number.fract() == 0.0 && (1.0..=f64::from(u32::MAX)).contains(&number);
-        fits.then_some(number as u32)
-    }
-
-    fn weights(kept: Vec<u32>) -> Option<Array<u32>> {
-        Some(kept.into())
-    }
 }
 
 /// Whether the entries of a file have weights; the current line of `lines` is the first one.
@@ -89,20 +44,9 @@ pub(super) fn read<W: Kept>(lines: &mut Lines<'_>, direction: Option<Direction>)
     let header = parse_header(lines)?;
     let (vertices, promised) = parse_sizes(lines)?;
     require_memory(u64::from(vertices) * 16)?;
-    let mut edges = Vec::new();
-    while lines.advance_to_text()? {
-        if edges.len() as u64 == promised {
-            let what = format!("one entry too many: {promised} entries are promised");
-            return Err(lines.malformed(what).into());
-        }
-        let edge = parse_entry::<W>(lines, header.field, vertices)?;
-        push_edge(&mut edges, edge)?;
-    }
-    if (edges.len() as u64) < promised {
-        let found = edges.len();
-        let what = format!("the file is truncated: {promised} entries are promised, it ends after {found}");
-        return Err(lines.error(FileFault::Truncated, what).into());
-    }
+    let edges = text::entries(lines, promised, |lines| {
+        parse_entry::<W>(lines, header.field, vertices).map(Some)
+    })?;
     let stored = if header.symmetric {
         Direction::Undirected
     } else {
@@ -118,20 +62,8 @@ pub(super) fn read<W: Kept>(lines: &mut Lines<'_>, direction: Option<Direction>)
         vertices,
         edges,
         direction,
+        mirrored: false,
     })
-}
-
-impl<W: Kept> Adjacency<W> {
-    /// Sorts the edges into rows.
-    pub(super) fn build(self, progress: &mut super::ProgressFn<'_>) -> Result<Graph, GraphError> {
-        let (csr, kept) = csr::build(self.vertices, self.edges, self.direction, progress)?;
-        Ok(Graph {
-            csr,
-            weights: W::weights(kept),
-            ids: VertexIds::Counted { first: 1 },
-            direction: self.direction,
-        })
-    }
 }
 
 fn parse_header(lines: &Lines<'_>) -> Result<Header, FileError> {
@@ -163,7 +95,8 @@ fn parse_header(lines: &Lines<'_>) -> Result<Header, FileError> {
     let field = match field {
         "pattern" => Field::Pattern,
         "real" | "double" => Field::Real,
-        "integer" => Field::Integer,
+        // That of SciPy, beside the format's own.
+        "integer" | "unsigned-integer" => Field::Integer,
         "complex" => Field::Complex,
         _ => return Err(unsupported("field", field)),
     };
@@ -182,21 +115,10 @@ fn parse_header(lines: &Lines<'_>) -> Result<Header, FileError> {
 
 /// Skips the comments and reads rows, columns and entries.
 fn parse_sizes(lines: &mut Lines<'_>) -> Result<(u32, u64), FileError> {
-    loop {
-        if !lines.advance_to_text()? {
-            return Err(lines.error(FileFault::Empty, "the file is empty, it holds no sizes of the matrix"));
-        }
-        if !lines.text()?.starts_with('%') {
-            break;
-        }
-    }
+    const EXPECTED: &str = "ROWS COLUMNS ENTRIES";
+    text::skip_comments(lines, b'%', "sizes of the matrix")?;
     let mut words = lines.text()?.split_ascii_whitespace();
-    let mut size = |name: &str| match words.next() {
-        Some(word) => word
-            .parse::<u64>()
-            .map_err(|_| lines.malformed(format!("the {name} {} are no number", shown(word)))),
-        None => Err(lines.malformed(format!("the {name} are missing; expected 'ROWS COLUMNS ENTRIES'"))),
-    };
+    let mut size = |name| text::number(lines, words.next(), name, EXPECTED);
     let (rows, columns, entries) = (size("rows")?, size("columns")?, size("entries")?);
     if let Some(word) = words.next() {
         return Err(lines.malformed(format!("{} after the three sizes", shown(word))));
@@ -205,31 +127,13 @@ fn parse_sizes(lines: &mut Lines<'_>) -> Result<(u32, u64), FileError> {
         let what = format!("the matrix has {rows} rows and {columns} columns, a graph needs a square one");
         return Err(lines.error(FileFault::Unsupported, what));
     }
-    match u32::try_from(rows) {
-        Ok(0) => Err(lines.error(FileFault::Empty, "the file is empty, it holds no vertex")),
-        Ok(vertices) if vertices <= MAX_VERTICES => Ok((vertices, entries)),
-        _ => {
-            let what = format!("{rows} vertices, at most {MAX_VERTICES} are supported");
-            Err(lines.error(FileFault::TooLarge, what))
-        }
-    }
+    Ok((text::vertices(lines, rows)?, entries))
 }
 
 fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u32, W), FileError> {
     let mut words = lines.text()?.split_ascii_whitespace();
-    let mut index = |which: &'static str| {
-        let word = words
-            .next()
-            .ok_or_else(|| lines.malformed(format!("an entry without a {which} index")))?;
-        let index: u64 = word
-            .parse()
-            .map_err(|_| lines.malformed(format!("the {which} index {} is no number", shown(word))))?;
-        match index.checked_sub(1).and_then(|vertex| u32::try_from(vertex).ok()) {
-            Some(vertex) if vertex < vertices => Ok(vertex),
-            _ => Err(lines.malformed(format!("the {which} index {index} is outside 1 to {vertices}"))),
-        }
-    };
-    let (u, v) = (index("row")?, index("column")?);
+    let u = text::vertex(lines, words.next(), "row index", vertices)?;
+    let v = text::vertex(lines, words.next(), "column index", vertices)?;
     let mut kept = W::NONE;
     let values = match field {
         Field::Pattern => 0,
@@ -240,21 +144,13 @@ fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Resul
         let Some(word) = words.next() else {
             return Err(lines.malformed(format!("an entry with {value} of the {values} numbers of its value")));
         };
-        let number = match field {
-            Field::Integer => is_integer(word),
-            _ => word.parse::<f64>().is_ok(),
-        };
-        if !number {
+        // Of any length: it may not be kept.
+        if field == Field::Integer && !is_integer(word) {
             return Err(lines.malformed(format!("the value {} is no number", shown(word))));
         }
-        if u != v {
-            kept = W::of(word).ok_or_else(|| {
-                lines.malformed(format!(
-                    "the value {} is no weight, which is a whole number from 1 to {}; have weights drawn, or give the file others",
-                    shown(word),
-                    u32::MAX
-                ))
-            })?;
+        match u == v {
+            true => drop(text::value::<()>(lines, word)?),
+            false => kept = text::value(lines, word)?,
         }
     }
     match words.next() {
@@ -263,7 +159,6 @@ fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Resul
     }
 }
 
-/// Of any length: it may not be kept.
 fn is_integer(word: &str) -> bool {
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())

@@ -7,7 +7,6 @@ use rayon::prelude::*;
 
 use super::csr::{self, Csr};
 use super::error::GraphError;
-use super::weights::{mix, pair};
 use super::{Direction, Progress, ProgressFn, Stage};
 use crate::input::{FileError, FileFault, Place, require_memory};
 
@@ -253,6 +252,19 @@ fn rebuilt_with<W: Copy + Ord + Send + Sync>(
     }
     drop(csr);
     csr::build(vertices, edges, direction, progress)
+}
+
+/// One number for both orders of the ends of an edge.
+pub(super) fn pair(u: u32, v: u32) -> u64 {
+    u64::from(u.min(v)) << 32 | u64::from(u.max(v))
+}
+
+/// A step of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+pub(super) fn mix(state: u64) -> u64 {
+    let mut word = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::edge_list::EdgeList;
 use super::error::GraphError;
-use super::generate::{self, DEFAULT_SEED, Kind};
+use super::generate::{self, Kind};
+use super::text::{Adjacency, Kept};
 use super::weights::{self, Weights};
-use super::{Direction, Graph, ProgressFn, csr_file, edge_list, gap, matrix_market};
-use crate::input::{FileKind, Input, Lines, Number, SpecError, numbers};
+use super::{Direction, Graph, LoadOptions, ProgressFn, csr_file, dimacs, edge_list, gap, matrix_market, metis};
+use crate::input::{FileError, FileKind, Input, Lines, Number, SpecError, numbers};
 
 /// The largest scale of a generated graph: 2^30 vertices.
 pub const MAX_SCALE: u32 = 30;
@@ -24,7 +26,7 @@ pub const DEFAULT_DEGREE: u32 = 16;
 /// and duplicates are gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GraphSpec {
-    /// A Matrix Market file or an edge list, plain or gzip; a `.gcsr` file, or a serialized graph of the GAP benchmark (`.sg`, `.wsg`).
+    /// A file of Matrix Market, METIS or DIMACS, or an edge list, plain or gzip; a `.gcsr` file, or a serialized graph of the GAP benchmark (`.sg`, `.wsg`).
     File(PathBuf),
     /// A Kronecker graph with Graph500's parameters.
     Kronecker {
@@ -42,38 +44,10 @@ pub enum GraphSpec {
     },
 }
 
-/// How to load a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// Overrides what the file says of its direction; generated graphs are undirected by default. A file that stores both directions of
-    /// each edge stays undirected: a symmetric matrix, an undirected `.gcsr`, `.sg` or `.wsg` file.
-    pub direction: Option<Direction>,
-    /// The seed of a generated graph and of drawn weights.
-    pub seed: u64,
-    /// Which weights the edges have.
-    pub weights: Weights,
-    /// Whether the checksums of a `.gcsr` file are compared, and whether its undirected edges are looked for in both rows.
-    /// Without it such a file is only checked so far that no row leads outside the graph and all are sorted.
-    pub verify: bool,
-}
-
-impl Default for LoadOptions {
-    fn default() -> LoadOptions {
-        LoadOptions {
-            direction: None,
-            seed: DEFAULT_SEED,
-            weights: Weights::None,
-            verify: false,
-        }
-    }
-}
-
 impl GraphSpec {
     /// Reads or generates the graph, on all cores, and reports its progress to `progress`.
     ///
-    /// A file is a `.gcsr` file when it begins with that format's magic bytes or is named so, and a serialized graph of the GAP
-    /// benchmark when its name ends in `.sg` or `.wsg`. Else it is text: gzip when it begins with gzip's magic bytes, and a Matrix Market
-    /// file when it begins with `%%MatrixMarket` or its name ends in `.mtx` or `.mtx.gz`; else it is an edge list.
+    /// `docs/GRAPHS.md` says by what each format is known. Text is gzip when it begins with gzip's magic bytes.
     ///
     /// A `.gcsr` file is mapped for as long as the graph or a clone of it lives. Meanwhile nobody may write into it or cut it: a search
     /// would see any mixture, and a page that is gone ends the process. A new file may take its name.
@@ -91,6 +65,7 @@ impl GraphSpec {
         };
         if options.weights != Weights::None && graph.weights.is_none() {
             graph.weights = Some(weights::draw_weights(&graph.csr, options.seed)?.into());
+            graph.drawn = true;
         }
         Ok(graph)
     }
@@ -100,7 +75,7 @@ impl GraphSpec {
 const KIND: FileKind = FileKind {
     what: "the graph file",
     give: GIVE,
-    is: "a graph file is text with an edge a line (Matrix Market or an edge list), or its name ends in .gcsr, .sg or .wsg",
+    is: "a graph file is text with an edge a line (Matrix Market, DIMACS or an edge list) or a row (METIS), or its name ends in .gcsr, .sg or .wsg",
 };
 const GIVE: &str = "name a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]";
 
@@ -113,16 +88,10 @@ enum Format {
 }
 
 impl Format {
-    /// By the magic bytes, else by the name.
-    fn of(file: &Input<'_>) -> Format {
-        const MAGIC_BYTES: usize = csr_file::MAGIC.len();
-        let extension = file
-            .path
-            .extension()
-            .and_then(OsStr::to_str)
-            .map(str::to_ascii_lowercase);
+    /// By the name alone.
+    fn named(path: &Path) -> Format {
+        let extension = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
         match extension.as_deref() {
-            _ if file.begin::<MAGIC_BYTES>() == csr_file::MAGIC => Format::Csr,
             Some("gcsr") => Format::Csr,
             Some("sg") => Format::Gap { weighted: false },
             Some("wsg") => Format::Gap { weighted: true },
@@ -132,14 +101,16 @@ impl Format {
 }
 
 fn load_file(path: &Path, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
-    let file = Input::open(path, &KIND)?;
-    let format = Format::of(&file);
-    if format == Format::Text {
-        return load_text(file, options, progress);
-    }
-    file.require_regular()?;
+    const MAGIC_BYTES: usize = csr_file::MAGIC.len();
+    let format = Format::named(path);
+    let file = match format {
+        Format::Text => Input::open_stream(path, &KIND)?,
+        _ => Input::open(path, &KIND)?,
+    };
+    let has_magic = file.begin::<MAGIC_BYTES>() == csr_file::MAGIC;
     let graph = match format {
-        Format::Gap { weighted } => gap::read(&file, weighted, options, progress)?,
+        Format::Gap { weighted } if !has_magic => gap::read(&file, weighted, options, progress)?,
+        Format::Text if !has_magic => return load_text(file, options, progress),
         _ => csr_file::load(&file, options, progress)?,
     };
     match (graph.direction, options.direction) {
@@ -148,40 +119,89 @@ fn load_file(path: &Path, options: &LoadOptions, progress: &mut ProgressFn<'_>) 
     }
 }
 
-fn load_text(file: Input<'_>, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
-    enum Read {
-        Matrix(matrix_market::Adjacency<()>),
-        Weighted(matrix_market::Adjacency<u32>),
-        Edges(edge_list::EdgeList),
+/// A file that was read, before its edges are rows.
+enum Read<W> {
+    Counted(Adjacency<W>),
+    List(EdgeList<W>),
+}
+
+/// What a text begins with, once its lines are known to be of that format.
+enum Head {
+    Matrix,
+    Metis(metis::Header),
+    Dimacs(dimacs::Header),
+    List(edge_list::Head),
+}
+
+impl Head {
+    /// By the first line that has text, which is the current one, and the name.
+    fn read(lines: &mut Lines<'_>) -> Result<Head, FileError> {
+        let name = lines.path().to_string_lossy().to_ascii_lowercase();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        let banner = matrix_market::BANNER.as_bytes();
+        let begin = lines.bytes().get(..banner.len());
+        Ok(
+            if begin.is_some_and(|begin| begin.eq_ignore_ascii_case(banner)) || name.ends_with(".mtx") {
+                Head::Matrix
+            } else if name.ends_with(".graph") || name.ends_with(".metis") {
+                Head::Metis(metis::Header::read(lines)?)
+            } else if dimacs::begins(lines.bytes()) {
+                Head::Dimacs(dimacs::Header::read(lines)?)
+            } else {
+                Head::List(edge_list::Head::read(lines)?)
+            },
+        )
     }
-    let direction = options.direction;
+
+    /// Whether the edges have weights.
+    fn weighted(&self, lines: &Lines<'_>) -> Result<bool, FileError> {
+        match self {
+            Head::Matrix => matrix_market::has_weights(lines),
+            Head::Metis(head) => Ok(head.weighted),
+            Head::Dimacs(head) => Ok(head.weighted),
+            Head::List(head) => Ok(head.weighted),
+        }
+    }
+
+    fn read_edges<W: Kept>(self, lines: &mut Lines<'_>, direction: Option<Direction>) -> Result<Read<W>, GraphError> {
+        Ok(match self {
+            Head::Matrix => Read::Counted(matrix_market::read(lines, direction)?),
+            Head::Metis(head) => Read::Counted(metis::read(lines, head)?),
+            Head::Dimacs(head) => Read::Counted(dimacs::read(lines, head, direction)?),
+            Head::List(head) => Read::List(edge_list::read(lines, head, direction)?),
+        })
+    }
+}
+
+impl<W: Kept> Read<W> {
+    fn build(self, path: &Path, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
+        match self {
+            Read::Counted(edges) => edges.build(path, progress),
+            Read::List(edges) => edges.build(progress),
+        }
+    }
+}
+
+fn load_text(file: Input<'_>, options: &LoadOptions, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
+    let (path, direction) = (file.path, options.direction);
     // The reader and its buffers are gone before the rows are built.
-    let read = {
+    let (plain, weighted) = {
         let mut report = |step| progress(step);
         let mut lines = Lines::of(file, &mut report)?;
         if !lines.advance_to_text()? {
             return Err(edge_list::no_edge(&lines).into());
         }
-        if !is_matrix_market(lines.path(), lines.text()?) {
-            Read::Edges(edge_list::read(&mut lines, direction)?)
-        } else if options.weights == Weights::FromFileOrDrawn && matrix_market::has_weights(&lines)? {
-            Read::Weighted(matrix_market::read(&mut lines, direction)?)
-        } else {
-            Read::Matrix(matrix_market::read(&mut lines, direction)?)
+        let head = Head::read(&mut lines)?;
+        match options.weights == Weights::FromFileOrDrawn && head.weighted(&lines)? {
+            false => (Some(head.read_edges::<()>(&mut lines, direction)?), None),
+            true => (None, Some(head.read_edges::<u32>(&mut lines, direction)?)),
         }
     };
-    match read {
-        Read::Matrix(matrix) => matrix.build(progress),
-        Read::Weighted(matrix) => matrix.build(progress),
-        Read::Edges(edges) => edges.build(progress),
+    match (plain, weighted) {
+        (Some(edges), _) => edges.build(path, progress),
+        (_, Some(edges)) => edges.build(path, progress),
+        _ => unreachable!("one of them was read"),
     }
-}
-
-fn is_matrix_market(path: &Path, first_line: &str) -> bool {
-    let banner = matrix_market::BANNER.as_bytes();
-    let start = &first_line.as_bytes()[..banner.len().min(first_line.len())];
-    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
-    start.eq_ignore_ascii_case(banner) || name.is_some_and(|name| name.ends_with(".mtx") || name.ends_with(".mtx.gz"))
 }
 
 impl FromStr for GraphSpec {

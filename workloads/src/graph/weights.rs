@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::csr::Csr;
 use super::error::GraphError;
-use super::rows;
+use super::rows::{self, mix, pair};
 use crate::input::require_memory;
 
 /// The largest weight that is drawn, as in the GAP benchmark: `src/builder.h` and `src/generator.h` of
@@ -17,9 +17,9 @@ pub enum Weights {
     /// None: those of a file are not read, and take no memory.
     #[default]
     None,
-    /// Those of the file where it has some, else drawn ones. `.wsg` and `.gcsr` files have weights, and Matrix Market files of the fields
-    /// `integer` and `real`, whose values must then be whole numbers from 1 to `u32::MAX`. What edge lists have behind their edges
-    /// may be anything, and is not taken for weights.
+    /// Those of the file where it has some, else drawn ones, as [`Graph::weights_name`](super::Graph::weights_name) says. Values of a file that
+    /// are no whole numbers from 1 to `u32::MAX` are an error. What edge lists have behind their edges is taken for weights where the file is
+    /// named `.wel` or the column `weight`: else it may be anything.
     FromFileOrDrawn,
     /// Drawn ones, by [`draw_weights`], whatever the file has.
     Drawn,
@@ -48,19 +48,6 @@ pub fn draw_weights(csr: &Csr, seed: u64) -> Result<Vec<u32>, GraphError> {
         }
     });
     Ok(weights)
-}
-
-/// One number for both orders of the ends of an edge.
-pub(super) fn pair(u: u32, v: u32) -> u64 {
-    u64::from(u.min(v)) << 32 | u64::from(u.max(v))
-}
-
-/// A step of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-pub(super) fn mix(state: u64) -> u64 {
-    let mut word = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 #[cfg(test)]

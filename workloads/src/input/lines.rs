@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::GzDecoder;
+use gpuvm_files::other_kind;
 
 use super::{FileError, FileFault, FileKind, Input, Place, Progress, ProgressFn, Stage};
 
@@ -105,6 +106,8 @@ pub(crate) struct Lines<'a> {
     report_at: u64,
     progress: &'a mut ProgressFn<'a>,
     buffer: Vec<u8>,
+    /// The longest line that is read.
+    limit: usize,
 }
 
 impl<'a> Lines<'a> {
@@ -126,6 +129,7 @@ impl<'a> Lines<'a> {
             report_at: 0,
             progress,
             buffer: Vec::new(),
+            limit: LINE_LIMIT_BYTES,
         };
         let mut raw = BufReader::with_capacity(1 << 18, counted);
         let begin = raw.fill_buf().map_err(|source| lines.read_error(source))?;
@@ -134,13 +138,17 @@ impl<'a> Lines<'a> {
             true => Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw))),
             false => Box::new(raw),
         };
-        Ok(lines)
+        match lines.input.fill_buf().map(other_kind) {
+            Err(source) => Err(lines.read_error(source)),
+            Ok(Some(found)) => Err(FileError::new(lines.path, FileFault::Unsupported, Place::File, found)),
+            Ok(None) => Ok(lines),
+        }
     }
 
     /// Reads the next line, with its end where it has one. `false` at the end of the file.
     fn advance(&mut self) -> Result<bool, FileError> {
         self.buffer.clear();
-        let mut limited = self.input.by_ref().take(LINE_LIMIT_BYTES as u64 + 1);
+        let mut limited = self.input.by_ref().take(self.limit as u64 + 1);
         if let Err(error) = limited.read_until(b'\n', &mut self.buffer) {
             return Err(self.read_error(error));
         }
@@ -153,8 +161,8 @@ impl<'a> Lines<'a> {
             return Ok(false);
         }
         self.number += 1;
-        if self.buffer.len() > LINE_LIMIT_BYTES {
-            let what = format!("longer than {LINE_LIMIT_BYTES} bytes; {}", self.kind.is);
+        if self.buffer.len() > self.limit {
+            let what = format!("longer than {} bytes; {}", self.limit, self.kind.is);
             return Err(self.malformed(what));
         }
         if self.number == 1 && self.buffer.starts_with(&BYTE_ORDER_MARK) {
@@ -164,19 +172,29 @@ impl<'a> Lines<'a> {
         Ok(true)
     }
 
+    /// Reads the next line, which may hold nothing; `false` at the end of the file.
+    pub(crate) fn advance_line(&mut self) -> Result<bool, FileError> {
+        let found = self.advance()?;
+        if self.bytes().contains(&b'\r') {
+            let what = "a carriage return within the line; lines end with LF or CR LF, not with CR alone";
+            return Err(self.malformed(what));
+        }
+        Ok(found)
+    }
+
     /// Reads on to the next line that holds something, `false` at the end of the file.
     pub(crate) fn advance_to_text(&mut self) -> Result<bool, FileError> {
-        while self.advance()? {
-            let bytes = self.bytes();
-            if bytes.contains(&b'\r') {
-                let what = "a carriage return within the line; lines end with LF or CR LF, not with CR alone";
-                return Err(self.malformed(what));
-            }
-            if !bytes.is_empty() {
+        while self.advance_line()? {
+            if !self.bytes().is_empty() {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Lines from here on may be so long.
+    pub(crate) fn allow_lines_of(&mut self, bytes: usize) {
+        self.limit = bytes;
     }
 
     /// The line read last, without white space around it.

@@ -10,9 +10,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use gpuvm_files::{KIND_BYTES, open_regular, other_kind};
+
 pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
-pub use name::SpecError;
 pub(crate) use name::{Number, numbers};
+pub use name::{SpecError, named};
 
 /// What a loading input is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,28 +172,35 @@ pub(crate) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Opens a file or a pipe.
+    /// Opens a regular file. Pipes and the like have no length, and cannot be read at several places.
     pub(crate) fn open(path: &'a Path, kind: &'static FileKind) -> Result<Input<'a>, FileError> {
-        let failed = |source| unopened(path, kind, source);
-        let file = File::open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
-        if about.is_dir() {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        }
-        Ok(Input {
-            path,
-            file,
-            bytes: about.len(),
-            kind,
-        })
+        Self::opened(path, kind, open_regular(path, File::options().read(true)))
     }
 
-    /// Fails for a pipe and the like, which have no length, and cannot be read at several places.
-    pub(crate) fn require_regular(&self) -> Result<(), FileError> {
-        let failed = |source| unopened(self.path, self.kind, source);
-        match self.file.metadata().map_err(failed)?.is_file() {
-            true => Ok(()),
-            false => Err(failed(io::Error::other("it is not a regular file"))),
+    /// Opens a file or a pipe, whose other end is waited for.
+    pub(crate) fn open_stream(path: &'a Path, kind: &'static FileKind) -> Result<Input<'a>, FileError> {
+        Self::opened(path, kind, File::open(path))
+    }
+
+    fn opened(path: &'a Path, kind: &'static FileKind, file: io::Result<File>) -> Result<Input<'a>, FileError> {
+        let about = file.and_then(|file| Ok((file.metadata()?, file)));
+        let about = about.and_then(|(about, file)| match about.is_dir() {
+            true => Err(io::ErrorKind::IsADirectory.into()),
+            false => Ok((about.len(), file)),
+        });
+        let (bytes, file) = about.map_err(|source| {
+            let what = format!("cannot open {} {}; {}", kind.what, path.display(), kind.give);
+            FileError::new(path, FileFault::Open, Place::File, what).caused_by(source)
+        })?;
+        let input = Input {
+            path,
+            file,
+            bytes,
+            kind,
+        };
+        match other_kind(&input.begin::<KIND_BYTES>()) {
+            Some(found) => Err(input.error(FileFault::Unsupported, Place::File, found)),
+            None => Ok(input),
         }
     }
 
@@ -215,11 +224,6 @@ impl<'a> Input<'a> {
     pub(crate) fn error(&self, fault: FileFault, place: Place, what: impl Into<String>) -> FileError {
         FileError::new(self.path, fault, place, what)
     }
-}
-
-fn unopened(path: &Path, kind: &FileKind, source: io::Error) -> FileError {
-    let what = format!("cannot open {} {}; {}", kind.what, path.display(), kind.give);
-    FileError::new(path, FileFault::Open, Place::File, what).caused_by(source)
 }
 
 /// `word` cut to a length that fits into a message. Control characters are escaped: the file may come from anywhere.

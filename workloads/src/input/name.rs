@@ -1,5 +1,9 @@
 //! Names of inputs: a file, or a generator with its numbers.
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
 /// A name that names neither a file nor a generator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
@@ -19,6 +23,17 @@ pub enum SpecError {
         /// How the generator is named, with an example.
         usage: &'static str,
     },
+}
+
+/// What a name names; one that is no UTF-8 can only be a file's, of which `file` makes it.
+///
+/// # Errors
+/// [`SpecError`].
+pub fn named<S: FromStr<Err = SpecError>>(name: &OsStr, file: impl FnOnce(PathBuf) -> S) -> Result<S, SpecError> {
+    match name.to_str() {
+        Some(text) => text.parse(),
+        None => Ok(file(name.into())),
+    }
 }
 
 /// A number in the name of a generator.
@@ -68,9 +83,9 @@ pub(crate) fn numbers<const N: usize>(
 #[cfg(test)]
 mod tests {
     use std::fmt::{Debug, Display};
-    use std::str::FromStr;
+    use std::os::unix::ffi::OsStrExt;
 
-    use super::SpecError;
+    use super::*;
     use crate::graph::GraphSpec;
     use crate::table::TableSpec;
     use crate::vectors::{Clusters, VectorSpec};
@@ -94,6 +109,13 @@ mod tests {
         is_named("clusters:5:2:7", named(5, 2, 7));
         is_named("a:b.fvecs", VectorSpec::File("a:b.fvecs".into()));
         is_named("./clusters", VectorSpec::File("./clusters".into()));
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_a_files() {
+        let name = OsStr::from_bytes(b"kron:\xe9");
+        assert_eq!(named(name, GraphSpec::File), Ok(GraphSpec::File(name.into())));
+        assert!(named(OsStr::new("kron:0"), GraphSpec::File).is_err());
     }
 
     #[test]

@@ -144,14 +144,20 @@ impl Column {
         }
     }
 
-    /// Where each column is among the `names` of a file; else the first that is missing. Case does not matter, for the TLC's
-    /// files differ in it, but an exact name wins.
-    pub(super) fn places(names: &[&str]) -> Result<[usize; 10], Column> {
+    /// Where each column is among the `names` of a file; else the first that is missing or there several times, and where it is. Case does
+    /// not matter, for the TLC's files differ in it, but an exact name wins.
+    pub(super) fn places(names: &[&str]) -> Result<[usize; 10], (Column, Vec<usize>)> {
         let mut places = [0; 10];
         for (place, column) in places.iter_mut().zip(Column::ALL) {
-            let exact = names.iter().position(|name| *name == column.name());
-            let found = exact.or_else(|| names.iter().position(|name| name.eq_ignore_ascii_case(column.name())));
-            *place = found.ok_or(column)?;
+            let all = |is: &dyn Fn(&str) -> bool| (0..names.len()).filter(|at| is(names[*at])).collect::<Vec<_>>();
+            let mut found = all(&|name| name == column.name());
+            if found.is_empty() {
+                found = all(&|name| name.eq_ignore_ascii_case(column.name()));
+            }
+            *place = match found[..] {
+                [one] => one,
+                _ => return Err((column, found)),
+            };
         }
         Ok(places)
     }
@@ -168,6 +174,8 @@ impl Kind {
     pub(super) fn number_cell(self, value: f64) -> Result<u32, &'static str> {
         match self {
             Kind::Time => Err("is no time"),
+            // As a null, for which many writers have nothing else.
+            _ if value.is_nan() => Ok(0),
             _ if !value.is_finite() => Err("is no finite number"),
             Kind::Code { max } if value.fract() != 0.0 || !(0.0..=f64::from(max)).contains(&value) => match max {
                 ZONE_MAX => Err("is no taxi zone (a whole number from 0 to 265)"),
@@ -223,7 +231,8 @@ mod tests {
         assert_eq!(money(8.999_999_999), Ok(900));
         assert_eq!(money(-3.5), Ok(-350));
         assert_eq!(money(21_474_836.47), Ok(i32::MAX));
-        assert!(money(21_474_836.48).is_err() && money(f64::NAN).is_err());
+        assert!(money(21_474_836.48).is_err() && money(f64::INFINITY).is_err());
+        assert_eq!((money(f64::NAN), Kind::Miles.number_cell(-f64::NAN)), (Ok(0), Ok(0)));
         assert_eq!(Kind::Miles.number_cell(-0.0), Ok(0));
         assert!(Kind::Miles.number_cell(1e39).is_err());
         let zone = Column::PickupZone.kind();

@@ -13,6 +13,9 @@ use crate::input::{FileError, Input, LINE_LIMIT_BYTES, Lines, Place};
 /// The most columns of a file.
 const COLUMNS_MAX: usize = 1024;
 
+/// How programs write a value that is missing, in any case.
+const MISSING: [&str; 8] = ["NaN", "NaT", "NA", "<NA>", "N/A", "NULL", "None", "\\N"];
+
 /// The rows that room is made for at first.
 const ROWS_AT_FIRST: usize = 1 << 12;
 
@@ -115,7 +118,7 @@ impl<'a> Records<'a> {
     /// The cell of a column, which is field `at`.
     fn cell(&self, column: Column, at: usize) -> Result<u32, FileError> {
         let field = self.field(at);
-        if field.is_empty() {
+        if field.is_empty() || MISSING.iter().any(|word| field.eq_ignore_ascii_case(word.as_bytes())) {
             return Ok(0);
         }
         let text = str::from_utf8(field).map_err(|_| "is no UTF-8 text");

@@ -194,11 +194,14 @@ fn require_memory(rows: u64) -> Result<(), MemoryError> {
 
 /// Where each column is among the `names` of a file.
 fn places(path: &Path, names: &[&str]) -> Result<[usize; 10], FileError> {
-    Column::places(names).map_err(|column| {
+    Column::places(names).map_err(|(column, places)| {
         let (column, found) = (column.name(), listed(names));
-        let what = format!(
-            "there is no column {column}; the file has {found}. Files of yellow taxis since 2015 have all that are needed"
-        );
+        let what = match places[..] {
+            [one, other, ..] => format!("columns {one} and {other}, from 0, are both named {column}: rename or remove one"),
+            _ => format!(
+                "there is no column {column}; the file has {found}. Files of yellow taxis since 2015 have all that are needed"
+            ),
+        };
         FileError::new(path, FileFault::Unsupported, Place::File, what)
     })
 }

@@ -1,5 +1,6 @@
 //! Parquet files (<https://parquet.apache.org/docs/file-format/>), by the columns that are needed alone.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -92,6 +93,8 @@ struct Source {
     place: usize,
     /// Units of a second, where it holds times.
     per_second: i64,
+    /// Whether its whole numbers have no sign.
+    unsigned: bool,
 }
 
 fn sources(path: &Path, metadata: &ParquetMetaData) -> Result<Vec<Source>, FileError> {
@@ -105,6 +108,7 @@ fn sources(path: &Path, metadata: &ParquetMetaData) -> Result<Vec<Source>, FileE
                 column,
                 place,
                 per_second,
+                unsigned: is_unsigned(&leaf),
             })
             .map_err(|wanted| {
                 let (column, found) = (column.name(), type_name(&leaf));
@@ -153,6 +157,15 @@ fn per_second(kind: Kind, leaf: &ColumnDescriptor) -> Result<i64, &'static str> 
     };
     unit.filter(|_| flat)
         .ok_or("INT64 as TIMESTAMP, or INT96, not repeated and not nested,")
+}
+
+/// Whether a column's whole numbers have no sign. Older writers say so by the converted type alone.
+fn is_unsigned(leaf: &ColumnDescriptor) -> bool {
+    use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
+    match leaf.logical_type_ref() {
+        Some(LogicalType::Integer(integer)) => !integer.is_signed,
+        _ => matches!(leaf.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64),
+    }
 }
 
 fn type_name(leaf: &ColumnDescriptor) -> String {
@@ -214,15 +227,33 @@ impl Chunk<'_> {
             cells,
         };
         match get_column_reader(leaf, pages) {
-            ColumnReader::Int32ColumnReader(reader) => place.read(reader, |value| kind.number_cell(f64::from(*value))),
+            ColumnReader::Int32ColumnReader(reader) if source.unsigned => place.read(
+                reader,
+                |value| *value as u32,
+                |value| kind.number_cell(f64::from(*value)),
+            ),
+            ColumnReader::Int32ColumnReader(reader) => {
+                place.read(reader, |value| *value, |value| kind.number_cell(f64::from(*value)))
+            }
             ColumnReader::Int64ColumnReader(reader) if kind == Kind::Time => {
-                place.read(reader, |value| time_cell(*value, source.per_second))
+                place.read(reader, |value| *value, |value| time_cell(*value, source.per_second))
             }
             // Codes and cents that lose digits here are too large for 32 bits.
-            ColumnReader::Int64ColumnReader(reader) => place.read(reader, |value| kind.number_cell(*value as f64)),
-            ColumnReader::Int96ColumnReader(reader) => place.read(reader, |value| time_cell(value.to_seconds(), 1)),
-            ColumnReader::FloatColumnReader(reader) => place.read(reader, |value| kind.number_cell(f64::from(*value))),
-            ColumnReader::DoubleColumnReader(reader) => place.read(reader, |value| kind.number_cell(*value)),
+            ColumnReader::Int64ColumnReader(reader) if source.unsigned => {
+                place.read(reader, |value| *value as u64, |value| kind.number_cell(*value as f64))
+            }
+            ColumnReader::Int64ColumnReader(reader) => {
+                place.read(reader, |value| *value, |value| kind.number_cell(*value as f64))
+            }
+            ColumnReader::Int96ColumnReader(reader) => {
+                place.read(reader, |value| value.to_seconds(), |seconds| time_cell(*seconds, 1))
+            }
+            ColumnReader::FloatColumnReader(reader) => {
+                place.read(reader, |value| *value, |value| kind.number_cell(f64::from(*value)))
+            }
+            ColumnReader::DoubleColumnReader(reader) => {
+                place.read(reader, |value| *value, |value| kind.number_cell(*value))
+            }
             _ => Err(ParquetError::General("a column that changed its type".to_owned())),
         }
     }
@@ -280,11 +311,12 @@ struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    /// Adds all values of a column; 0 for a null.
-    fn read<T: DataType>(
+    /// Adds all values of a column, as `value` has them; 0 for a null.
+    fn read<T: DataType, V: Display>(
         self,
         mut reader: ColumnReaderImpl<T>,
-        cell: impl Fn(&T::T) -> Result<u32, &'static str>,
+        value: impl Fn(&T::T) -> V,
+        cell: impl Fn(&V) -> Result<u32, &'static str>,
     ) -> Result<Result<(), FileError>, ParquetError> {
         let (mut values, mut levels) = (Vec::new(), Vec::new());
         let mut row = 0;
@@ -299,13 +331,13 @@ impl Cells<'_> {
             let mut present = values.iter();
             for at in 0..rows {
                 let value = match !self.nullable || levels.get(at).is_some_and(|level| *level > 0) {
-                    true => present.next().map(|value| (value, cell(value))),
+                    true => present.next().map(&value),
                     false => None,
                 };
-                match value {
+                match value.map(|value| (cell(&value), value)) {
                     None => self.cells.push(0),
-                    Some((_, Ok(cell))) => self.cells.push(cell),
-                    Some((value, Err(why))) => return Ok(Err(self.refusal(row + at, &value.to_string(), why))),
+                    Some((Ok(cell), _)) => self.cells.push(cell),
+                    Some((Err(why), value)) => return Ok(Err(self.refusal(row + at, &value.to_string(), why))),
                 }
             }
             row += rows;

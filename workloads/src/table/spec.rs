@@ -47,8 +47,6 @@ const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
 
 fn load_file(path: &Path) -> Result<Trips, TableError> {
     let file = Input::open(path, &KIND)?;
-    // Parquet's directory is at the end.
-    file.require_regular()?;
     let begin = file.begin::<4>();
     if begin == PARQUET_MAGIC {
         #[cfg(feature = "parquet")]

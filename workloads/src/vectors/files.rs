@@ -89,7 +89,6 @@ pub fn read_ivecs(path: &Path) -> Result<Neighbours, VectorError> {
 
 fn read<C: Component>(path: &Path) -> Result<Rows<C::Value>, VectorError> {
     let file = Input::open(path, &KIND)?;
-    file.require_regular()?;
     let reader = Reader::<C>::of(&file)?;
     let values = reader.read()?;
     Rows::new(reader.dim, values)

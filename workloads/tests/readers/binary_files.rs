@@ -369,6 +369,22 @@ fn serialized_graphs_that_cannot_be_are_refused() {
         let other = if weighted { "g.sg" } else { "g.wsg" };
         assert!(refusal(other, &whole, &WEIGHTED).contains("it would end at byte"));
     }
+    // GAP built with vertices of 64 bits: each is followed by zeros.
+    let wide = |weighted: bool| {
+        let narrow = gap_file(&good, false, false);
+        let (head, neighbours) = narrow.split_at(17 + 4 * 8);
+        let neighbours = neighbours
+            .chunks(4)
+            .flat_map(|id| [id, &[0; 4], if weighted { &[5, 0, 0, 0, 0, 0, 0, 0] } else { &[] }].concat());
+        [head, &neighbours.collect::<Vec<u8>>()].concat()
+    };
+    for (name, weighted) in [("g.sg", false), ("g.wsg", true)] {
+        let message = refusal(name, &wide(weighted), &WEIGHTED);
+        assert!(
+            message.starts_with(" its vertices are numbers of 64 bits (64-bit ids)"),
+            "{message}"
+        );
+    }
     let file = |at: usize, bytes: &[u8]| {
         let mut file = gap_file(&good, false, true);
         file[at..at + bytes.len()].copy_from_slice(bytes);

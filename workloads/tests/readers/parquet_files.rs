@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpuvm_workloads::table::{Column, Trip, Trips, generate, write_parquet};
-use parquet::basic::{Compression, Encoding};
+use parquet::basic::{Compression, ConvertedType, Encoding};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::Int96;
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
@@ -33,7 +33,8 @@ const PUBLIC: &str = "message schema {
     optional double Airport_fee;
 }";
 
-/// A file of two row groups with `rows` rows each. Row `r` of a column holds the number `r`, or `first` and then `r`; times
+/// A file of two row groups with `rows` rows each. Row `r` of a column holds the number `r`, or `first` and then `r`, but for whole numbers without
+/// a logical type; times
 /// are `r` hours of the unit, whose second has `per_second`. Every third value of an optional column is null.
 fn file(schema: &str, rows: i32, per_second: i64, first: f64, properties: WriterPropertiesBuilder) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(schema).unwrap());
@@ -58,13 +59,20 @@ fn file(schema: &str, rows: i32, per_second: i64, first: f64, properties: Writer
             }
             let levels = levels.as_deref();
             let is_time = leaf.name().to_lowercase().ends_with("datetime");
+            let named = leaf.converted_type() != ConvertedType::NONE;
             let number = |row: &i32| if *row == 0 { first } else { f64::from(*row) };
             let written = match column.untyped() {
-                ColumnWriter::Int32ColumnWriter(writer) => writer.write_batch(&plain, levels, None),
+                ColumnWriter::Int32ColumnWriter(writer) => {
+                    let value = |row: &i32| if named { number(row) as i32 } else { *row };
+                    writer.write_batch(&plain.iter().map(value).collect::<Vec<_>>(), levels, None)
+                }
                 ColumnWriter::Int64ColumnWriter(writer) => {
                     let scale = if is_time { 3_600 * per_second } else { 1 };
-                    let values: Vec<i64> = plain.iter().map(|row| i64::from(*row) * scale).collect();
-                    writer.write_batch(&values, levels, None)
+                    let value = |row: &i32| match named && !is_time {
+                        true => number(row) as i64,
+                        false => i64::from(*row) * scale,
+                    };
+                    writer.write_batch(&plain.iter().map(value).collect::<Vec<_>>(), levels, None)
                 }
                 ColumnWriter::Int96ColumnWriter(writer) => {
                     let values = plain.iter().map(|row| {
@@ -158,6 +166,10 @@ fn every_type_of_numbers_and_times_is_read() {
             "int32 NAME",
             "int64 NAME",
             "int32 NAME (INTEGER(8,false))",
+            "int32 NAME (INTEGER(16,true))",
+            "int32 NAME (UINT_32)",
+            "int64 NAME (INTEGER(64,false))",
+            "int64 NAME (UINT_64)",
             "float NAME",
             "double NAME",
         ] {
@@ -174,6 +186,72 @@ fn every_type_of_numbers_and_times_is_read() {
             );
         }
     }
+}
+
+#[test]
+fn numbers_without_a_sign_are_read_as_such() {
+    let of = |column: &str, kind: &str| {
+        let (physical, logical) = kind.split_once(' ').unwrap();
+        let schema = PUBLIC.replace(&format!("double {column}"), &format!("{physical} {column} {logical}"));
+        // A whole number without a logical type.
+        let schema = schema.replace("double passenger_count", "int64 passenger_count");
+        file(&schema, 4, 1_000_000, -96.0, plain())
+    };
+    let top = 4_294_967_200;
+    for kind in ["int32 (INTEGER(32,false))", "int32 (UINT_32)", "int32 (UINT_16)"] {
+        let trips = load("a.parquet", &of("passenger_count", kind));
+        assert_eq!((trips.passengers()[0], trips.distances()[0]), (top, -96.0), "{kind}");
+        assert_eq!(
+            load("a.parquet", &of("trip_distance", kind)).distances()[0],
+            top as f32,
+            "{kind}"
+        );
+    }
+    for (column, kind, value) in [
+        (
+            "passenger_count",
+            "int64 (INTEGER(64,false))",
+            "18446744073709551520' is no code",
+        ),
+        ("passenger_count", "int64 (UINT_64)", "18446744073709551520' is no code"),
+        ("passenger_count", "int32 (INTEGER(32,true))", "-96' is no code"),
+        ("passenger_count", "int64 (INT_64)", "-96' is no code"),
+        (
+            "fare_amount",
+            "int32 (UINT_32)",
+            "4294967200' is more than 21474836.47 dollars",
+        ),
+    ] {
+        let message = refusal("a.parquet", &of(column, kind));
+        let expected = format!(" row group 0, row 0: {column} '{value}");
+        assert!(message.starts_with(&expected), "{column} {kind}: {message}");
+    }
+}
+
+#[test]
+fn logical_types_that_are_no_numbers_are_refused_by_name() {
+    for (kind, name) in [
+        ("int32 NAME (DECIMAL(9,2))", "Decimal"),
+        ("int64 NAME (DECIMAL(12,2))", "Decimal"),
+        ("int32 NAME (DATE)", "Date"),
+        ("int32 NAME (TIME(MILLIS,true))", "Time"),
+        ("int64 NAME (TIME(MICROS,true))", "Time"),
+        ("int64 NAME (TIMESTAMP(MILLIS,true))", "Timestamp"),
+    ] {
+        let schema = PUBLIC.replace("double passenger_count", &kind.replace("NAME", "passenger_count"));
+        let message = refusal("a.parquet", &file(&schema, 4, 1, 0.0, plain()));
+        let expected = format!(
+            " the column passenger_count has the type {} as {name}",
+            &kind[..5].to_uppercase()
+        );
+        assert!(message.starts_with(&expected), "{kind}: {message}");
+    }
+}
+
+#[test]
+fn nan_is_a_missing_value() {
+    let trips = load("a.parquet", &file(PUBLIC, 4, 1_000_000, f64::NAN, plain()));
+    assert_eq!(trips, load("a.parquet", &file(PUBLIC, 4, 1_000_000, 0.0, plain())));
 }
 
 #[test]
@@ -236,7 +314,7 @@ fn bad_values_are_refused_with_row_and_column() {
 
 #[test]
 fn other_files_called_parquet_are_refused() {
-    for bytes in [&b"PARE0123456789"[..], b"<html>"] {
+    for bytes in [&b"PARE0123456789"[..], b"text"] {
         let begins = str::from_utf8(&bytes[..4]).unwrap();
         let expected =
             format!(" no Parquet file: it begins with '{begins}', not with PAR1; fetch it again, or rename it");

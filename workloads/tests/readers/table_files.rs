@@ -48,6 +48,38 @@ fn spellings_of_lines_and_values_are_read() {
 }
 
 #[test]
+fn missing_values_are_0_however_they_are_written() {
+    for word in [
+        "", "NaN", "nan", "NULL", "null", "\\N", "NA", "N/A", "None", "<NA>", "NaT", "\"NULL\"",
+    ] {
+        let text = format!("{HEAD}{}\n", [word; 10].join(","));
+        let expected = Trips::from_trips(&[Trip::default()]).unwrap();
+        assert_eq!(load("a.csv", text.as_bytes()), expected, "{word}");
+    }
+}
+
+#[test]
+fn two_columns_of_one_name_are_refused() {
+    let exact = HEAD.replace("payment_type", "passenger_count");
+    assert_eq!(
+        refusal("a.csv", exact.as_bytes()),
+        " columns 2 and 6, from 0, are both named passenger_count: rename or remove one"
+    );
+    let twice = HEAD.replace("tip_amount", "Tip_Amount,TIP_amount");
+    assert_eq!(
+        refusal("a.csv", twice.as_bytes()),
+        " columns 8 and 9, from 0, are both named tip_amount: rename or remove one"
+    );
+    // An exact name wins.
+    let text = format!(
+        "{}{}",
+        HEAD.replace("tip_amount", "Tip_Amount,tip_amount"),
+        ROW.replace(",0,14.3", ",7,0,14.3")
+    );
+    assert_eq!(load("a.csv", text.as_bytes()).row(0), Some(trip()));
+}
+
+#[test]
 fn negative_amounts_and_distances_are_read() {
     let text = format!("{HEAD}2098-09-11 02:23:31,2009-01-01 00:00:00,0,-12.5,0,265,4,-9.3,-0.01,-21474836.48\n");
     let row = load("a.csv", text.as_bytes()).row(0).unwrap();
@@ -83,7 +115,7 @@ fn bad_values_are_refused_with_line_and_column() {
         (2, "two", "passenger_count 'two' is no number".to_owned()),
         (2, "-1", format!("passenger_count '-1' {code}")),
         (2, "1.5", format!("passenger_count '1.5' {code}")),
-        (3, "NaN", "trip_distance 'NaN' is no finite number".to_owned()),
+        (3, "-inf", "trip_distance '-inf' is no finite number".to_owned()),
         (
             3,
             "1e39",

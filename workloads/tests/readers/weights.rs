@@ -45,6 +45,45 @@ fn values_of_matrices_are_weights() {
 }
 
 #[test]
+fn weights_of_lists_and_rows_are_read() {
+    let rows = [vec![(1, 3), (2, 1)], vec![(0, 3)], vec![(0, 1)]];
+    for (name, text) in [
+        ("a.wel", "2 1 3\n3 1 1\n"),
+        ("A.WEL", "# c\n2 1 3.0\n3 1 1\n3 3 0\n"),
+        ("a.csv", "source,target,Weight\n2,1,3\n3,1,1\n"),
+        ("a.graph", "3 2 1\n2 3 3 1\n1 3\n1 1\n"),
+        ("a.metis", "3 2 011\n9 2 3 3 1\n9 1 3\n9 1 1\n"),
+    ] {
+        let graph = weighted(name, text);
+        assert_eq!(
+            (weighted_rows(&graph), graph.weights_name()),
+            (rows.to_vec(), "with the file's weights"),
+            "{name}"
+        );
+        // Where they are not asked for they are dropped.
+        assert_eq!(
+            load(name, text.as_bytes(), &options(Weights::None))
+                .0
+                .unwrap()
+                .weights_name(),
+            "without weights"
+        );
+    }
+    let arcs = weighted("a.gr", "p sp 3 2\na 2 1 3\na 3 1 1\n");
+    assert_eq!(weighted_rows(&arcs), [vec![], vec![(0, 3)], vec![(0, 1)]]);
+    for (name, text, expected) in [
+        ("a.wel", "1 2 3\n2 3 0\n", "2: the value '0' is no weight"),
+        ("a.wel", "1 2 0.5\n", "1: the value '0.5' is no weight"),
+        ("a.wel", "1 2\n", "1: an edge without its weight"),
+        ("a.gr", "p sp 2 1\na 1 2 -1\n", "2: the value '-1' is no weight"),
+        ("a.graph", "2 1 1\n2 0\n1 0\n", "2: the value '0' is no weight"),
+    ] {
+        let message = refusal(name, text.as_bytes(), &options(Weights::FromFileOrDrawn));
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
+
+#[test]
 fn the_least_weight_of_duplicates_stays() {
     let text = "%%MatrixMarket matrix coordinate integer general\n3 3 5\n1 2 8\n1 2 3\n2 1 5\n3 2 4\n1 2 9\n";
     assert_eq!(
@@ -110,6 +149,7 @@ fn weights_are_drawn_where_there_are_none() {
     // What stands behind an edge may be a time.
     let list = weighted("a.txt", "# Directed graph\n1 2 1000\n3 2 1000\n");
     assert_eq!(list.weights(), expected.weights());
+    assert_eq!(list.weights_name(), "with drawn weights");
     let seeded = |seed| {
         let options = LoadOptions {
             seed,

@@ -2,7 +2,7 @@
 
 use gpuvm::{Advice, Integrity, Region};
 
-use crate::bench::args::{Access, FaultsArgs, HomeArg};
+use crate::bench::args::HomeArg;
 use crate::bench::machine::{Machine, at_home, fill, pattern};
 use crate::error::CliError;
 
@@ -10,8 +10,7 @@ use crate::error::CliError;
 const HOMES_MAX: usize = 3;
 
 /// Refuses what several homes do not have.
-pub fn check(args: &FaultsArgs, access: &[Access]) -> Result<(), CliError> {
-    let homes = &args.home;
+pub fn check(homes: &[HomeArg], writes_or_lanes: bool) -> Result<(), CliError> {
     if homes.len() == 1 {
         return Ok(());
     }
@@ -22,7 +21,7 @@ pub fn check(args: &FaultsArgs, access: &[Access]) -> Result<(), CliError> {
             "--home {names}; it is host, or one to {HOMES_MAX} neighbours gpu:N"
         ));
     }
-    if access.contains(&Access::Lanes) || args.writes.iter().any(|&writes| writes > 0) {
+    if writes_or_lanes {
         return refuse("pages with several homes are read by warps and spans: leave out lanes and --writes".to_owned());
     }
     Ok(())
@@ -54,10 +53,9 @@ impl Data {
                 pattern(page * page_words + index % page_words)
             };
             let region = machine.vm.region::<u64>().name("data").integrity(integrity);
-            let region = at_home(region, home).from_vec(fill(words, word)?);
-            let region = region.map_err(CliError::Bench)?;
+            let region = at_home(region, home).from_vec(fill(words, word)?)?;
             // Each page is to be a fault.
-            region.advise(Advice::Random).map_err(CliError::Bench)?;
+            region.advise(Advice::Random)?;
             Ok(region)
         };
         let arrays: Result<_, CliError> = (0..).zip(homes).map(array).collect();
@@ -77,6 +75,6 @@ impl Data {
 
     /// Takes all pages out of their frames.
     pub fn evict(&self) -> Result<(), CliError> {
-        self.arrays.iter().try_for_each(Region::evict).map_err(CliError::Bench)
+        self.arrays.iter().try_for_each(Region::evict).map_err(CliError::Vm)
     }
 }

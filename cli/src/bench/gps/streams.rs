@@ -3,6 +3,7 @@
 use gpuvm::{CompileOptions, Kernel, Launch, LaunchConfig, Vm};
 
 use super::Bench;
+use crate::bench::machine::must_be_right;
 use crate::bench::report::{Row, Runs, Unit};
 use crate::error::CliError;
 
@@ -36,14 +37,14 @@ struct Streams<'a> {
 
 impl Bench<'_> {
     /// Rows of loads and, where there is a second GPU, of stores.
-    pub(super) fn streams(&mut self, cuda: bool) -> Result<(), CliError> {
+    pub(super) fn streams(&mut self) -> Result<(), CliError> {
         let gpus = self.gpus.len().min(2);
         let vm = self.vm(gpus)?;
         let kernels = vm.kernels("streams.cu", SOURCE, KERNELS, &CompileOptions::default());
         let multiprocessors = vm.device().capabilities().sm_count;
         let streams = Streams {
             kernels: kernels.map_err(CliError::BackEnd)?,
-            length: if cuda { LARGE } else { SMALL },
+            length: self.run.usual(LARGE, SMALL),
             repeat: self.plan.repeat,
             config: LaunchConfig::new(multiprocessors * 8, THREADS),
             vm: &vm,
@@ -78,15 +79,14 @@ impl Streams<'_> {
             Ok(bytes as f64 / took.as_secs_f64().max(1e-9) / 1e9)
         });
         let rounds: gpuvm::Result<Vec<f64>> = rounds.collect();
-        Ok(Runs(rounds.map_err(CliError::Bench)?.split_off(1)))
+        Ok(Runs(rounds?.split_off(1)))
     }
 
     /// All loads of an array that holds `quad(i, 0)`.
     fn loads(&self) -> Result<Row, CliError> {
         let array = self.vm.broadcast::<[u32; 4]>().name("loads");
-        let array = array.from_iter((0..self.length).map(|i| quad(i, 0)));
-        let array = array.map_err(CliError::Bench)?;
-        let sum = || self.vm.buffer::<u64>(1).map_err(CliError::Bench);
+        let array = array.from_iter((0..self.length).map(|i| quad(i, 0)))?;
+        let sum = || self.vm.buffer::<u64>(1).map_err(CliError::Vm);
         let (bare, ours) = (sum()?, sum()?);
         let bytes = self.length * 16;
         let by_pointer = self.runs(bytes, |_| {
@@ -100,7 +100,7 @@ impl Streams<'_> {
         let rounds = u64::from(self.repeat) + 1;
         let sum: u64 = (0..self.length).flat_map(|i| quad(i, 0)).map(u64::from).sum();
         for (found, what) in [(bare, "load_bare"), (ours, "load_broadcast")] {
-            let right = found.to_vec().map_err(CliError::Bench)?[0] == sum.wrapping_mul(rounds);
+            let right = found.to_vec()?[0] == sum.wrapping_mul(rounds);
             must_be_right(u64::from(!right), rounds, what)?;
         }
         Ok(Row::new("loads", Unit::GigaBytes, runs.0)
@@ -112,19 +112,19 @@ impl Streams<'_> {
     /// Stores by whole warps, side by side, to both GPUs' copies.
     fn stores(&self) -> Result<Row, CliError> {
         let array = self.vm.broadcast::<[u32; 4]>().name("stores");
-        let array = array.zeroed(self.length).map_err(CliError::Bench)?;
+        let array = array.zeroed(self.length)?;
         let bytes = self.length * 16;
         let bare = self.runs(bytes, |round| {
             let kernel = self.kernel("store_bare");
             kernel.launch(self.config.clone(), (array.pointer(1), self.length, round))
         })?;
         let stored = |i| quad(i, self.repeat);
-        check(&array.copies().map_err(CliError::Bench)?[1..], stored, "store_bare")?;
+        check(&array.copies()?[1..], stored, "store_bare")?;
         let runs = self.runs(bytes, |round| {
             let kernel = self.kernel("store_broadcast");
             kernel.launch(self.config.clone(), (&array, round))
         })?;
-        let verified = check(&array.copies().map_err(CliError::Bench)?, stored, "store_broadcast")?;
+        let verified = check(&array.copies()?, stored, "store_broadcast")?;
         Ok(Row::new("stores", Unit::GigaBytes, runs.0)
             .with("element", "16 B")
             .ceiling("bare peer stores", &bare)
@@ -137,14 +137,14 @@ impl Streams<'_> {
         let kinds = [("near stores", "near_plain"), ("near stores, merged", "near_merged")];
         let row = |(name, kernel)| {
             let array = self.vm.broadcast::<u32>().name(name);
-            let array = array.zeroed(words).map_err(CliError::Bench)?;
+            let array = array.zeroed(words)?;
             let runs = self.runs(words * 4, |round| {
                 let kernel = self.kernel(kernel);
                 kernel.launch(self.config.clone(), (&array, round))
             })?;
             let stored = |i: u64| (i as u32).wrapping_add(self.repeat);
-            let verified = check(&array.copies().map_err(CliError::Bench)?, stored, kernel)?;
-            let sent = array.traffic().map_err(CliError::Bench)?.swap_remove(0);
+            let verified = check(&array.copies()?, stored, kernel)?;
+            let sent = array.traffic()?.swap_remove(0);
             Ok(Row::new(name, Unit::GigaBytes, runs.0)
                 .with("element", "4 B")
                 .verified(verified, "elements")
@@ -161,15 +161,4 @@ fn check<T: PartialEq>(copies: &[Vec<T>], stored: impl Fn(u64) -> T, what: &str)
     let wrong = |copy: &Vec<T>| (0..).zip(copy).filter(|(i, found)| **found != stored(*i)).count() as u64;
     must_be_right(copies.iter().map(wrong).sum(), all, what)?;
     Ok(all)
-}
-
-fn must_be_right(wrong: u64, of: u64, what: &str) -> Result<(), CliError> {
-    match wrong {
-        0 => Ok(()),
-        wrong => Err(CliError::WrongData {
-            wrong,
-            of,
-            what: what.to_owned(),
-        }),
-    }
 }
