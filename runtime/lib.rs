@@ -130,7 +130,7 @@ pub use region::{
 };
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
-    CudaGpu, Gpu, MemoryNodes, Mlx5, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,
+    CudaGpu, Gpu, MemoryNodes, Mlx5, NamedSetting, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,
     TransportKind, VmBuilder,
 };
 pub use stats::Stats;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytemuck::Zeroable;
-use gpuvm::{ElasticStats, Error, Stats, TransportKind, Vm, VmBuilder, VmGpu};
+use gpuvm::{ElasticStats, Error, NamedSetting, Stats, TransportKind, Vm, VmBuilder, VmGpu};
 
 use crate::{
     calls,
@@ -123,7 +123,7 @@ struct Names(Vec<(CString, CString)>);
 
 impl Names {
     fn new(names: impl Iterator<Item = (String, String)>) -> Self {
-        let text = |text: String| CString::new(text).unwrap_or_default();
+        let text = |text| CString::new(text).unwrap_or_default();
         Self(names.map(|(name, what)| (text(name), text(what))).collect())
     }
 
@@ -139,7 +139,10 @@ impl Names {
     }
 }
 
-static SETTINGS: LazyLock<Names> = LazyLock::new(|| Names::new(VmBuilder::named_settings()));
+static SETTINGS: LazyLock<Names> = LazyLock::new(|| {
+    let told = |setting: NamedSetting| (setting.names.0.into(), format!("({}) {}", setting.kind, setting.what));
+    Names::new(VmBuilder::named_settings().map(told))
+});
 static COUNTERS: LazyLock<Names> = LazyLock::new(|| {
     let elastic = ElasticStats::NAMES.map(|(name, what)| (format!("elastic_{name}"), what.trim_start().to_owned()));
     let counts = Stats::names().map(|(name, what)| (name.to_owned(), what));

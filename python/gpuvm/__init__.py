@@ -2,7 +2,7 @@
 
 >>> import gpuvm, numpy
 >>> table = numpy.arange(40_000, dtype=numpy.float32).reshape(10_000, 4)
->>> with gpuvm.Vm(memory="64KiB", gpu="simulated") as vm:
+>>> with gpuvm.Vm(memory="64KiB", gpu="sim") as vm:
 ...     print(gpuvm.ops.take(vm.array(table, read_only=True), [2, 9_999]).numpy())
 [[8.0000e+00 9.0000e+00 1.0000e+01 1.1000e+01]
  [3.9996e+04 3.9997e+04 3.9998e+04 3.9999e+04]]
@@ -14,7 +14,7 @@ from ._elastic import ElasticBuffer, Grown
 from ._formats import Columns, Part, Tensors, feather, safetensors
 from ._kernel import Kernel, Launch, Module, Stream
 from ._memory import Array, Buffer
-from ._vm import Resized, Vm
+from ._vm import Resized, Vm, settings
 from .errors import Error
 
 __all__ = [
@@ -37,4 +37,5 @@ __all__ = [
     "feather",
     "ops",
     "safetensors",
+    "settings",
 ]

@@ -38,28 +38,6 @@ class Growing(TypedDict):
     priority: int
 
 
-class Settings(TypedDict):
-    """What a Vm is to be."""
-
-    memory: int
-    page_size: int
-    frame_capacity: Optional[int]
-    frame_minimum: Optional[int]
-    frame_priority: int
-    frames_leave_free: Optional[int]
-    file_memory: Optional[int]
-    file_memory_on_gpu: bool
-    gpu: Optional[str]
-    gpu_memory: Optional[int]
-    workers: Optional[int]
-    transport: Optional[str]
-    launch_deadline: Optional[float]
-    timeline: Optional[str]
-    timeline_one_in: Optional[int]
-    precompiled: Optional[str]
-    precompile_into: Optional[str]
-
-
 class Shape(TypedDict):
     """What a launch is to be."""
 

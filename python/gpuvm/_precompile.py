@@ -19,7 +19,7 @@ def main(folder: str) -> None:
 
     def compile_for(transport: str, name: str) -> None:
         for capacity in CAPACITIES:
-            with Vm("1MiB", gpu="simulated", transport=transport, frame_capacity=capacity, _precompile_into=folder) as vm:
+            with Vm("1MiB", gpu="sim", transport=transport, frame_capacity=capacity, precompile_into=folder) as vm:
                 ops.module(vm, name)
 
     # Compilers are programs of their own: as many at a time as there are processors.

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 import numpy as np
 
 from . import _core
-from ._dtypes import Settings, Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, whole
+from ._dtypes import Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, whole
 from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
@@ -34,12 +34,27 @@ def _bytes(value: Union[int, str], what: str) -> int:
     return int(value)
 
 
-def _count(value: int, what: str) -> int:
-    return whole(value, what, 1, (1 << 32) - 1)
+#: What a setting may be given as.
+Value = Union[str, bytes, int, float, "os.PathLike[Any]", None]
+
+_SETTINGS = {name: (kind, what) for name, kind, what in _core.settings()}
 
 
-def _file(value: Union[str, os.PathLike[str]], what: str) -> str:
-    return text(os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else value, what)
+def settings() -> Dict[str, str]:
+    """The settings of a :class:`Vm`, which Rust, C and C++ have by the same names: what the value of each is, and what it is for."""
+    return {name: f"({kind}) {what}" for name, (kind, what) in _SETTINGS.items()}
+
+
+def _written(name: str, value: Any) -> str:
+    """A setting's value, as the core reads it."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return os.fsdecode(value)
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    kind, _ = _SETTINGS.get(name, ("", ""))
+    if kind == "text" or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise SettingError(f"{name} is {value!r}: expected {kind or 'a text or a number'}")
+    return str(value)
 
 
 def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
@@ -70,9 +85,9 @@ class Vm:
     """Data larger than GPU memory, for kernels.
 
     ``memory``: GPU memory for pages, in bytes or as ``"2GiB"``. ``page_size``: a power of two from 4 KiB to 2 MiB. ``gpu``: ``"cuda:0"``,
-    ``"simulated"``, or none for an NVIDIA GPU if there is one, else the simulated GPU. ``transport``: what moves pages, ``"direct"``,
-    ``"soft"``, ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``,
-    ``gpu_memory``: threads and memory of the simulated GPU.
+    ``"sim"``, or none for an NVIDIA GPU if there is one, else the simulated GPU. ``transport``: what moves pages, ``"direct"``, ``"soft"``,
+    ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``, ``gpu_memory``:
+    threads and memory of the simulated GPU.
 
     ``frame_capacity``: lets that memory change, up to so many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
     ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
@@ -85,54 +100,17 @@ class Vm:
     ``timeline``: a file that gets a timeline of launches, what the host does, and one of ``timeline_one_in`` faults (none: of 64), which
     Perfetto opens; ``%p`` in its name becomes the number of the process. None: that of ``GPUVM_TRACE`` in the environment, if it is set.
 
+    All others, such as ``borrow_from``, ``memory_nodes`` and ``wait_limit``: :func:`gpuvm.settings`. One that is None has its default.
+
     A context manager: its end is :meth:`close`. It may be used from several threads, and not in a fork of its process.
     """
 
-    def __init__(
-        self,
-        memory: Union[int, str] = "64MiB",
-        *,
-        page_size: Union[int, str] = "4KiB",
-        gpu: Optional[str] = None,
-        transport: Optional[str] = None,
-        launch_deadline: Optional[float] = None,
-        workers: Optional[int] = None,
-        gpu_memory: Union[int, str, None] = None,
-        frame_capacity: Union[int, str, None] = None,
-        frame_minimum: Union[int, str, None] = None,
-        frame_priority: int = 0,
-        frames_leave_free: Union[int, str, None] = None,
-        file_memory: Union[int, str, None] = None,
-        file_memory_on_gpu: bool = False,
-        timeline: Union[str, os.PathLike[str], None] = None,
-        timeline_one_in: Optional[int] = None,
-        _precompile_into: Optional[str] = None,
-    ) -> None:
-        if timeline is None and timeline_one_in is not None:
-            raise SettingError(f"timeline_one_in is {timeline_one_in!r}: it is of a timeline; name its file by timeline=")
-        if file_memory_on_gpu and file_memory is None:
-            raise SettingError("file_memory_on_gpu is True: it is of file_memory; say how much by file_memory=")
+    def __init__(self, memory: Value = None, **settings: Value) -> None:
+        given = {name: _written(name, value) for name, value in {"memory": memory, **settings}.items() if value is not None}
         here = os.path.join(os.path.dirname(__file__), "precompiled")
-        settings: Settings = {
-            "memory": _bytes(memory, "memory"),
-            "page_size": _bytes(page_size, "page_size"),
-            "frame_capacity": if_given(_bytes, frame_capacity, "frame_capacity"),
-            "frame_minimum": if_given(_bytes, frame_minimum, "frame_minimum"),
-            "frame_priority": priority_of(frame_priority, "frame_priority"),
-            "frames_leave_free": if_given(_bytes, frames_leave_free, "frames_leave_free"),
-            "file_memory": if_given(_bytes, file_memory, "file_memory"),
-            "file_memory_on_gpu": bool(file_memory_on_gpu),
-            "gpu": if_given(text, gpu, "gpu"),
-            "gpu_memory": if_given(_bytes, gpu_memory, "gpu_memory"),
-            "workers": if_given(_count, workers, "workers"),
-            "transport": if_given(text, transport, "transport"),
-            "launch_deadline": if_given(seconds, launch_deadline, "launch_deadline"),
-            "timeline": if_given(_file, timeline, "timeline"),
-            "timeline_one_in": if_given(_count, timeline_one_in, "timeline_one_in"),
-            "precompiled": here if _precompile_into is None and os.path.isdir(here) else None,
-            "precompile_into": _precompile_into,
-        }
-        self._core = _core.Vm(settings)
+        if not given.keys() & {"precompiled", "precompile_into"} and os.path.isdir(here):
+            given["precompiled"] = here
+        self._core = _core.Vm(list(given.items()))
         self._machine = self._core.machine()
         self._modules: Dict[str, Module] = {}
         self._arrays = 0

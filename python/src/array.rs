@@ -117,20 +117,8 @@ impl Region {
 
     /// Says how kernels will use it: whether the region follows that.
     fn advise(&self, py: Python<'_>, advice: &str) -> PyResult<bool> {
-        let advice = match advice {
-            "normal" => Advice::Normal,
-            "sequential" => Advice::Sequential,
-            "random" => Advice::Random,
-            "read_once" => Advice::ReadOnce,
-            "keep_resident" => Advice::KeepResident,
-            "write_once" => Advice::WriteOnce,
-            "in_place" => Advice::InPlace,
-            "fetch" => Advice::Fetch,
-            other => {
-                let wanted = "normal, sequential, random, read_once, keep_resident, write_once, in_place or fetch";
-                return Err(errors::setting(format!("advice is `{other}`: expected {wanted}")));
-            }
-        };
+        let advice = advice.parse::<Advice>();
+        let advice = advice.map_err(|reason| errors::setting(format!("advice: {reason}")))?;
         let region = self.held.slot.get()?;
         py.detach(|| region.advise(advice)).raised()
     }

@@ -3,7 +3,11 @@
 use std::error::Error as _;
 
 use gpuvm::{Error, FaultKind, GpuError};
-use pyo3::{exceptions::PyRuntimeError, prelude::*, types::PyType};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyTypeError},
+    prelude::*,
+    types::PyType,
+};
 
 /// An exception of the class `name` of `gpuvm.errors`.
 fn raise(name: &str, message: String) -> PyErr {
@@ -120,7 +124,11 @@ fn class_of(error: &Error) -> &'static str {
 
 /// The exception for an error of the runtime.
 pub fn of(error: Error) -> PyErr {
-    raise(class_of(&error), in_full(&error))
+    match error {
+        // As Python says of a keyword that there is not.
+        Error::NoSetting { .. } => PyTypeError::new_err(error.to_string()),
+        error => raise(class_of(&error), in_full(&error)),
+    }
 }
 
 /// Results of the runtime as Python's.

@@ -31,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<formats::Columns>()?;
     module.add_class::<formats::Part>()?;
     module.add_function(wrap_pyfunction!(formats::tensors_of, module)?)?;
+    module.add_function(wrap_pyfunction!(settings::settings, module)?)?;
     module.add_function(wrap_pyfunction!(sources::operation, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm::{CompileOptions, ElementType, Placement, RawElasticBuffer, RegionBuilder, Untyped};
+use gpuvm::{CompileOptions, ElasticStats, ElementType, Placement, RawElasticBuffer, RegionBuilder, Untyped};
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyDict};
 
@@ -17,7 +17,7 @@ use crate::{
     kernel::Module,
     launch::{Flights, Stream},
     memory::{Described, Memory, described},
-    settings::{Settings, seconds},
+    settings::{self, seconds},
     slot::Slot,
 };
 
@@ -96,16 +96,8 @@ pub struct Wanted {
 
 impl Wanted {
     fn builder(&self, vm: &gpuvm::Vm) -> PyResult<RegionBuilder<Untyped>> {
-        let placement = match self.placement.as_str() {
-            "fetch" => Placement::Fetch,
-            "in_place" => Placement::InPlace,
-            "while_free" => Placement::WhileFree,
-            "auto" => Placement::Auto,
-            other => {
-                let wanted = "expected fetch, in_place, while_free or auto";
-                return Err(errors::setting(format!("placement is `{other}`: {wanted}")));
-            }
-        };
+        let placement = self.placement.parse();
+        let placement: Placement = placement.map_err(|reason| errors::setting(format!("placement: {reason}")))?;
         let mut builder = vm
             .raw_region(described(&self.element)?)
             .name(&self.name)
@@ -134,7 +126,10 @@ pub struct Growing {
 }
 
 /// Counts by their names.
-fn counted<'py>(py: Python<'py>, counts: &[(&str, u64)]) -> PyResult<Bound<'py, PyDict>> {
+fn counted<'py>(
+    py: Python<'py>,
+    counts: impl IntoIterator<Item = (&'static str, u64)>,
+) -> PyResult<Bound<'py, PyDict>> {
     let named = PyDict::new(py);
     for (name, count) in counts {
         named.set_item(name, count)?;
@@ -155,9 +150,8 @@ pub struct Vm {
 impl Vm {
     /// Brings one up.
     #[new]
-    fn new(py: Python<'_>, settings: Settings) -> PyResult<Self> {
-        let ordinal = settings.ordinal();
-        let builder = settings.builder()?;
+    fn new(py: Python<'_>, settings: Vec<(String, String)>) -> PyResult<Self> {
+        let (builder, ordinal) = settings::builder(&settings)?;
         let vm = py.detach(|| builder.build()).raised()?;
         Ok(Self {
             slot: Slot::new("the Vm", vm),
@@ -170,24 +164,7 @@ impl Vm {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let vm = self.slot.get()?;
         let stats = py.detach(|| vm.stats()).raised()?;
-        let counts = [
-            ("missed_lanes", stats.missed_lanes),
-            ("faults", stats.faults),
-            ("coalesced", stats.coalesced),
-            ("pages_fetched", stats.pages_fetched),
-            ("pages_written_back", stats.pages_written_back),
-            ("bytes_fetched", stats.bytes_fetched),
-            ("bytes_written_back", stats.bytes_written_back),
-            ("evictions", stats.evictions),
-            ("prefetches", stats.prefetches),
-            ("read_ahead", stats.read_ahead),
-            ("requests", stats.requests),
-            ("errors", stats.errors),
-            ("bytes_in_place", stats.bytes_in_place),
-            ("bytes_stored_in_place", stats.bytes_stored_in_place),
-            ("pages_overwritten", stats.pages_overwritten),
-        ];
-        counted(py, &counts)
+        counted(py, stats.all())
     }
 
     /// What it runs on.
@@ -279,24 +256,7 @@ impl Vm {
     /// What elastic buffers have, and what their growth cost.
     fn elastic_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.slot.get()?.elastic_stats();
-        counted(
-            py,
-            &[
-                ("buffers", stats.buffers),
-                ("paused", stats.paused),
-                ("used_bytes", stats.used_bytes),
-                ("paused_bytes", stats.paused_bytes),
-                ("ahead_bytes", stats.ahead_bytes),
-                ("rest_bytes", stats.rest_bytes),
-                ("foreseen", stats.foreseen),
-                ("unforeseen", stats.unforeseen),
-                ("moved_bytes", stats.moved_bytes),
-                ("refused", stats.refused),
-                ("handle_bytes", stats.handles.handle_bytes),
-                ("handles_held", stats.handles.held),
-                ("handles_free", stats.handles.free),
-            ],
-        )
+        counted(py, ElasticStats::NAMES.map(|(name, _)| name).into_iter().zip(stats.all()))
     }
 
     /// A region of zeros.

@@ -49,9 +49,9 @@ pub enum Advice {
 impl FromStr for Advice {
     type Err = String;
 
-    /// The variant's name in lower case, with dashes between its words: `read-once`.
+    /// The variant's name in lower case, with `-` or `_` between its words: `read-once`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text {
+        Ok(match &*text.replace('_', "-") {
             "normal" => Self::Normal,
             "sequential" => Self::Sequential,
             "random" => Self::Random,

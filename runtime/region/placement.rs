@@ -105,10 +105,11 @@ impl fmt::Display for Placement {
 impl FromStr for Placement {
     type Err = String;
 
+    /// Its [`name`](Self::name), with `-` or `_` between the words.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let all = [Self::Auto, Self::Fetch, Self::InPlace, Self::WhileFree];
         all.into_iter()
-            .find(|placement| placement.name() == text)
+            .find(|placement| placement.name() == text.replace('_', "-"))
             .ok_or_else(|| format!("`{text}` is none of auto, fetch, in-place, while-free"))
     }
 }

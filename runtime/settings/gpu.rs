@@ -178,11 +178,11 @@ impl fmt::Display for Gpu {
 impl FromStr for Gpu {
     type Err = Error;
 
-    /// `auto`, `sim`, `cuda:N` or `cuda:GPU-` and the rest of a UUID as `nvidia-smi -L` prints it.
+    /// `auto`, `sim` (or `simulated`), `cuda:N` or `cuda:GPU-` and the rest of a UUID as `nvidia-smi -L` prints it.
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "auto" => return Ok(Self::Auto),
-            "sim" => return Ok(Self::Simulated(SimulatedGpu::default())),
+            "sim" | "simulated" => return Ok(Self::Simulated(SimulatedGpu::default())),
             _ => {}
         }
         if let Some(which) = text.strip_prefix("cuda:") {

@@ -49,6 +49,7 @@ pub use crate::plan::TransportKind;
 use common::is_hardware;
 pub use gpu::{CudaGpu, Gpu};
 pub use mlx5::{Mlx5, RdmaPath};
+pub use named::NamedSetting;
 pub use queues::Queues;
 pub use rdma::{MemoryNodes, Rdma, Retransmission};
 pub use rxe::Rxe;

@@ -196,24 +196,37 @@ table! {
 /// The transports that have queues, by their names.
 const QUEUED: &[&str] = &["auto", "soft", "rxe", "mlx5"];
 
-/// What other faces, or their users, may call a setting.
-const OTHER_NAMES: [(&str, &str); 3] = [
+/// Short names, which are as good.
+const SHORT: [(&str, &str); 5] = [
     ("memory", "frame_memory"),
+    ("gpus", "gpu"),
+    ("workers", "sim_workers"),
     ("gpu_memory", "sim_memory"),
-    ("loans", "borrow_from"),
+    ("borrow", "borrow_from"),
 ];
 
+/// A setting that [`VmBuilder::named`] takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedSetting {
+    /// Its name, and a short one if it has that.
+    pub names: (&'static str, Option<&'static str>),
+    /// What a value is: `text`, `true or false`, `whole number`.
+    pub kind: &'static str,
+    /// Whose it is, and what it is for.
+    pub what: String,
+}
+
 impl VmBuilder {
-    /// Settings by their names, which are those of C, C++ and Python, in any order: `docs/SETTINGS.md` lists them, and so does
-    /// [`named_settings`](Self::named_settings). Values are written out: sizes `65536` or `64KiB`, times `2` (seconds) or `250ms`, yes and no
-    /// `true` and `false`, several names with commas between. A setting of simulated GPUs asks for one where none was named.
+    /// Settings by their names, which are those of C, C++ and Python, in any order: [`named_settings`](Self::named_settings) lists them.
+    /// Between the words of a name stands `_` or `-`. Values are written out: sizes `65536` or `64KiB`, times `2` (seconds) or `250ms`, yes
+    /// and no `true` and `false`, several names with commas between. A setting of simulated GPUs asks for one where none was named.
     ///
     /// ```
     /// use gpuvm::Vm;
     /// # fn main() -> Result<(), gpuvm::Error> {
-    /// let vm = Vm::builder().named([("gpu", "sim"), ("frame_memory", "1MiB"), ("sim_workers", "2")])?.build()?;
-    /// let refused = Vm::builder().named([("workers", 2)]).unwrap_err();
-    /// assert_eq!(refused.to_string(), "no setting is named `workers`: it is `sim_workers`");
+    /// let vm = Vm::builder().named([("gpu", "sim"), ("frame_memory", "1MiB"), ("sim-workers", "2")])?.build()?;
+    /// let refused = Vm::builder().named([("capacity", 2)]).unwrap_err();
+    /// assert_eq!(refused.to_string(), "no setting is named `capacity`: it is `frame_capacity`");
     /// # Ok(()) }
     /// ```
     ///
@@ -223,9 +236,9 @@ impl VmBuilder {
     pub fn named<N: AsRef<str>, V: Display>(mut self, settings: impl IntoIterator<Item = (N, V)>) -> Result<Self> {
         let mut given = BTreeMap::new();
         for (name, value) in settings {
-            let row = row(name.as_ref())?;
-            if given.insert(row, value.to_string()).is_some() {
-                return refuse(TABLE[row].name, "set twice".into(), "say it once");
+            let (row, name) = row(name.as_ref())?;
+            if given.insert(row, (name, value.to_string())).is_some() {
+                return refuse(name, "set twice".into(), "say it once");
             }
         }
         let has = |name: &str| given.keys().any(|row| TABLE[*row].name == name);
@@ -233,41 +246,45 @@ impl VmBuilder {
         if simulated && !has("gpu") && matches!(self.gpus[..], [Gpu::Auto]) {
             self.gpus = vec![SimulatedGpu::new().into()];
         }
-        for (row, text) in &given {
+        for (row, (name, text)) in &given {
             let setting = &TABLE[*row];
-            setting.check(&self, has)?;
-            setting.set(&mut self, text)?;
+            setting.check(name, &self, has)?;
+            setting.set(name, &mut self, text)?;
         }
         Ok(self)
     }
 
-    /// All settings that [`named`](Self::named) takes: the name of each, and what its value is and what it is for.
-    pub fn named_settings() -> impl Iterator<Item = (String, String)> {
+    /// All settings that [`named`](Self::named) takes.
+    pub fn named_settings() -> impl Iterator<Item = NamedSetting> {
         TABLE.iter().map(|setting| {
-            let what = format!("({}) {}", setting.kind(), setting.told());
-            (setting.name.to_owned(), what)
+            let short = SHORT.iter().find(|(_, name)| *name == setting.name);
+            NamedSetting {
+                names: (setting.name, short.map(|(short, _)| *short)),
+                kind: setting.kind(),
+                what: setting.told(),
+            }
         })
     }
 }
 
-/// The row of a setting.
-fn row(name: &str) -> Result<usize> {
-    let found = TABLE.iter().position(|setting| setting.name == name);
+/// The row of a setting, and the name by which it was called.
+fn row(given: &str) -> Result<(usize, &'static str)> {
+    let name = &*given.replace('-', "_");
+    let short = SHORT.iter().find(|(short, _)| *short == name);
+    let whole = short.map_or(name, |(_, whole)| whole);
+    let found = TABLE.iter().position(|setting| setting.name == whole);
+    let found = found.map(|row| (row, short.map_or(TABLE[row].name, |(short, _)| short)));
     found.ok_or_else(|| {
         let like = |known: &&str| {
             known.starts_with(name) || known.ends_with(name) || name.starts_with(*known) || name.ends_with(*known)
         };
         let names = || TABLE.iter().map(|setting| setting.name);
-        let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
-        let alike: Vec<&str> = other.map_or_else(
-            || names().filter(|known| !name.is_empty() && like(known)).collect(),
-            |other| vec![other.1],
-        );
+        let alike: Vec<&str> = names().filter(|known| !name.is_empty() && like(known)).collect();
         let known = match alike.is_empty() {
             false => format!("it is `{}`", alike.join("` or `")),
             true => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
         };
-        let name = name.to_owned();
+        let name = given.to_owned();
         Error::NoSetting { name, known }
     })
 }
@@ -296,7 +313,7 @@ impl Setting {
     }
 
     /// Whether whoever has it was asked for.
-    fn check(&self, vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
+    fn check(&self, name: &'static str, vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
         let reason = match self.of {
             Simulated if !vm.gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => {
                 "simulated GPUs have it alone; name `sim` as the gpu, or leave it out".to_owned()
@@ -312,21 +329,21 @@ impl Setting {
             Beside(other) if !has(other) => format!("it goes with `{other}`, which is not set"),
             _ => return Ok(()),
         };
-        refuse(self.name, "set".into(), reason)
+        refuse(name, "set".into(), reason)
     }
 
-    fn set(&self, vm: &mut VmBuilder, text: &str) -> Result<()> {
+    fn set(&self, name: &'static str, vm: &mut VmBuilder, text: &str) -> Result<()> {
         match self.set {
-            Set::Bytes(set) => set(vm, bytes(self.name, text)?),
-            Set::Count(set) => set(vm, number(self.name, text, 1..=u32::MAX)?),
-            Set::Wide(set) => set(vm, number(self.name, text, 0..=u64::MAX)?),
-            Set::Small(set) => set(vm, number(self.name, text, 0..=u8::MAX)?),
-            Set::Priority(set) => set(vm, number(self.name, text, i32::MIN..=i32::MAX)?),
-            Set::Time(set) => set(vm, time(self.name, text)?),
+            Set::Bytes(set) => set(vm, bytes(name, text)?),
+            Set::Count(set) => set(vm, number(name, text, 1..=u32::MAX)?),
+            Set::Wide(set) => set(vm, number(name, text, 0..=u64::MAX)?),
+            Set::Small(set) => set(vm, number(name, text, 0..=u8::MAX)?),
+            Set::Priority(set) => set(vm, number(name, text, i32::MIN..=i32::MAX)?),
+            Set::Time(set) => set(vm, time(name, text)?),
             Set::Flag(set) => match text {
                 "true" | "1" => set(vm, true),
                 "false" | "0" => set(vm, false),
-                _ => return refuse(self.name, quoted(text), "expected true or false"),
+                _ => return refuse(name, quoted(text), "expected true or false"),
             },
             Set::Text(set) => set(vm, text),
             Set::Read(set) => return set(vm, text),
@@ -370,7 +387,7 @@ fn bytes(name: &'static str, text: &str) -> Result<u64> {
 }
 
 fn time(name: &'static str, text: &str) -> Result<Duration> {
-    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let unit = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
     let scale = match &text[unit..] {
         "" | "s" => Some(1.0),
         "ms" => Some(1e-3),
