@@ -11,7 +11,7 @@ use std::{
 
 use gpuvm_files::Tier;
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
-use gpuvm_layouts::{RegionDesc, StripeDesc, TimelineDesc, VmDesc};
+use gpuvm_layouts::{REGIONS_MAX, RegionDesc, StripeDesc, TimelineDesc, VmDesc};
 use gpuvm_nic::{Nic, SoftNic};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -360,13 +360,18 @@ impl PagedGpu {
 
     /// Gives a region that is new a place, where kernels find it once `describe` has said what it is.
     pub fn enter(&self, view: &Arc<RegionView>, describe: impl FnOnce() -> Result<RegionDesc>) -> Result<()> {
-        let mut state = self.lock();
-        let Some(id) = state.free_place() else {
-            let limit = state.views.len();
-            return Err(Error::Region {
-                region: view.name().to_owned(),
-                reason: format!("all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"),
-            });
+        let (mut state, id) = loop {
+            let state = self.lock();
+            let id = state.free_place();
+            if id >= self.settings.regions_max as usize {
+                return Err(self.no_place(view));
+            }
+            if self.regions.has(id as u32) {
+                break (state, id);
+            }
+            drop(state);
+            // Without the lock: others may be asked for memory.
+            self.regions.grow(&self.handles, id as u32)?;
         };
         view.set_id(id as u32);
         let desc = describe()?;
@@ -376,8 +381,22 @@ impl PagedGpu {
         self.regions
             .write(&*self.device, id as u32, desc)
             .doing(|| format!("describing region `{}`", view.name()))?;
+        let longer = state.views.len().max(id + 1);
+        state.views.resize(longer, None);
         state.views[id] = Some(Arc::downgrade(view));
         self.write_low_water(&state)
+    }
+
+    fn no_place(&self, view: &RegionView) -> Error {
+        let limit = self.settings.regions_max;
+        let raise = match limit < REGIONS_MAX {
+            true => ", or raise the setting regions_max",
+            false => "",
+        };
+        Error::Region {
+            region: view.name().to_owned(),
+            reason: format!("all {limit} places for regions are taken: end some{raise}"),
+        }
     }
 
     /// Tells the device the `REGION_*` of a region anew. Launches that run may follow at once.
@@ -597,10 +616,9 @@ impl PagedGpu {
 }
 
 impl GpuState {
-    /// With places for so many regions.
-    fn new(regions_max: u32) -> Self {
+    fn new() -> Self {
         Self {
-            views: vec![None; regions_max as usize],
+            views: Vec::new(),
             in_flight: Vec::new(),
             pruned: 0,
             needs_recovery: false,
@@ -616,15 +634,16 @@ impl GpuState {
         views.filter(|region| !region.has_ended())
     }
 
-    /// A place in the region table that no lane can look at.
-    fn free_place(&self) -> Option<usize> {
-        self.views.iter().enumerate().position(|(id, slot)| {
+    /// A place in the region table that no lane can look at: the first.
+    fn free_place(&self) -> usize {
+        let free = self.views.iter().enumerate().position(|(id, slot)| {
             let live = slot
                 .as_ref()
                 .and_then(Weak::upgrade)
                 .is_some_and(|region| !region.has_ended());
             !live && !self.retired.iter().any(|retired| retired.id as usize == id)
-        })
+        });
+        free.unwrap_or(self.views.len())
     }
 }
 

@@ -130,8 +130,8 @@ pub use region::{
 };
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
-    CudaGpu, Gpu, MemoryNodes, Mlx5, NamedSetting, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,
-    TransportKind, VmBuilder,
+    CudaGpu, Gpu, MemoryNodes, Mlx5, NamedSetting, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft,
+    Transport, TransportKind, VmBuilder,
 };
 pub use stats::Stats;
 pub use tenancy::Tenancy;

@@ -158,7 +158,7 @@ impl Settings {
         }
         if !(1..=layout::REGIONS_MAX).contains(&self.regions_max) {
             let reason = "there must be room for 1 to 65536";
-            return refuse("regions", self.regions_max.to_string(), reason);
+            return refuse("regions_max", self.regions_max.to_string(), reason);
         }
         self.check_frame_capacity()?;
         if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {

@@ -37,5 +37,8 @@ pub fn builder(settings: &[(String, String)]) -> PyResult<(VmBuilder, Option<i32
     if gpu.contains(',') {
         return Err(errors::setting(format!("gpu is `{gpu}`: a Vm has one GPU in Python")));
     }
-    Ok((named.raised()?, gpu.strip_prefix("cuda:").and_then(|place| place.parse().ok())))
+    Ok((
+        named.raised()?,
+        gpu.strip_prefix("cuda:").and_then(|place| place.parse().ok()),
+    ))
 }

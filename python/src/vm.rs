@@ -256,7 +256,10 @@ impl Vm {
     /// What elastic buffers have, and what their growth cost.
     fn elastic_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.slot.get()?.elastic_stats();
-        counted(py, ElasticStats::NAMES.map(|(name, _)| name).into_iter().zip(stats.all()))
+        counted(
+            py,
+            ElasticStats::NAMES.map(|(name, _)| name).into_iter().zip(stats.all()),
+        )
     }
 
     /// A region of zeros.

@@ -173,7 +173,24 @@ def test_a_resident_array_is_exported_for_reading(vm):
 def test_advice_is_followed_or_said_not_to_be(vm):
     array = vm.zeros(1000)
     assert array.advise("sequential") and array.advise("normal")
-    assert not array.advise("in_place")
+    assert not array.advise("in_place") and not array.advise("in-place")
+
+
+def test_settings_and_counters_have_names():
+    settings = gpuvm.settings()
+    assert settings["frame_memory"].startswith("(bytes") and settings["memory"].endswith("Short for `frame_memory`.")
+    assert all(what for what in settings.values()) and len(settings) > 50
+    for name in ("memory", "frame_memory", "frame-memory"):
+        given = {name: "64KiB", "gpu": "sim", "sim-workers": np.int64(2), "wait_limit": 2.5, "guarded_regions": False, "nics": None}
+        with gpuvm.Vm(**given) as vm:
+            assert vm.frames == 16 and vm.multiprocessors == 2
+            arrays = [vm.array(np.ones(8), placement=how) for how in ("while-free", "while_free", "fetch")]
+            assert [gpuvm.ops.sum(array) for array in arrays] == [8, 8, 8]
+            with pytest.raises(gpuvm.errors.SettingError, match="placement: `home` is none of auto, fetch, in-place, while-free"):
+                vm.array(np.ones(8), placement="home")
+            stats = vm.stats()
+            assert stats["page_bytes"] == 4096 and stats["pages_fetched"] == 3 and {"doorbells", "helped"} <= stats.keys()
+            assert vm.elastic_stats()["unforeseen_ns"] == 0
 
 
 def test_what_was_waited_for_lets_go(vm, kernels, tmp_path):

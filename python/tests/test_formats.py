@@ -28,6 +28,32 @@ def test_tensors_are_arrays(vm):
     assert tensors["weight"][39, 24] == 999
 
 
+def test_a_file_may_have_any_number_of_tensors(vm, tmp_path):
+    count = 600
+    places = {f"layer.{n}": {"dtype": "F32", "shape": [4], "data_offsets": [16 * n, 16 * n + 16]} for n in range(count)}
+    header = json.dumps(places).encode()
+    header += b" " * (-len(header) % 8)
+    data = np.arange(4 * count, dtype=np.float32)
+    path = tmp_path / "many.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data.tobytes())
+    tensors = gpuvm.safetensors(vm, path)
+    arrays = [tensors[name] for name in tensors]
+    assert len(arrays) == count and all(not array.closed for array in arrays)
+    for n in (0, 255, 256, 511, 512, count - 1):
+        assert gpuvm.ops.sum(tensors[f"layer.{n}"]) == data[4 * n : 4 * n + 4].sum()
+    # Their places serve again.
+    for array in arrays:
+        array.close()
+    assert gpuvm.ops.sum(gpuvm.safetensors(vm, path)["layer.1"]) == 22
+
+
+def test_the_number_of_arrays_may_have_a_limit():
+    with gpuvm.Vm("64KiB", gpu="sim", regions_max=2) as vm:
+        _one, _two = vm.zeros(4), vm.zeros(4)
+        with pytest.raises(gpuvm.errors.RegionError, match="all 2 places .* or raise the setting regions_max"):
+            vm.zeros(4)
+
+
 def test_columns_are_arrays(vm):
     columns = gpuvm.feather(vm, DATA / "plain.feather")
     assert list(columns) == ["id", "fare", "name", "kind"]

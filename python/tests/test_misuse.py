@@ -236,24 +236,30 @@ def test_an_error_that_nobody_waited_for(vm, kernels):
 
 def test_settings_that_cannot_be():
     for settings, text in [
-        ({"memory": "lots"}, "memory is 'lots'"),
-        ({"memory": 0}, "memory is 0"),
+        ({"memory": "lots"}, "memory is `lots`"),
+        ({"memory": 0}, "memory is `0`"),
         ({"memory": "4KiB", "page_size": 5000}, "page"),
         ({"gpu": "cuda:x"}, "gpu"),
         ({"gpu": "simulated", "transport": "pigeon"}, "transport"),
         ({"gpu": "simulated", "launch_deadline": -1}, "launch_deadline"),
-        ({"gpu": "simulated", "launch_deadline": "5"}, "launch_deadline is '5': expected seconds"),
+        ({"gpu": "simulated", "launch_deadline": "soon"}, "launch_deadline is `soon`: expected seconds"),
+        ({"gpu": "simulated", "launch_deadline": [5]}, r"launch_deadline is \[5\]: expected seconds"),
         ({"gpu": 0}, "gpu is 0: expected a text"),
-        ({"gpu": "simulated", "workers": 0}, "workers is 0"),
-        ({"gpu": "simulated", "workers": "2"}, "workers is '2'"),
+        ({"gpu": "simulated", "workers": 0}, "workers is `0`"),
+        ({"gpu": "simulated", "workers": "two"}, "workers is `two`"),
+        ({"gpu": "simulated", "workers": True}, "workers is `true`"),
+        ({"gpu": "simulated", "workers": 2, "sim_workers": 2}, "set twice"),
+        ({"gpu": "sim,sim"}, "one GPU in Python"),
         ({"gpu": "simulated", "workers": 2, "transport": "mlx5"}, "."),
         ({"gpu": "simulated", "timeline": 5}, "timeline is 5: expected a text"),
-        ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is 0"),
-        ({"gpu": "simulated", "timeline_one_in": 2}, "name its file by timeline="),
-        ({"gpu": "simulated", "file_memory_on_gpu": True}, "say how much by file_memory="),
+        ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is `0`"),
+        ({"gpu": "simulated", "timeline_one_in": 2}, "it goes with `timeline`"),
+        ({"gpu": "simulated", "file_memory_on_gpu": True}, "it goes with `file_memory`"),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
             gpuvm.Vm(**settings)
+    with pytest.raises(TypeError, match="no setting is named `regions`: it is `regions_max`"):
+        gpuvm.Vm(regions=2)
     with refused((errors.UnavailableError, errors.GpuError), "cuda:99"):
         gpuvm.Vm(gpu="cuda:99")
 

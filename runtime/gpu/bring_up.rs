@@ -100,7 +100,7 @@ pub(crate) fn bring_up(
     let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
     let doing = || "allocating the regions' bookkeeping".to_owned();
     let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
-    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
+    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each)?;
     let meters = Meters::new(&*gpu).doing(doing)?;
     let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
     let victims = Victims::new(&*gpu, transport, settings)?;
@@ -128,7 +128,7 @@ pub(crate) fn bring_up(
         _timeline_desc: timeline_desc,
         support: Support::compile(&*gpu, &options, timeline.is_some())?,
         stream: gpu.stream().doing(|| "creating the default stream".into())?,
-        state: Mutex::new(GpuState::new(settings.regions_max)),
+        state: Mutex::new(GpuState::new()),
         lost: OnceLock::new(),
         timeline,
         peers: Arc::default(),

@@ -106,7 +106,7 @@ impl PagedGpu {
     fn units(&self) -> Result<&FrameUnits> {
         self.frames().units().ok_or_else(|| Error::Unavailable {
             what: "changing the number of frames".into(),
-            reason: "they were allocated at once: name their most with VmBuilder::frame_capacity".into(),
+            reason: "they were allocated at once: name their most by the setting frame_capacity".into(),
         })
     }
 

@@ -178,10 +178,9 @@ impl<E> RegionBuilder<E> {
                 "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
                 self.place.gpu.transport
             )),
-            _ if guarded && !self.place.gpu.settings.guarded => Err(
-                "replicas and checksums are compiled into kernels where asked for: say VmBuilder::guarded_regions"
-                    .into(),
-            ),
+            _ if guarded && !self.place.gpu.settings.guarded => {
+                Err("replicas and checksums are compiled into kernels where asked for: set guarded_regions".into())
+            }
             _ if guarded && self.neighbour.is_some() => Err("pages at a neighbour GPU have one home, unchecked".into()),
             1 => Ok(()),
             2 if homes >= 2 => Ok(()),

@@ -23,6 +23,7 @@ mod common;
 mod gpu;
 mod mlx5;
 mod named;
+mod nodes;
 mod queues;
 mod rdma;
 mod rxe;
@@ -50,8 +51,9 @@ use common::is_hardware;
 pub use gpu::{CudaGpu, Gpu};
 pub use mlx5::{Mlx5, RdmaPath};
 pub use named::NamedSetting;
+pub use nodes::{MemoryNodes, Retransmission};
 pub use queues::Queues;
-pub use rdma::{MemoryNodes, Rdma, Retransmission};
+pub use rdma::Rdma;
 pub use rxe::Rxe;
 pub use simulated::SimulatedGpu;
 pub use soft::Soft;
@@ -87,7 +89,7 @@ impl Default for VmBuilder {
                 page_size: 4 << 10,
                 wait_limit: Duration::from_secs(10),
                 launch_deadline: Duration::from_secs(600),
-                regions_max: 256,
+                regions_max: gpuvm_layouts::REGIONS_MAX,
                 guarded: false,
                 gpu_count: 1,
                 borrowed: Vec::new(),
@@ -214,7 +216,7 @@ impl VmBuilder {
         /// Longest that a launch may run unless its configuration says otherwise. Default: 10 minutes.
         launch_deadline(limit: Duration) => settings.launch_deadline = limit;
 
-        /// Regions that may live at one time, 1 to 65536. Default: 256.
+        /// Regions that may live at one time, 1 to 65536. GPU memory for what is said of them is taken as they come. Default: 65536.
         regions_max(count: u32) => settings.regions_max = count;
 
         /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several

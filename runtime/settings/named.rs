@@ -164,7 +164,7 @@ table! {
     wait_limit, All, Time => |vm, limit| vm.settings.wait_limit = limit;
     /// Longest launch. Default: 10 minutes.
     launch_deadline, All, Time => |vm, limit| vm.settings.launch_deadline = limit;
-    /// Regions that may live at one time, 1 to 65536. Default: 256.
+    /// Regions that may live at one time, 1 to 65536. Default: 65536.
     regions_max, All, Count => |vm, count| vm.settings.regions_max = count;
     /// Whether regions may have replicas and checksums. Default: false.
     guarded_regions, All, Flag => |vm, guarded| vm.settings.guarded = guarded;

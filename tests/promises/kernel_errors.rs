@@ -432,6 +432,25 @@ fn places_for_regions_run_out_with_an_error_and_come_back() {
         message.contains("`one more`") && message.contains("all 2 places"),
         "{message}"
     );
+    assert!(message.contains("or raise the setting regions_max"), "{message}");
     drop(first);
     region().unwrap();
+}
+
+#[test]
+fn places_for_regions_are_made_as_regions_come() {
+    let bench = Bench::new(small(16), BASIC);
+    let region = |n: u32| bench.vm.region::<u32>().from_iter([n, 1]).unwrap();
+    let mut regions: Vec<_> = (0..1100).map(region).collect();
+    let sum_of = |region: &Region<u32>| {
+        let out = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum", LaunchConfig::new(1, 32), (region, &out));
+        out.to_vec().unwrap()[0]
+    };
+    for n in [0, 255, 256, 511, 512, 1023, 1024, 1099] {
+        assert_eq!(sum_of(&regions[n]), n as u64 + 1, "{n}");
+    }
+    // A place in the middle serves again.
+    regions.swap_remove(700);
+    assert_eq!(sum_of(&region(5)), 6);
 }

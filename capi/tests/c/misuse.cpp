@@ -223,7 +223,7 @@ void shapes_that_cannot_be() {
 void settings_that_cannot_be() {
     THROWS(GPUVM_CODE_INVALID_VALUE, "5000", (gh::Vm{{"page_size", 5000}}));
     THROWS(GPUVM_CODE_INVALID_VALUE, "transport is `pigeon`", (gh::Vm{{"transport", "pigeon"}}));
-    THROWS(GPUVM_CODE_INVALID_VALUE, "it is `frame_memory`", (gh::Vm{{"memory", 1 << 20}, {"sim_workers", 1}}));
+    THROWS(GPUVM_CODE_INVALID_VALUE, "it is `frame_capacity`", (gh::Vm{{"capacity", 1 << 20}, {"sim_workers", 1}}));
     THROWS(GPUVM_CODE_INVALID_VALUE, "launch_deadline is `-2.500000`", (gh::Vm{{"launch_deadline", -2.5}}));
     world w;
     auto options = gh::sized<gpuvm_region_options>();

@@ -22,12 +22,17 @@ static void names_of_settings_and_counters(void) {
             gpuvm_vm_new(GPUVM_SETTINGS({"colour", "blue", 0}), &vm));
     HOLDS(vm.id == 0);
     const char* others[][2] = {
-        {"gpus", "it is `gpu`"}, {"workers", "it is `sim_workers`"}, {"memory", "it is `frame_memory`"}};
+        {"nic", "it is `nics`"}, {"capacity", "it is `frame_capacity`"}, {"region", "it is `regions_max`"}};
     for (int i = 0; i < 3; ++i) {
         gpuvm_setting other = {others[i][0], .number = 1};
         REFUSED(GPUVM_CODE_INVALID_VALUE, others[i][1], gpuvm_vm_new(&other, 1, &vm));
     }
     REFUSED(GPUVM_CODE_INVALID_VALUE, "sim_workers is set twice", gpuvm_vm_new(GPUVM_SETTINGS(SMALL, SMALL), &vm));
+    // Short names, and dashes.
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame_memory is set twice",
+            gpuvm_vm_new(GPUVM_SETTINGS({"memory", "1MiB", 0}, {"frame-memory", "1MiB", 0}), &vm));
+    OK(gpuvm_vm_new(GPUVM_SETTINGS({"memory", "1MiB", 0}, {"sim-workers", .number = 1}, {"gpus", "sim", 0}), &vm));
+    OK(gpuvm_vm_free(vm));
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`name of a setting` is NULL",
             gpuvm_vm_new(GPUVM_SETTINGS({NULL, "1", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`settings` is NULL", gpuvm_vm_new(NULL, 1, &vm));
