@@ -51,9 +51,9 @@ def _written(name: str, value: Any) -> str:
         return os.fsdecode(value)
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value)).lower()
-    kind, _ = _SETTINGS.get(name, ("", ""))
+    kind, _ = _SETTINGS.get(name, ("text", ""))
     if kind == "text" or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise SettingError(f"{name} is {value!r}: expected {kind or 'a text or a number'}")
+        raise SettingError(f"{name} is {value!r}: expected {'a text' if kind == 'text' else kind}")
     return str(value)
 
 
