@@ -1,14 +1,10 @@
-//! The options for GPU, transport and queues, and the settings that they come to. Options are flat, settings are not: here
-//! each option finds its GPU or its transport, and one that does not fit is refused.
+//! The options for GPU, transport and queues, whose names are those of settings.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::Args;
-use gpuvm::{
-    Error, Gpu, MemoryNodes, Mlx5, QueueMaking, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Timeline,
-    Transport, Vm, VmBuilder,
-};
+use gpuvm::{Gpu, QueueMaking, SimulatedGpu, Timeline, Transport, Vm, VmBuilder};
 
 use crate::error::CliError;
 use crate::secret::read_secret;
@@ -137,35 +133,12 @@ impl PathArgs {
             ("traffic-class", said(&self.traffic_class)),
         ]
     }
-
-    /// For a `Vm`.
-    pub fn path(&self) -> RdmaPath {
-        let plain = RdmaPath::default();
-        RdmaPath {
-            port: self.rdma_port.unwrap_or(plain.port),
-            gid_index: self.gid_index,
-            mtu: self.rdma_mtu,
-            service_level: self.service_level.unwrap_or(plain.service_level),
-            traffic_class: self.traffic_class.unwrap_or(plain.traffic_class),
-        }
-    }
 }
 
-/// An option that one GPU or transport has, and another does not.
-struct Particular {
-    /// Its name in messages.
-    setting: &'static str,
-    /// What was said by it, if it was given.
-    value: Option<String>,
-    /// Which transports have it, in words.
-    whose: &'static str,
-    /// Whether the transport has it that was asked for.
-    fits: bool,
-}
-
-/// The refusal of an option that was given.
-fn refuse<T>(setting: &'static str, value: String, reason: String) -> Result<T, CliError> {
-    Err(CliError::BackEnd(Error::Setting { setting, value, reason }))
+/// What was said by an option that may be given several times.
+fn listed<T: ToString>(values: &[T]) -> Option<String> {
+    let values: Vec<String> = values.iter().map(T::to_string).collect();
+    (!values.is_empty()).then(|| values.join(","))
 }
 
 impl MachineArgs {
@@ -185,8 +158,32 @@ impl MachineArgs {
             }
             builder = builder.timeline(timeline);
         }
-        let gpus = std::iter::once(self.gpu(seed)?).chain(self.beside.iter().cloned());
-        Ok(builder.gpus(gpus).transport(self.transport()?))
+        builder.named(self.named(seed)?).map_err(CliError::BackEnd)
+    }
+
+    /// The settings that options say, by the names of these.
+    fn named(&self, seed: Option<u64>) -> Result<Vec<(&'static str, String)>, CliError> {
+        let gpu = match self.gpu {
+            Gpu::Auto if seed.is_some() || self.workers.is_some() => SimulatedGpu::new().into(),
+            ref gpu => gpu.clone(),
+        };
+        let gpus: Vec<Gpu> = std::iter::once(gpu).chain(self.beside.iter().cloned()).collect();
+        let said = [
+            ("gpu", listed(&gpus)),
+            ("workers", said(&self.workers)),
+            ("seed", said(&seed)),
+            ("transport", Some(self.transport.name().to_owned())),
+            ("memory-node", listed(&self.memory_node)),
+            ("memory-node-secret", self.secret()?),
+            ("rdma-device", listed(&self.rdma_device)),
+            ("mlx5-queues", said(&self.rdma_queues)),
+            ("rdma-retries", said(&self.rdma_retries)),
+            ("rdma-ack-timeout", said(&self.rdma_ack_timeout)),
+            ("queue-pairs", said(&self.queue_pairs)),
+            ("queue-depth", said(&self.queue_depth)),
+        ];
+        let said = said.into_iter().chain(self.path.options());
+        Ok(said.filter_map(|(name, value)| Some((name, value?))).collect())
     }
 
     /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.
@@ -199,153 +196,15 @@ impl MachineArgs {
         built.map_err(CliError::BackEnd)
     }
 
-    fn gpu(&self, seed: Option<u64>) -> Result<Gpu, CliError> {
-        if let Gpu::Cuda(_) = self.gpu {
-            if let Some(seed) = seed {
-                let reason = "an NVIDIA GPU follows none; use --gpu sim".to_owned();
-                return refuse("seed", seed.to_string(), reason);
-            }
-            if let Some(workers) = self.workers {
-                let reason = "an NVIDIA GPU has none; use --gpu sim".to_owned();
-                return refuse("workers", workers.to_string(), reason);
-            }
-        }
-        if seed.is_none() && self.workers.is_none() {
-            return Ok(self.gpu.clone());
-        }
-        let mut gpu = SimulatedGpu::new();
-        if let Some(workers) = self.workers {
-            gpu = gpu.workers(workers);
-        }
-        if let Some(seed) = seed {
-            gpu = gpu.seed(seed);
-        }
-        Ok(gpu.into())
-    }
-
-    fn transport(&self) -> Result<Transport, CliError> {
-        self.refuse_misfits()?;
-        let (queues, again) = (self.queues(), self.retransmission());
-        let transport = match (&self.transport, self.nodes()?) {
-            (Transport::Auto(_), Some(nodes)) => Rdma::to(nodes).retransmission(again).into(),
-            (Transport::Rxe(_), nodes) => {
-                let mut rxe = Rxe::new().retransmission(again);
-                if let Some(device) = self.rdma_device.first() {
-                    rxe = rxe.device(device);
-                }
-                Transport::Rxe(match nodes {
-                    Some(nodes) => rxe.memory_nodes(nodes),
-                    None => rxe,
-                })
-            }
-            (Transport::Mlx5(_), nodes) => {
-                let making = self.rdma_queues.unwrap_or_default();
-                let mlx5 = Mlx5::new().devices(&self.rdma_device).path(self.path.path());
-                let mlx5 = mlx5.queue_making(making).retransmission(again);
-                Transport::Mlx5(match nodes {
-                    Some(nodes) => mlx5.memory_nodes(nodes),
-                    None => mlx5,
-                })
-            }
-            (plain, _) => plain.clone(),
-        };
-        Ok(transport.with_queues(queues))
-    }
-
-    /// Nothing that was asked for is left out without a word.
-    fn refuse_misfits(&self) -> Result<(), CliError> {
-        let name = self.transport.name();
-        let misfits = self.particular().into_iter().filter(|option| !option.fits);
-        for Particular {
-            setting, value, whose, ..
-        } in misfits
-        {
-            let reason = format!("transport {name} has none; leave it out, or use transport {whose}");
-            value.map_or(Ok(()), |value| refuse(setting, value, reason))?;
-        }
-        if matches!(self.transport, Transport::Rxe(_)) && self.rdma_device.len() > 1 {
-            let devices = self.rdma_device.join(", ");
-            return refuse("RDMA devices", devices, "transport rxe drives one device".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Options that not every transport has.
-    fn particular(&self) -> Vec<Particular> {
-        let mlx5 = matches!(self.transport, Transport::Mlx5(_));
-        let named = mlx5 || matches!(self.transport, Transport::Rxe(_));
-        let auto = matches!(self.transport, Transport::Auto(_));
-        let rdma = named || auto && !self.memory_node.is_empty();
-        let queued = self.transport.queues().is_some();
-        let joined = |list: &[String]| (!list.is_empty()).then(|| list.join(", "));
-        let of = |setting, value, (whose, fits)| Particular {
-            setting,
-            value,
-            whose,
-            fits,
-        };
-        let (of_mlx5, of_either) = (("mlx5", mlx5), ("rxe or mlx5", rdma));
-        let path = &self.path;
-        vec![
-            of("RDMA port", said(&path.rdma_port), of_mlx5),
-            of("GID index", said(&path.gid_index), of_mlx5),
-            of("RDMA MTU", said(&path.rdma_mtu), of_mlx5),
-            of("service level", said(&path.service_level), of_mlx5),
-            of("traffic class", said(&path.traffic_class), of_mlx5),
-            of("RDMA queues", said(&self.rdma_queues), of_mlx5),
-            of("RDMA device", joined(&self.rdma_device), ("rxe or mlx5", named)),
-            of(
-                "memory nodes",
-                joined(&self.memory_node),
-                ("rxe or mlx5", named || auto),
-            ),
-            of("RDMA retries", said(&self.rdma_retries), of_either),
-            of("RDMA acknowledgement timeout", said(&self.rdma_ack_timeout), of_either),
-            of("queue pairs", said(&self.queue_pairs), ("soft, rxe or mlx5", queued)),
-            of("queue depth", said(&self.queue_depth), ("soft, rxe or mlx5", queued)),
-        ]
-    }
-
-    fn queues(&self) -> Queues {
-        let mut queues = Queues::new();
-        if let Some(pairs) = self.queue_pairs {
-            queues = queues.pairs(pairs);
-        }
-        if let Some(depth) = self.queue_depth {
-            queues = queues.depth(depth);
-        }
-        queues
-    }
-
-    fn retransmission(&self) -> Retransmission {
-        let mut again = Retransmission::new();
-        if let Some(retries) = self.rdma_retries {
-            again = again.retries(retries);
-        }
-        if let Some(code) = self.rdma_ack_timeout {
-            again = again.ack_timeout(code);
-        }
-        again
-    }
-
-    fn nodes(&self) -> Result<Option<MemoryNodes>, CliError> {
-        if self.memory_node.is_empty() {
+    /// What the file of the secret has in it.
+    fn secret(&self) -> Result<Option<String>, CliError> {
+        let Some(path) = &self.secret_file else {
             return Ok(None);
+        };
+        if self.secret.get().is_none() {
+            let _ = self.secret.set(read_secret(path)?);
         }
-        let nodes = MemoryNodes::at(&self.memory_node);
-        Ok(Some(match &self.secret_file {
-            Some(path) => {
-                let secret = match self.secret.get() {
-                    Some(secret) => secret,
-                    None => {
-                        let read = read_secret(path)?;
-                        self.secret.get_or_init(|| read)
-                    }
-                };
-                nodes.secret(secret.as_str())
-            }
-            None => nodes,
-        }))
+        Ok(self.secret.get().cloned())
     }
 }
 
@@ -369,8 +228,9 @@ mod tests {
     }
 
     fn transport(words: &str) -> Transport {
-        let machine = machine(words);
-        machine.transport().unwrap_or_else(|error| panic!("{words}: {error}"))
+        let builder = machine(words).builder(4096, None);
+        let builder = builder.unwrap_or_else(|error| panic!("{words}: {error}"));
+        builder.transport_asked().clone()
     }
 
     #[test]
@@ -383,25 +243,26 @@ mod tests {
             "--transport mlx5",
             "--memory-node 192.0.2.9:7471",
         ] {
-            assert_eq!(transport(words).queues(), Some(Queues::new()), "{words}");
+            assert_eq!(transport(words).queues(), Some(gpuvm::Queues::new()), "{words}");
         }
         let asked = transport("--memory-node 192.0.2.9:7471 --queue-pairs 3 --queue-depth 16");
         assert!(matches!(asked, Transport::Rdma(_)));
-        assert_eq!(asked.queues(), Some(Queues::new().pairs(3).depth(16)));
+        assert_eq!(asked.queues(), Some(gpuvm::Queues::new().pairs(3).depth(16)));
     }
 
     #[test]
     fn what_the_simulated_gpu_alone_has_takes_it() {
         for (words, seed) in [("", Some(5)), ("--workers 2", None), ("--gpu sim --workers 2", None)] {
-            let gpu = machine(words).gpu(seed).unwrap();
-            assert!(matches!(gpu, Gpu::Simulated(_)), "{words}: {gpu}");
+            let builder = machine(words).builder(4096, seed).unwrap();
+            assert!(matches!(builder.gpus_asked(), [Gpu::Simulated(_)]), "{words}");
         }
-        assert!(matches!(machine("").gpu(None), Ok(Gpu::Auto)));
+        let plain = machine("").builder(4096, None).unwrap();
+        assert!(matches!(plain.gpus_asked(), [Gpu::Auto]));
         for (words, seed, setting) in [
-            ("--gpu cuda:0", Some(5), "seed is 5"),
-            ("--gpu cuda:0 --workers 2", None, "workers is 2"),
+            ("--gpu cuda:0", Some(5), "seed is `5`"),
+            ("--gpu cuda:0 --workers 2", None, "workers is `2`"),
         ] {
-            let Err(CliError::BackEnd(error)) = machine(words).gpu(seed) else {
+            let Err(CliError::BackEnd(error)) = machine(words).builder(4096, seed) else {
                 panic!("{words}")
             };
             assert!(error.to_string().starts_with(setting), "{error}");

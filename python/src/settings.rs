@@ -19,9 +19,9 @@ pub fn seconds(value: f64, what: &str) -> PyResult<Duration> {
 #[pyfunction]
 pub fn settings() -> Vec<(&'static str, &'static str, String)> {
     let all = VmBuilder::named_settings().flat_map(|setting| {
-        let (name, short) = setting.names;
-        let short = short.map(|short| (short, setting.kind, format!("Short for `{name}`.")));
-        [Some((name, setting.kind, setting.what)), short]
+        let (name, other) = setting.names;
+        let other = other.map(|other| (other, setting.kind, format!("The same as `{name}`.")));
+        [Some((name, setting.kind, setting.what)), other]
     });
     all.flatten().collect()
 }

@@ -178,7 +178,7 @@ def test_advice_is_followed_or_said_not_to_be(vm):
 
 def test_settings_and_counters_have_names():
     settings = gpuvm.settings()
-    assert settings["frame_memory"].startswith("(bytes") and settings["memory"].endswith("Short for `frame_memory`.")
+    assert settings["frame_memory"].startswith("(bytes") and settings["memory"].endswith("The same as `frame_memory`.")
     assert all(what for what in settings.values()) and len(settings) > 50
     for name in ("memory", "frame_memory", "frame-memory"):
         given = {name: "64KiB", "gpu": "sim", "sim-workers": np.int64(2), "wait_limit": 2.5, "guarded_regions": False, "nics": None}

@@ -124,7 +124,7 @@ def test_frames_that_cannot_change(vm):
         ({"frame_capacity": "1MiB", "frame_minimum": "1MiB"}, "frame minimum"),
         ({"frames_leave_free": "64KiB"}, "name a frame capacity"),
         ({"frame_priority": 2**40}, "frame_priority is"),
-        ({"gpu": "cuda:0", "gpu_memory": "1MiB"}, "gpu_memory is set: simulated GPUs have it alone"),
+        ({"gpu": "cuda:0", "gpu_memory": "1MiB"}, "gpu_memory is `1MiB`: simulated GPUs have it alone"),
     ],
 )
 def test_settings_of_frames_that_cannot_be(settings, text):

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
-use gpuvm_nic::mlx5::QueueMaking;
 use gpuvm_tenants::{Terms, parse_bytes};
 
 use crate::{
@@ -68,6 +67,8 @@ macro_rules! table {
 
 use Of::{All, Beside, Simulated, Transports};
 const NODES: &str = "memory nodes";
+/// What no message has in it.
+const SECRET: &str = "memory_node_secret";
 
 table! {
     /// `auto`, `sim`, `cuda:N` or `cuda:GPU-UUID`; several with commas. Default: `auto`, the first NVIDIA GPU, else the simulated one.
@@ -134,10 +135,11 @@ table! {
     mlx5_service_level, Transports(&["mlx5"]), Small => |vm, level| mlx5(vm, |mlx5| mlx5.path.service_level = level);
     /// Traffic class. Default: 0.
     mlx5_traffic_class, Transports(&["mlx5"]), Small => |vm, class| mlx5(vm, |mlx5| mlx5.path.traffic_class = class);
-    /// Whether queues are made by DevX. Default: false.
-    mlx5_devx, Transports(&["mlx5"]), Flag => |vm, devx| {
-        let making = if devx { QueueMaking::Devx } else { QueueMaking::Verbs };
+    /// How queues are made: `verbs` or `devx`. Default: `verbs`.
+    mlx5_queues, Transports(&["mlx5"]), Read => |vm, how| {
+        let making = how.parse().or_else(|_| refuse("mlx5_queues", quoted(how), "expected verbs or devx"))?;
         mlx5(vm, |mlx5| mlx5.making = making);
+        Ok(())
     };
     /// GPU memory for page frames. Default: 64 MiB.
     frame_memory, All, Bytes => |vm, bytes| vm.settings.frame_memory = bytes;
@@ -196,19 +198,27 @@ table! {
 /// The transports that have queues, by their names.
 const QUEUED: &[&str] = &["auto", "soft", "rxe", "mlx5"];
 
-/// Short names, which are as good.
-const SHORT: [(&str, &str); 5] = [
+/// Other names, which are as good: those of the command's options.
+const OTHERS: [(&str, &str); 13] = [
     ("memory", "frame_memory"),
     ("gpus", "gpu"),
     ("workers", "sim_workers"),
+    ("seed", "sim_seed"),
     ("gpu_memory", "sim_memory"),
     ("borrow", "borrow_from"),
+    ("memory_node", "memory_nodes"),
+    ("rdma_device", "nics"),
+    ("rdma_port", "mlx5_port"),
+    ("gid_index", "mlx5_gid_index"),
+    ("rdma_mtu", "mlx5_mtu"),
+    ("service_level", "mlx5_service_level"),
+    ("traffic_class", "mlx5_traffic_class"),
 ];
 
 /// A setting that [`VmBuilder::named`] takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedSetting {
-    /// Its name, and a short one if it has that.
+    /// Its name, and another one if it has that.
     pub names: (&'static str, Option<&'static str>),
     /// What a value is: `text`, `true or false`, `whole number`.
     pub kind: &'static str,
@@ -248,7 +258,7 @@ impl VmBuilder {
         }
         for (row, (name, text)) in &given {
             let setting = &TABLE[*row];
-            setting.check(name, &self, has)?;
+            setting.check((name, text), &self, has)?;
             setting.set(name, &mut self, text)?;
         }
         Ok(self)
@@ -257,9 +267,9 @@ impl VmBuilder {
     /// All settings that [`named`](Self::named) takes.
     pub fn named_settings() -> impl Iterator<Item = NamedSetting> {
         TABLE.iter().map(|setting| {
-            let short = SHORT.iter().find(|(_, name)| *name == setting.name);
+            let other = OTHERS.iter().find(|(_, name)| *name == setting.name);
             NamedSetting {
-                names: (setting.name, short.map(|(short, _)| *short)),
+                names: (setting.name, other.map(|(other, _)| *other)),
                 kind: setting.kind(),
                 what: setting.told(),
             }
@@ -270,10 +280,10 @@ impl VmBuilder {
 /// The row of a setting, and the name by which it was called.
 fn row(given: &str) -> Result<(usize, &'static str)> {
     let name = &*given.replace('-', "_");
-    let short = SHORT.iter().find(|(short, _)| *short == name);
-    let whole = short.map_or(name, |(_, whole)| whole);
-    let found = TABLE.iter().position(|setting| setting.name == whole);
-    let found = found.map(|row| (row, short.map_or(TABLE[row].name, |(short, _)| short)));
+    let other = OTHERS.iter().find(|(other, _)| *other == name);
+    let of_table = other.map_or(name, |(_, name)| name);
+    let found = TABLE.iter().position(|setting| setting.name == of_table);
+    let found = found.map(|row| (row, other.map_or(TABLE[row].name, |(other, _)| other)));
     found.ok_or_else(|| {
         let like = |known: &&str| {
             known.starts_with(name) || known.ends_with(name) || name.starts_with(*known) || name.ends_with(*known)
@@ -306,30 +316,35 @@ impl Setting {
         let whose = match self.of {
             All => String::new(),
             Simulated => "Simulated GPU: ".into(),
-            Transports(names) => format!("Transport {}: ", listed(names)),
+            Transports(names) => format!("Transport {}: ", listed(names, "and")),
             Beside(other) => format!("With `{other}`: "),
         };
         whose + self.what.trim_start()
     }
 
     /// Whether whoever has it was asked for.
-    fn check(&self, name: &'static str, vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
+    fn check(&self, (name, text): (&'static str, &str), vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
         let reason = match self.of {
             Simulated if !vm.gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => {
-                "simulated GPUs have it alone; name `sim` as the gpu, or leave it out".to_owned()
+                "simulated GPUs have it alone: leave it out, or use the gpu sim".to_owned()
             }
             Transports(names) => {
                 let asked = vm.transport.name();
                 if names.contains(&asked) || names.contains(&NODES) && has("memory_nodes") {
                     return Ok(());
                 }
-                let have = if names.len() == 1 { "has" } else { "have" };
-                format!("{} {have} it, the transport {asked} has not", listed(names))
+                let whose = listed(names, "or");
+                format!("transport {asked} has none; leave it out, or use transport {whose}")
             }
             Beside(other) if !has(other) => format!("it goes with `{other}`, which is not set"),
             _ => return Ok(()),
         };
-        refuse(name, "set".into(), reason)
+        let value = if self.name == SECRET {
+            "set".into()
+        } else {
+            quoted(text)
+        };
+        refuse(name, value, reason)
     }
 
     fn set(&self, name: &'static str, vm: &mut VmBuilder, text: &str) -> Result<()> {
@@ -357,9 +372,9 @@ fn quoted(text: &str) -> String {
 }
 
 /// `a, b and c`.
-fn listed(names: &[&str]) -> String {
+fn listed(names: &[&str], and: &str) -> String {
     match names {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        [first @ .., last] if !first.is_empty() => format!("{} {and} {last}", first.join(", ")),
         names => names.concat(),
     }
 }
@@ -424,7 +439,7 @@ fn nics(vm: &mut VmBuilder, text: &str) -> Result<()> {
     let mut devices: Vec<String> = names(text).map(str::to_owned).collect();
     match &mut vm.transport {
         Transport::Rxe(_) if devices.len() > 1 => {
-            return refuse("nics", quoted(text), "the transport rxe has one device");
+            return refuse("nics", quoted(text), "transport rxe drives one device");
         }
         Transport::Rxe(rxe) => rxe.device = devices.pop(),
         Transport::Mlx5(mlx5) => mlx5.devices = devices,

@@ -424,9 +424,8 @@ mod tests {
         let options = args(words).bench_options();
         let parsed = machine_args(&options).expect("options of a benchmark");
         assert_eq!(parsed.rdma_queues, Some(gpuvm::QueueMaking::Devx));
-        let path = parsed.path.path();
-        assert_eq!((path.port, path.gid_index, path.mtu), (2, Some(3), Some(1024)));
-        assert_eq!((path.service_level, path.traffic_class), (5, 96));
+        let path = parsed.path.options().map(|(_, value)| value.unwrap());
+        assert_eq!(path, ["2", "3", "1024", "5", "96"]);
         assert_eq!(args("").bench_options(), Vec::<String>::new());
     }
 

@@ -91,18 +91,26 @@ fn back_ends_that_are_not_there_are_named() {
 #[test]
 fn what_only_an_rdma_device_has_is_refused_without_one() {
     for (arguments, setting, whose) in [
-        ("--gid-index 3", "GID index", "mlx5"),
-        ("--rdma-port 2", "RDMA port", "mlx5"),
-        ("--rdma-mtu 1024", "RDMA MTU", "mlx5"),
-        ("--service-level 1", "service level", "mlx5"),
-        ("--traffic-class 4", "traffic class", "mlx5"),
-        ("--rdma-queues devx", "RDMA queues", "mlx5"),
-        ("--rdma-device rxe0", "RDMA device", "rxe or mlx5"),
-        ("--rdma-retries 1", "RDMA retries", "rxe or mlx5"),
+        ("--gid-index 3", "gid_index is `3`", "mlx5"),
+        ("--rdma-port 2", "rdma_port is `2`", "mlx5"),
+        ("--rdma-mtu 1024", "rdma_mtu is `1024`", "mlx5"),
+        ("--service-level 1", "service_level is `1`", "mlx5"),
+        ("--traffic-class 4", "traffic_class is `4`", "mlx5"),
+        ("--rdma-queues devx", "mlx5_queues is `devx`", "mlx5"),
+        ("--rdma-device rxe0", "rdma_device is `rxe0`", "rxe or mlx5"),
+        ("--rdma-retries 1", "rdma_retries is `1`", "rxe, mlx5 or memory nodes"),
         // The default, said: it does not fit either.
-        ("--rdma-retries 6", "RDMA retries", "rxe or mlx5"),
-        ("--memory-node 192.0.2.9:7471", "memory nodes", "rxe or mlx5"),
-        ("--rdma-ack-timeout 20", "RDMA acknowledgement timeout", "rxe or mlx5"),
+        ("--rdma-retries 6", "rdma_retries is `6`", "rxe, mlx5 or memory nodes"),
+        (
+            "--memory-node 192.0.2.9:7471",
+            "memory_node is `192.0.2.9:7471`",
+            "auto, rxe or mlx5",
+        ),
+        (
+            "--rdma-ack-timeout 20",
+            "rdma_ack_timeout is `20`",
+            "rxe, mlx5 or memory nodes",
+        ),
     ] {
         // The graph does not exist either: the settings are looked at first.
         let err = refusal(&[], &format!("not_here --gpu sim --transport soft {arguments}"), 1);
@@ -116,15 +124,15 @@ fn options_that_do_not_go_together_are_refused_by_name() {
     for (arguments, reason) in [
         (
             "--transport direct --queue-pairs 2",
-            "queue pairs is 2: transport direct has none; leave it out, or use transport soft, rxe or mlx5",
+            "queue_pairs is `2`: transport direct has none; leave it out, or use transport auto, soft, rxe or mlx5",
         ),
         (
             "--rdma-device rxe0",
-            "RDMA device is rxe0: transport auto has none; leave it out, or use transport rxe or mlx5",
+            "rdma_device is `rxe0`: transport auto has none; leave it out, or use transport rxe or mlx5",
         ),
         (
             "--transport rxe --rdma-device rxe0 --rdma-device rxe1",
-            "RDMA devices is rxe0, rxe1: transport rxe drives one device",
+            "nics is `rxe0,rxe1`: transport rxe drives one device",
         ),
         (
             "--seed 0 --workers 4",
@@ -132,11 +140,11 @@ fn options_that_do_not_go_together_are_refused_by_name() {
         ),
         (
             "--gpu cuda:0 --seed 7",
-            "seed is 7: an NVIDIA GPU follows none; use --gpu sim",
+            "seed is `7`: simulated GPUs have it alone: leave it out, or use the gpu sim",
         ),
         (
             "--gpu cuda:0 --workers 2",
-            "workers is 2: an NVIDIA GPU has none; use --gpu sim",
+            "workers is `2`: simulated GPUs have it alone: leave it out, or use the gpu sim",
         ),
         (
             "--seed 7 --transport rxe",

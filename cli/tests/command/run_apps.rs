@@ -66,11 +66,11 @@ fn ways_that_cannot_be_are_refused_before_the_input_is_made() {
     refused("--placement managed --gpu sim", "has no managed memory");
     refused(
         &format!("--transport soft {NODE}"),
-        "memory nodes is 192.0.2.9:7471: transport soft has none",
+        "memory_node is `192.0.2.9:7471`: transport soft has none",
     );
     refused(
         "--transport soft --rdma-retries 1",
-        "RDMA retries is 1: transport soft has none",
+        "rdma_retries is `1`: transport soft has none",
     );
 }
 
