@@ -20,6 +20,18 @@ const LANES_PER_WORKER: u32 = 2048;
 /// Longest real time that a lane of the seeded mode may run without a load, store or call.
 const SEEDED_LANE_MAX: Duration = Duration::from_secs(10);
 
+/// Setters, each with what it stores where.
+macro_rules! stored {
+    ($($(#[$about:meta])+ $name:ident($value:ident: $of:ty) => $field:ident = $stored:expr;)+) => {
+        $($(#[$about])+
+        #[must_use]
+        pub fn $name(mut self, $value: $of) -> Self {
+            self.$field = $stored;
+            self
+        })+
+    };
+}
+
 /// Options of a [`SimGpu`].
 #[derive(Clone)]
 pub struct SimGpuBuilder {
@@ -64,84 +76,55 @@ impl SimGpuBuilder {
         }
     }
 
-    /// Capacity of device memory in bytes, 1 GiB by default.
-    #[must_use]
-    pub fn memory_bytes(mut self, bytes: u64) -> Self {
-        self.memory_bytes = bytes;
-        self
-    }
+    stored! {
+        /// Capacity of device memory in bytes, 1 GiB by default.
+        memory_bytes(bytes: u64) => memory_bytes = bytes;
 
-    /// Worker threads of the fast mode, by default one for each processor.
-    #[must_use]
-    pub fn workers(mut self, workers: u32) -> Self {
-        self.workers = Some(workers.clamp(1, 1024));
-        self
-    }
+        /// Worker threads of the fast mode, by default one for each processor.
+        workers(workers: u32) => workers = Some(workers.clamp(1, 1024));
 
-    /// Lanes, in whole warps, that a worker holds at once, 2,048 by default. A block that is larger runs all the same, alone.
-    #[must_use]
-    pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
-        self.lanes_per_worker = lanes.clamp(32, 1 << 16);
-        self
-    }
+        /// Lanes, in whole warps, that a worker holds at once, 2,048 by default. A block that is larger runs all the same, alone.
+        lanes_per_worker(lanes: u32) => lanes_per_worker = lanes.clamp(32, 1 << 16);
 
-    /// Whether one block of each launch finds room beside others, however many lanes those have, so that launches which wait for each other
-    /// cannot shut each other out. It is so by default. Without, a launch waits for room as on hardware.
-    #[must_use]
-    pub fn room_for_all(mut self, always: bool) -> Self {
-        self.has_room_for_all = always;
-        self
-    }
+        /// Whether one block of each launch finds room beside others, however many lanes those have, so that launches which wait for each other
+        /// cannot shut each other out. It is so by default. Without, a launch waits for room as on hardware.
+        room_for_all(always: bool) => has_room_for_all = always;
 
-    /// So many neighbour GPUs, from number 1 on, in whose memory regions may live; none by default. It is part of this GPU's own, so the
-    /// seeded mode's memory model is in charge of it. They run nothing.
-    #[must_use]
-    pub fn neighbours(mut self, count: u32) -> Self {
-        self.neighbours = count;
-        self
-    }
+        /// So many neighbour GPUs, from number 1 on, in whose memory regions may live; none by default. It is part of this GPU's own, so the
+        /// seeded mode's memory model is in charge of it. They run nothing.
+        neighbours(count: u32) => neighbours = count;
 
-    /// Bytes that the owners of the neighbours use of their memory themselves, which may change at any time.
-    #[must_use]
-    pub fn neighbour_use(mut self, bytes: Arc<AtomicU64>) -> Self {
-        self.neighbour_use = bytes;
-        self
-    }
+        /// Bytes that the owners of the neighbours use of their memory themselves, which may change at any time.
+        neighbour_use(bytes: Arc<AtomicU64>) => neighbour_use = bytes;
 
-    /// What it is called among processes that share it; nothing by default, and nobody shares it. Other processes have no part of its memory:
-    /// this is for programs that behave as if they had.
-    #[must_use]
-    pub fn shared_as(mut self, name: impl Into<String>) -> Self {
-        self.shared_as = Some(name.into());
-        self
-    }
+        /// What it is called among processes that share it; nothing by default, and nobody shares it. Other processes have no part of its memory:
+        /// this is for programs that behave as if they had.
+        shared_as(name: impl Into<String>) => shared_as = Some(name.into());
 
-    /// Fast by default.
-    #[must_use]
-    pub fn mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
+        /// Fast by default.
+        mode(mode: Mode) => mode = mode;
 
-    /// What the seeded mode does besides running kernels.
-    #[must_use]
-    pub fn options(mut self, options: SimOptions) -> Self {
-        self.options = options;
-        self
-    }
+        /// What the seeded mode does besides running kernels.
+        options(options: SimOptions) => options = options;
 
-    /// The C++ compiler's command; by default $GPUVM_CXX, else g++, else clang++.
-    #[must_use]
-    pub fn compiler(mut self, command: impl Into<String>) -> Self {
-        self.compiler = Some(command.into());
-        self
-    }
+        /// The C++ compiler's command; by default $GPUVM_CXX, else g++, else clang++.
+        compiler(command: impl Into<String>) => compiler = Some(command.into());
 
-    /// Where compiled kernels are kept; by default $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm.
-    #[must_use]
-    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.cache_dir = Some(dir.into());
-        self
+        /// Where compiled kernels are kept; by default $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm.
+        cache_dir(dir: impl Into<PathBuf>) => cache_dir = Some(dir.into());
+
+        /// How a lane that never yields is stopped; by signal where that is possible.
+        preemption(preemption: Preemption) => preemption = preemption;
+
+        /// How long one lane may hold a worker, 5 ms by default. Looked at every 2 ms.
+        preempt_after(limit: Duration) => preempt_after = limit;
+
+        /// Whether lanes that have returned are skipped when a mask names them, as hardware does; by default that ends the launch with an error,
+        /// because such a mask is usually a mistake.
+        skip_exited_lanes(skip: bool) => skip_exited = skip;
+
+        /// Who watches the seeded mode; nobody by default.
+        observer(observer: Arc<dyn Observer>) => observer = Some(observer);
     }
 
     /// A folder of modules that were [compiled before](Self::precompile_into): what is found there needs no compiler. The fast mode uses it
@@ -159,35 +142,6 @@ impl SimGpuBuilder {
     pub fn precompile_into(mut self, dir: impl Into<PathBuf>) -> Self {
         let (dir, fill) = (dir.into(), true);
         self.shelf = Some(Shelf { dir, fill });
-        self
-    }
-
-    /// How a lane that never yields is stopped; by signal where that is possible.
-    #[must_use]
-    pub fn preemption(mut self, preemption: Preemption) -> Self {
-        self.preemption = preemption;
-        self
-    }
-
-    /// How long one lane may hold a worker, 5 ms by default. Looked at every 2 ms.
-    #[must_use]
-    pub fn preempt_after(mut self, limit: Duration) -> Self {
-        self.preempt_after = limit;
-        self
-    }
-
-    /// Whether lanes that have returned are skipped when a mask names them, as hardware does; by default that ends the launch with an error,
-    /// because such a mask is usually a mistake.
-    #[must_use]
-    pub fn skip_exited_lanes(mut self, skip: bool) -> Self {
-        self.skip_exited = skip;
-        self
-    }
-
-    /// Who watches the seeded mode; nobody by default.
-    #[must_use]
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observer = Some(observer);
         self
     }
 

@@ -27,7 +27,7 @@ static void names_of_settings_and_counters(void) {
         gpuvm_setting other = {others[i][0], .number = 1};
         REFUSED(GPUVM_CODE_INVALID_VALUE, others[i][1], gpuvm_vm_new(&other, 1, &vm));
     }
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "sim_workers is set twice", gpuvm_vm_new(GPUVM_SETTINGS(SMALL, SMALL), &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame_memory is set twice", gpuvm_vm_new(GPUVM_SETTINGS(SMALL, SMALL), &vm));
     // Short names, and dashes.
     REFUSED(GPUVM_CODE_INVALID_VALUE, "frame_memory is set twice",
             gpuvm_vm_new(GPUVM_SETTINGS({"memory", "1MiB", 0}, {"frame-memory", "1MiB", 0}), &vm));
