@@ -138,16 +138,19 @@ static void names_of_gpus_and_transports(void) {
             gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "cuda:x", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "gpu is ``", gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "sim,,sim", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "transport is `tcp`", gpuvm_vm_new(GPUVM_SETTINGS({"transport", "tcp", 0}), &vm));
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "soft_engines is `2`: transport direct has none; leave it out, or use transport soft",
+    REFUSED(GPUVM_CODE_INVALID_VALUE,
+            "soft_engines is `2`: transport direct has none; leave it out, or use transport soft",
             gpuvm_vm_new(GPUVM_SETTINGS({"soft_engines", .number = 2}, {"transport", "direct", 0}), &vm));
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "nics is `mlx5_0`: transport auto has none; leave it out, or use transport rxe or mlx5",
+    REFUSED(GPUVM_CODE_INVALID_VALUE,
+            "nics is `mlx5_0`: transport auto has none; leave it out, or use transport rxe or mlx5",
             gpuvm_vm_new(GPUVM_SETTINGS({"nics", "mlx5_0", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "transport rxe drives one device",
             gpuvm_vm_new(GPUVM_SETTINGS({"nics", "rxe0,rxe1", 0}, {"transport", "rxe", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `memory_nodes`, which is not set",
             gpuvm_vm_new(GPUVM_SETTINGS({"memory_node_secret", "open", 0}), &vm));
     HOLDS(strstr(gpuvm_last_error(), "open") == NULL);
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "memory_nodes is `a:1,b:2`: transport soft has none; leave it out, or use transport auto, rxe or mlx5",
+    REFUSED(GPUVM_CODE_INVALID_VALUE,
+            "memory_nodes is `a:1,b:2`: transport soft has none; leave it out, or use transport auto, rxe or mlx5",
             gpuvm_vm_new(GPUVM_SETTINGS({"memory_nodes", "a:1,b:2", 0}, {"transport", "soft", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "simulated GPUs have it alone",
             gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "cuda:0", 0}, {"sim_workers", .number = 1}), &vm));
@@ -321,7 +324,7 @@ static void a_timeline(void) {
     settings[3].text = "timeline.json";
     REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(settings, 5, &vm));
     settings[4].number = 1 << 20;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu is `1048576`: it goes with `file_memory`",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu is `1`: it goes with `file_memory`",
             gpuvm_vm_new(settings, 6, &vm));
     HOLDS(vm.id == 0);
     OK(gpuvm_vm_new(settings, 5, &vm));
