@@ -47,9 +47,7 @@ static double median(std::vector<double> of) {
 
 static u64 word(u64 i) { return i * 0x9e3779b97f4a7c15ull; }
 
-static host::Vm vm_of(u64 frames) {
-    return host::Vm{{"frame_memory", frames}, {"transport", "direct"}};
-}
+static host::Vm vm_of(u64 frames) { return host::Vm{{"frame_memory", frames}, {"transport", "direct"}}; }
 
 static host::Region<u64> region_of(const host::Vm& vm, const std::vector<u64>& words) {
     auto options = host::sized<gpuvm_region_options>();
