@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::error::AppError;
 use super::{
-    App, Bfs, Components, Dense, DenseKind, Embedding, EmbeddingShape, Knn, PageRank, Sort, Sssp, TableQuery, Triangles,
+    App, Bfs, BfsParameters, Components, Dense, DenseKind, Embedding, EmbeddingParameters, EmbeddingShape,
+    GesummvParameters, Given, Knn, KnnParameters, PageRank, PageRankParameters, Parameter, Parameters, QueryParameters,
+    Sort, SortParameters, Sssp, SsspParameters, TableQuery, Triangles,
 };
 use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, Weights};
 use crate::input::named;
@@ -16,99 +18,237 @@ use crate::vectors::VectorSpec;
 pub struct Entry<A: ?Sized = dyn App> {
     /// What it is called on the command line.
     pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
     /// What its input is, in words.
     pub input: &'static str,
     /// An input that a simulated GPU does in seconds.
     pub small: &'static str,
     /// An input for a GPU: about a gibibyte of arrays, or as much as is made in seconds.
     pub large: &'static str,
-    pub(crate) make: fn(&OsStr) -> Result<Box<A>, AppError>,
+    /// Whether it runs on several GPUs of one virtual memory, too.
+    pub several: bool,
+    /// What else it can be told.
+    pub parameters: fn() -> Vec<Parameter>,
+    pub(crate) make: Make<A>,
 }
 
+impl<A: ?Sized> std::fmt::Debug for Entry<A> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name)
+    }
+}
+
+/// Makes an application of its input and of parameters that are given.
+pub(crate) type Make<A = dyn App> = fn(&OsStr, &Given) -> Result<Box<A>, AppError>;
+
 impl<A: ?Sized> Entry<A> {
+    /// One without parameters; inputs are in words, a small one, a large one.
+    pub(crate) const fn new(name: &'static str, about: &'static str, inputs: [&'static str; 3], make: Make<A>) -> Self {
+        let [input, small, large] = inputs;
+        Self {
+            name,
+            about,
+            input,
+            small,
+            large,
+            several: false,
+            parameters: <()>::list,
+            make,
+        }
+    }
+
+    const fn with(mut self, parameters: fn() -> Vec<Parameter>) -> Self {
+        self.parameters = parameters;
+        self
+    }
+
+    const fn on_several(mut self) -> Self {
+        self.several = true;
+        self
+    }
+
     /// The application with the input that `input` names.
     ///
     /// # Errors
     /// [`AppError::Input`] and others that say what inputs look like; a file that is broken.
     pub fn make(&self, input: impl AsRef<OsStr>) -> Result<Box<A>, AppError> {
-        (self.make)(input.as_ref())
+        self.make_with(input, &[])
+    }
+
+    /// [`make`](Self::make) with parameters that are given; the others have their defaults.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make); for a value that a parameter cannot have.
+    pub fn make_with(&self, input: impl AsRef<OsStr>, given: &Given) -> Result<Box<A>, AppError> {
+        (self.make)(input.as_ref(), given)
     }
 }
 
-/// All applications.
-pub const ALL: &[Entry] = &[
-    matrix("vector-add", |input| dense(DenseKind::VectorAdd, input)),
-    matrix("mvt", |input| dense(DenseKind::Mvt, input)),
-    matrix("atax", |input| dense(DenseKind::Atax, input)),
-    matrix("bicg", |input| dense(DenseKind::Bicg, input)),
-    matrix("gesummv", |input| dense(DenseKind::Gesummv, input)),
-    matrix("stencil", |input| dense(DenseKind::Stencil, input)),
-    table("query0", |input| query(0, input)),
-    table("query1", |input| query(1, input)),
-    table("query2", |input| query(2, input)),
-    table("query3", |input| query(3, input)),
-    table("query4", |input| query(4, input)),
-    Entry {
-        name: "embedding",
-        input: "ROWS or ROWSxCOLUMNS of a table, with 128 columns where none are given",
-        small: "2000",
-        large: "2097152",
-        make: embedding,
-    },
-    Entry {
-        name: "sort",
-        input: "COUNT, of the keys",
-        small: "20000",
-        large: "134217728",
-        make: sort,
-    },
-    Entry {
-        name: "knn",
-        input: "a .fvecs or .bvecs file, or clusters:COUNT:DIM[:CLUSTERS]",
-        small: "clusters:2000:32",
-        large: "clusters:400000:96",
-        make: knn,
-    },
-    of_graph("bfs", bfs),
-    of_graph("sssp", sssp),
-    of_graph("cc", components),
-    of_graph("pagerank", pagerank),
-    Entry {
-        // Its work grows faster than the graph.
-        large: "urand:22",
-        ..of_graph("tc", triangles)
-    },
+const MATRIX: [&str; 3] = ["N, for matrices of N x N", "256", "16384"];
+const TRIPS: [&str; 3] = [
+    "a CSV or Parquet file of taxi trips, or trips:ROWS",
+    "trips:20000",
+    "trips:67108864",
+];
+const GRAPH: [&str; 3] = [
+    "a graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]",
+    "kron:11",
+    "kron:23",
+];
+/// Its work grows faster than the graph.
+const FEWER_EDGES: [&str; 3] = ["an undirected graph, as for bfs", "kron:11", "urand:22"];
+const UNDIRECTED: [&str; 3] = [FEWER_EDGES[0], "kron:11", "kron:23"];
+const TABLE: [&str; 3] = [
+    "ROWS or ROWSxCOLUMNS of a table, with 128 columns where none are given",
+    "2000",
+    "2097152",
+];
+const KEYS: [&str; 3] = ["COUNT, of the keys", "20000", "134217728"];
+const VECTORS: [&str; 3] = [
+    "a .fvecs or .bvecs file, the last of whose vectors are the queries, or clusters:COUNT:DIM[:CLUSTERS]",
+    "clusters:2000:32",
+    "clusters:400000:96",
 ];
 
-/// Iterations of PageRank, as many as GAP's benchmark runs at most.
-const PAGERANK_ITERATIONS: u32 = 20;
+/// All applications.
+pub const ALL: &[Entry] = &[
+    app("vector-add", "c = a + b, of N^2 elements each", MATRIX, |input, _| {
+        dense(DenseKind::VectorAdd, input, &[])
+    }),
+    app(
+        "mvt",
+        "Matrix times vector and transposed matrix times vector (PolyBench)",
+        MATRIX,
+        |input, _| dense(DenseKind::Mvt, input, &[]),
+    ),
+    app(
+        "atax",
+        "Transposed matrix times matrix times vector (PolyBench)",
+        MATRIX,
+        |input, _| dense(DenseKind::Atax, input, &[]),
+    ),
+    app(
+        "bicg",
+        "The kernel of the biconjugate gradient method (PolyBench)",
+        MATRIX,
+        |input, _| dense(DenseKind::Bicg, input, &[]),
+    ),
+    app(
+        "gesummv",
+        "Two matrices times a vector (PolyBench)",
+        MATRIX,
+        |input, given| dense(DenseKind::Gesummv, input, given),
+    )
+    .with(GesummvParameters::list),
+    app(
+        "stencil",
+        "One step of a stencil of five points, over a grid of N x N",
+        MATRIX,
+        |input, _| dense(DenseKind::Stencil, input, &[]),
+    ),
+    query::<0>("query0", "Totals of the longest 0.01 % of trips"),
+    query::<1>("query1", "Fares and tips of the longest 1 % of trips"),
+    query::<2>(
+        "query2",
+        "Totals and tips of the latest trips that were paid by card, 10 % of all",
+    ),
+    query::<3>(
+        "query3",
+        "Fares and tips of the longer trips with one or two passengers, 50 % of all",
+    ),
+    query::<4>(
+        "query4",
+        "Fares and tips of the longest 10 % of trips by pickup zone and hour",
+    ),
+    app(
+        "embedding",
+        "Sums of rows of an embedding table by ids, few of which are popular",
+        TABLE,
+        embedding,
+    )
+    .with(EmbeddingParameters::list),
+    app(
+        "sort",
+        "Out-of-core sort of random keys of 32 bits",
+        KEYS,
+        |input, given| {
+            let input = &input.to_string_lossy();
+            let keys = number(input, input, KEYS[0])?;
+            Ok(Box::new(Sort::random(keys, DEFAULT_SEED, &SortParameters::of(given)?)?))
+        },
+    )
+    .with(SortParameters::list),
+    app(
+        "knn",
+        "Nearest neighbours by a beam search along a graph",
+        VECTORS,
+        |input, given| {
+            Ok(Box::new(Knn::of(
+                &named(input, VectorSpec::File)?,
+                &KnnParameters::of(given)?,
+            )?))
+        },
+    )
+    .with(KnnParameters::list),
+    app(
+        "bfs",
+        "Breadth-first search over a graph whose rows and distances are paged",
+        GRAPH,
+        |input, given| {
+            let parameters = BfsParameters::of(given)?;
+            Ok(Box::new(Bfs::new(&graph(input, Weights::None)?, &parameters)?))
+        },
+    )
+    .with(BfsParameters::list)
+    .on_several(),
+    app(
+        "sssp",
+        "Shortest paths over weighted edges, which are drawn where the file has no weights",
+        GRAPH,
+        |input, given| {
+            let parameters = SsspParameters::of(given)?;
+            Ok(Box::new(Sssp::new(
+                &graph(input, Weights::FromFileOrDrawn)?,
+                &parameters,
+            )?))
+        },
+    )
+    .with(SsspParameters::list),
+    app("cc", "Connected components", GRAPH, |input, _| {
+        Ok(Box::new(Components::new(&graph(input, Weights::None)?)?))
+    }),
+    app("pagerank", "PageRank", UNDIRECTED, |input, given| {
+        let parameters = PageRankParameters::of(given)?;
+        Ok(Box::new(PageRank::new(&graph(input, Weights::None)?, &parameters)?))
+    })
+    .with(PageRankParameters::list)
+    .on_several(),
+    app("tc", "Counts triangles", FEWER_EDGES, |input, _| {
+        Ok(Box::new(Triangles::new(&graph(input, Weights::None)?)?))
+    }),
+];
+
+const fn app(name: &'static str, about: &'static str, inputs: [&'static str; 3], make: Make) -> Entry {
+    Entry::new(name, about, inputs, make)
+}
+
+const fn query<const PLACE: usize>(name: &'static str, about: &'static str) -> Entry {
+    let make: Make = |input, given| {
+        let parameters = QueryParameters::of(given)?;
+        let trips = named(input, TableSpec::File)?.load(DEFAULT_SEED)?;
+        let mut queries = TableQuery::all(trips, &parameters)?.into_iter();
+        match queries.nth(PLACE) {
+            Some(query) => Ok(Box::new(query)),
+            None => unreachable!("there are five"),
+        }
+    };
+    Entry::new(name, about, TRIPS, make).with(|| TableQuery::parameters(PLACE))
+}
 
 /// The application of that name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
-}
-
-/// Makes an application of its input.
-type Make = fn(&OsStr) -> Result<Box<dyn App>, AppError>;
-
-const fn matrix(name: &'static str, make: Make) -> Entry {
-    Entry {
-        name,
-        input: "N, for matrices of N x N",
-        small: "256",
-        large: "16384",
-        make,
-    }
-}
-
-const fn of_graph(name: &'static str, make: Make) -> Entry {
-    Entry {
-        name,
-        input: "a graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]",
-        small: "kron:11",
-        large: "kron:23",
-        make,
-    }
 }
 
 /// The graph that an input names.
@@ -121,44 +261,6 @@ pub(crate) fn graph(input: &OsStr, weights: Weights) -> Result<Arc<Graph>, AppEr
     Ok(Arc::new(graph))
 }
 
-fn bfs(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let graph = graph(input, Weights::None)?;
-    Ok(Box::new(Bfs::new(&graph, first_connected(&graph))?))
-}
-
-fn sssp(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let graph = graph(input, Weights::FromFileOrDrawn)?;
-    Ok(Box::new(Sssp::new(&graph, first_connected(&graph), None)?))
-}
-
-fn components(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Components::new(&graph(input, Weights::None)?)?))
-}
-
-fn pagerank(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let graph = graph(input, Weights::None)?;
-    Ok(Box::new(PageRank::new(&graph, PAGERANK_ITERATIONS)?))
-}
-
-fn triangles(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Triangles::new(&graph(input, Weights::None)?)?))
-}
-
-/// Where walks begin, as those of `gpuvm run bfs`; a graph without edges is refused by who gets it.
-fn first_connected(graph: &Graph) -> u32 {
-    graph.csr().first_connected().unwrap_or(0)
-}
-
-const fn table(name: &'static str, make: Make) -> Entry {
-    Entry {
-        name,
-        input: "a CSV or Parquet file, or trips:ROWS",
-        small: "trips:20000",
-        large: "trips:67108864",
-        make,
-    }
-}
-
 /// A whole number of an input, which `give` says how to write.
 fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     text.parse().map_err(|_| AppError::Input {
@@ -166,40 +268,23 @@ fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     })
 }
 
-fn dense(kind: DenseKind, input: &OsStr) -> Result<Box<dyn App>, AppError> {
+fn dense(kind: DenseKind, input: &OsStr, given: &Given) -> Result<Box<dyn App>, AppError> {
     let input = &input.to_string_lossy();
-    let n = number(input, input, "N, for matrices of N x N")?;
-    Ok(Box::new(Dense::new(kind, n)?))
+    let n = number(input, input, MATRIX[0])?;
+    Ok(Box::new(Dense::new(kind, n, &GesummvParameters::of(given)?)?))
 }
 
-fn query(place: usize, input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let trips = named(input, TableSpec::File)?.load(DEFAULT_SEED)?;
-    let mut queries = TableQuery::all(trips)?.into_iter();
-    match queries.nth(place) {
-        Some(query) => Ok(Box::new(query)),
-        None => unreachable!("there are five"),
-    }
-}
-
-/// A table with a bag of 32 ids for each 16 of its rows.
-fn embedding(input: &OsStr) -> Result<Box<dyn App>, AppError> {
+fn embedding(input: &OsStr, given: &Given) -> Result<Box<dyn App>, AppError> {
+    let parameters = EmbeddingParameters::of(given)?;
     let give = "ROWS or ROWSxCOLUMNS of the table, for example 1000000x64";
     let input = &*input.to_string_lossy();
     let (rows, columns) = input.split_once('x').unwrap_or((input, "128"));
     let (rows, columns) = (number(input, rows, give)?, number(input, columns, give)?);
     let shape = EmbeddingShape {
+        rows,
         columns,
-        ..EmbeddingShape::of_rows(rows, (rows / 16).max(1))
+        bags: parameters.bags.unwrap_or((rows / 16).max(1)),
+        bag_ids: parameters.ids,
     };
     Ok(Box::new(Embedding::new(shape, DEFAULT_SEED)?))
-}
-
-fn sort(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let input = &input.to_string_lossy();
-    let keys = number(input, input, "COUNT, of the keys")?;
-    Ok(Box::new(Sort::random(keys, DEFAULT_SEED)?))
-}
-
-fn knn(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Knn::of(&named(input, VectorSpec::File)?)?))
 }
