@@ -66,7 +66,7 @@ pub struct RunAppArgs {
 impl RunAppArgs {
     /// The command of an application: its input and its own parameters, beside what all take.
     pub fn command(entry: &Entry) -> Command {
-        let command = Self::augment_args(Command::new(entry.name).about(entry.about));
+        let command = Self::augment_args(Command::new(entry.name)).about(entry.about);
         let input = format!("Its input: {}. Without it: {}", entry.input, entry.small);
         let command = command.mut_arg("input", |argument| argument.help(input));
         let command = command.mut_arg("gpus", |argument| argument.hide(!entry.several));

@@ -304,7 +304,7 @@ impl FromArgMatches for Workload {
 impl Subcommand for Workload {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
         command.subcommands(catalogue::ALL.iter().map(|entry| match entry.name {
-            BFS => RunBfsArgs::augment_args(clap::Command::new(BFS).about(entry.about)),
+            BFS => RunBfsArgs::augment_args(clap::Command::new(BFS)).about(entry.about),
             _ => RunAppArgs::command(entry),
         }))
     }

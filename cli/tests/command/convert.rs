@@ -251,7 +251,7 @@ fn outputs_that_cannot_be_are_refused_before_the_work() {
     for output in ["a.mtx", "./a.mtx", "link", "link --force"] {
         let err = refusal(folder.path(), &format!("a.mtx {output}"), 1);
         assert!(
-            err.contains("is the graph itself, which writing would destroy"),
+            err.contains("is the input itself, which writing would destroy"),
             "{err}"
         );
     }

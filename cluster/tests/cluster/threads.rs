@@ -127,12 +127,12 @@ fn ranks_of_pages_are_the_same_to_the_bit() {
     // It ends after 4 of 5 iterations.
     let parameters = PageRankParameters {
         damping: 0.7,
-        tolerance: 0.008,
+        tolerance: 0.03,
         ..iterations(5)
     };
     let mut ranking = reference::Ranking::new(graph.csr(), 0.7);
     let changes: Vec<f64> = (0..4).map(|_| ranking.iterate()).collect();
-    assert!(changes[2] > 0.01 && changes[3] < 0.006, "{changes:?}");
+    assert!(changes[2] > 0.04 && changes[3] < 0.02, "{changes:?}");
     let run = |vm: &Vm, ranks: &dyn Ranks| {
         let ran = pagerank(vm, ranks, graph.csr(), &parameters, Placement::Fetch).unwrap();
         assert_eq!(ran.iterations, 4);

@@ -81,7 +81,7 @@ impl App for PageRank {
 
     fn input(&self) -> String {
         format!(
-            "{}, {} iterations",
+            "{}, at most {} iterations",
             rows::in_words(self.graph.csr()),
             self.parameters.iterations
         )
