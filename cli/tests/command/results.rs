@@ -37,9 +37,7 @@ const SAME_RESULT: [&str; 4] = ["beam", "part", "recall", "step"];
 /// Two components; ids with gaps.
 const EDGES: &str = "900 70\n70 800\n3 900\n3 4000\n10 20\n";
 
-/// A column: its name, and its values, of a type that is known by NumPy's name where the file says it.
-type Read = (String, Vec<f64>);
-
+/// The values, and NumPy's name of their type.
 fn numbers(values: &Values) -> (Vec<f64>, &'static str) {
     match values {
         Values::I32(all) => (all.iter().map(|value| f64::from(*value)).collect(), "<i4"),
@@ -48,6 +46,20 @@ fn numbers(values: &Values) -> (Vec<f64>, &'static str) {
         Values::U64(all) => (all.iter().map(|value| *value as f64).collect(), "<u8"),
         Values::F32(all) => (all.iter().map(|value| f64::from(*value)).collect(), "<f4"),
     }
+}
+
+/// The values as files have them, row by row, each with its type.
+fn by_rows(columns: &[Column]) -> Vec<(f64, &'static str)> {
+    let parts: Vec<_> = columns
+        .iter()
+        .map(|column| (numbers(&column.values), column.width.unwrap_or(1)))
+        .collect();
+    let row = |row: usize| {
+        parts
+            .iter()
+            .flat_map(move |((all, kind), width)| all[row * width..][..*width].iter().map(|value| (*value, *kind)))
+    };
+    (0..columns[0].rows()).flat_map(row).collect()
 }
 
 /// What the processor comes to, as it is to be written.
@@ -60,91 +72,74 @@ fn given(text: &'static str) -> Vec<(&'static str, String)> {
     pairs.map(|(name, value)| (name, value.to_owned())).collect()
 }
 
-/// The numbers of a row follow each other; each column has as many as `like` says.
-fn by_columns(like: &[Column], mut next: impl FnMut(&'static str) -> Option<f64>) -> Vec<Read> {
-    let mut all: Vec<Read> = like.iter().map(|column| (column.name.to_owned(), Vec::new())).collect();
-    for _ in 0..like[0].rows() {
-        for ((_, values), column) in all.iter_mut().zip(like) {
-            let kind = numbers(&column.values).1;
-            values.extend((0..column.width.unwrap_or(1)).map(|_| next(kind).expect("a value is missing")));
-        }
-    }
-    assert_eq!(next("<i4"), None, "there are more values");
-    all
-}
-
-fn read_text(path: &Path, like: &[Column]) -> Vec<Read> {
+fn read_text(path: &Path, like: &[Column]) -> Vec<f64> {
     let text = std::fs::read_to_string(path).unwrap();
     let (head, rest) = text.split_once('\n').unwrap();
     let names: Vec<String> = like.iter().map(ToString::to_string).collect();
     assert_eq!(head, format!("# {}", names.join("\t")));
     assert_eq!(rest.lines().count(), like[0].rows());
-    let mut values = rest.split_ascii_whitespace();
-    by_columns(like, |_| values.next().map(|value| value.parse().unwrap()))
+    rest.split_ascii_whitespace()
+        .map(|value| value.parse().unwrap())
+        .collect()
 }
 
-fn read_npy(path: &Path, like: &[Column]) -> Vec<Read> {
+fn read_npy(path: &Path, like: &[Column]) -> Vec<f64> {
     let bytes = std::fs::read(path).unwrap();
-    assert_eq!(bytes[..8], *b"\x93NUMPY\x01\x00");
     let begin = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-    assert!(begin.is_multiple_of(64) && bytes[begin - 1] == b'\n');
-    let field = |column: &Column| {
-        let kind = numbers(&column.values).1;
-        let wide = column.width.map_or(String::new(), |width| format!(", ({width},)"));
-        format!("('{}', '{kind}'{wide})", column.name)
-    };
-    let (kind, across) = match like {
-        [one] => (
-            format!("'{}'", numbers(&one.values).1),
-            one.width.map_or(String::new(), |width| format!(" {width},")),
-        ),
-        _ => (
-            format!("[{}]", like.iter().map(field).collect::<Vec<_>>().join(", ")),
-            String::new(),
-        ),
-    };
-    let head = format!(
-        "{{'descr': {kind}, 'fortran_order': False, 'shape': ({},{across}), }}",
-        like[0].rows()
-    );
-    assert_eq!(std::str::from_utf8(&bytes[10..begin]).unwrap().trim_end(), head);
-    let mut rest = &bytes[begin..];
-    by_columns(like, |kind| {
-        let (word, after) = rest.split_first_chunk::<4>()?;
-        let (long, behind) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        let (value, left) = match kind {
-            "<i4" => (f64::from(i32::from_le_bytes(*word)), after),
-            "<u4" => (f64::from(u32::from_le_bytes(*word)), after),
-            "<f4" => (f64::from(f32::from_le_bytes(*word)), after),
-            "<i8" => (i64::from_le_bytes(*long) as f64, behind),
-            _ => (u64::from_le_bytes(*long) as f64, behind),
+    assert!(bytes.starts_with(b"\x93NUMPY\x01\x00") && begin.is_multiple_of(64) && bytes[begin - 1] == b'\n');
+    let head = String::from_utf8_lossy(&bytes[10..begin]).replace(' ', "");
+    for column in like {
+        let (kind, rows) = (numbers(&column.values).1, column.rows());
+        let width = column.width.map_or(String::new(), |width| format!("{width},"));
+        let field = match (like, column.width) {
+            ([_], _) => format!("{{'descr':'{kind}','fortran_order':False,'shape':({rows},{width}),}}"),
+            (_, None) => format!("('{}','{kind}')", column.name),
+            (_, Some(_)) => format!("('{}','{kind}',({width}))", column.name),
         };
-        rest = left;
-        Some(value)
-    })
+        assert!(head.contains(&field), "{head}: {field}");
+    }
+    let mut rest = &bytes[begin..];
+    let value = |(_, kind): (f64, &str)| {
+        let own;
+        (own, rest) = rest.split_at(if kind.ends_with('8') { 8 } else { 4 });
+        match kind {
+            "<i4" => f64::from(i32::from_le_bytes(own.try_into().unwrap())),
+            "<u4" => f64::from(u32::from_le_bytes(own.try_into().unwrap())),
+            "<f4" => f64::from(f32::from_le_bytes(own.try_into().unwrap())),
+            "<i8" => i64::from_le_bytes(own.try_into().unwrap()) as f64,
+            _ => u64::from_le_bytes(own.try_into().unwrap()) as f64,
+        }
+    };
+    let found = by_rows(like).into_iter().map(value).collect();
+    assert!(rest.is_empty(), "{} bytes are left", rest.len());
+    found
 }
 
-fn read_parquet(path: &Path, like: &[Column]) -> Vec<Read> {
-    fn number(field: &Field, values: &mut Vec<f64>) {
+fn read_parquet(path: &Path, like: &[Column]) -> Vec<f64> {
+    fn number(field: &Field) -> Vec<f64> {
         match field {
-            Field::Int(value) => values.push(f64::from(*value)),
-            Field::UInt(value) => values.push(f64::from(*value)),
-            Field::Long(value) => values.push(*value as f64),
-            Field::ULong(value) => values.push(*value as f64),
-            Field::Float(value) => values.push(f64::from(*value)),
-            Field::ListInternal(list) => list.elements().iter().for_each(|field| number(field, values)),
+            Field::Int(value) => vec![f64::from(*value)],
+            Field::UInt(value) => vec![f64::from(*value)],
+            Field::Long(value) => vec![*value as f64],
+            Field::ULong(value) => vec![*value as f64],
+            Field::Float(value) => vec![f64::from(*value)],
+            Field::ListInternal(list) => list.elements().iter().flat_map(number).collect(),
             other => panic!("{other:?}"),
         }
     }
     let file = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
-    let mut all: Vec<Read> = like.iter().map(|column| (column.name.to_owned(), Vec::new())).collect();
-    for row in file.get_row_iter(None).unwrap() {
-        for ((name, field), (known, values)) in row.unwrap().get_column_iter().zip(&mut all) {
-            assert_eq!(name, known);
-            number(field, values);
-        }
-    }
-    all
+    let rows = file.get_row_iter(None).unwrap().map(Result::unwrap);
+    let row = |row: parquet::record::Row| {
+        assert!(
+            row.get_column_iter()
+                .map(|(name, _)| name)
+                .eq(like.iter().map(|column| column.name))
+        );
+        row.get_column_iter()
+            .flat_map(|(_, field)| number(field))
+            .collect::<Vec<_>>()
+    };
+    rows.flat_map(row).collect()
 }
 
 /// Runs an application, and compares the file that it writes with the processor's result.
@@ -157,15 +152,11 @@ fn runs(folder: &Path, app: &dyn App, like: &[Column], arguments: &str, end: &st
         ".parquet" => read_parquet(&path, like),
         _ => read_text(&path, like),
     };
-    for ((name, found), column) in found.iter().zip(like) {
-        let expected = numbers(&column.values).0;
-        assert_eq!(found.len(), expected.len(), "{arguments} {end}: {name}");
-        let close = |(one, other): (&f64, &f64)| (one - other).abs() <= app.slack(*other).max(1e-6 * other.abs());
-        let wrong = found.iter().zip(&expected).position(|pair| !close(pair));
-        assert_eq!(
-            wrong, None,
-            "{arguments} {end}: {name}: {found:?}, and not {expected:?}"
-        );
+    let expected = by_rows(like);
+    assert_eq!(found.len(), expected.len(), "{arguments} {end}");
+    for (place, (one, (other, _))) in found.iter().zip(expected).enumerate() {
+        let close = (one - other).abs() <= app.slack(other).max(1e-6 * other.abs());
+        assert!(close, "{arguments} {end}: value {place} is {one}, and not {other}");
     }
 }
 

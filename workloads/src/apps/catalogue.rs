@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::error::AppError;
 use super::{
     App, Bfs, BfsParameters, Components, Dense, DenseKind, Embedding, EmbeddingParameters, EmbeddingShape,
-    GesummvParameters, Given, Knn, KnnParameters, PageRank, PageRankParameters, Parameter, Parameters, QueryParameters,
-    Sort, SortParameters, Sssp, SsspParameters, TableQuery, Triangles,
+    GesummvParameters, Given, Knn, KnnParameters, OfQuery, PageRank, PageRankParameters, Parameter, Parameters, Sort,
+    SortParameters, Sssp, SsspParameters, TableQuery, Triangles,
 };
 use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, Weights};
 use crate::input::named;
@@ -58,16 +58,6 @@ impl<A: ?Sized> Entry<A> {
         }
     }
 
-    const fn with(mut self, parameters: fn() -> Vec<Parameter>) -> Self {
-        self.parameters = parameters;
-        self
-    }
-
-    const fn on_several(mut self) -> Self {
-        self.several = true;
-        self
-    }
-
     /// The application with the input that `input` names.
     ///
     /// # Errors
@@ -111,139 +101,48 @@ const VECTORS: [&str; 3] = [
     "clusters:400000:96",
 ];
 
-/// All applications.
-pub const ALL: &[Entry] = &[
-    app("vector-add", "c = a + b, of N^2 elements each", MATRIX, |input, _| {
-        dense(DenseKind::VectorAdd, input, &[])
-    }),
-    app(
-        "mvt",
-        "Matrix times vector and transposed matrix times vector (PolyBench)",
-        MATRIX,
-        |input, _| dense(DenseKind::Mvt, input, &[]),
-    ),
-    app(
-        "atax",
-        "Transposed matrix times matrix times vector (PolyBench)",
-        MATRIX,
-        |input, _| dense(DenseKind::Atax, input, &[]),
-    ),
-    app(
-        "bicg",
-        "The kernel of the biconjugate gradient method (PolyBench)",
-        MATRIX,
-        |input, _| dense(DenseKind::Bicg, input, &[]),
-    ),
-    app(
-        "gesummv",
-        "Two matrices times a vector (PolyBench)",
-        MATRIX,
-        |input, given| dense(DenseKind::Gesummv, input, given),
-    )
-    .with(GesummvParameters::list),
-    app(
-        "stencil",
-        "One step of a stencil of five points, over a grid of N x N",
-        MATRIX,
-        |input, _| dense(DenseKind::Stencil, input, &[]),
-    ),
-    query::<0>("query0", "Totals of the longest 0.01 % of trips"),
-    query::<1>("query1", "Fares and tips of the longest 1 % of trips"),
-    query::<2>(
-        "query2",
-        "Totals and tips of the latest trips that were paid by card, 10 % of all",
-    ),
-    query::<3>(
-        "query3",
-        "Fares and tips of the longer trips with one or two passengers, 50 % of all",
-    ),
-    query::<4>(
-        "query4",
-        "Fares and tips of the longest 10 % of trips by pickup zone and hour",
-    ),
-    app(
-        "embedding",
-        "Sums of rows of an embedding table by ids, few of which are popular",
-        TABLE,
-        embedding,
-    )
-    .with(EmbeddingParameters::list),
-    app(
-        "sort",
-        "Out-of-core sort of random keys of 32 bits",
-        KEYS,
-        |input, given| {
-            let input = &input.to_string_lossy();
-            let keys = number(input, input, KEYS[0])?;
-            Ok(Box::new(Sort::random(keys, DEFAULT_SEED, &SortParameters::of(given)?)?))
-        },
-    )
-    .with(SortParameters::list),
-    app(
-        "knn",
-        "Nearest neighbours by a beam search along a graph",
-        VECTORS,
-        |input, given| {
-            Ok(Box::new(Knn::of(
-                &named(input, VectorSpec::File)?,
-                &KnnParameters::of(given)?,
-            )?))
-        },
-    )
-    .with(KnnParameters::list),
-    app(
-        "bfs",
-        "Breadth-first search over a graph whose rows and distances are paged",
-        GRAPH,
-        |input, given| {
-            let parameters = BfsParameters::of(given)?;
-            Ok(Box::new(Bfs::new(&graph(input, Weights::None)?, &parameters)?))
-        },
-    )
-    .with(BfsParameters::list)
-    .on_several(),
-    app(
-        "sssp",
-        "Shortest paths over weighted edges, which are drawn where the file has no weights",
-        GRAPH,
-        |input, given| {
-            let parameters = SsspParameters::of(given)?;
-            Ok(Box::new(Sssp::new(
-                &graph(input, Weights::FromFileOrDrawn)?,
-                &parameters,
-            )?))
-        },
-    )
-    .with(SsspParameters::list),
-    app("cc", "Connected components", GRAPH, |input, _| {
-        Ok(Box::new(Components::new(&graph(input, Weights::None)?)?))
-    }),
-    app("pagerank", "PageRank", UNDIRECTED, |input, given| {
-        let parameters = PageRankParameters::of(given)?;
-        Ok(Box::new(PageRank::new(&graph(input, Weights::None)?, &parameters)?))
-    })
-    .with(PageRankParameters::list)
-    .on_several(),
-    app("tc", "Counts triangles", FEWER_EDGES, |input, _| {
-        Ok(Box::new(Triangles::new(&graph(input, Weights::None)?)?))
-    }),
-];
-
-const fn app(name: &'static str, about: &'static str, inputs: [&'static str; 3], make: Make) -> Entry {
-    Entry::new(name, about, inputs, make)
+/// Makes the table: name, what it does, input, whether it runs on several GPUs, its parameters, and how it is made of input and parameters.
+macro_rules! applications {
+    ($($name:literal, $about:literal, $inputs:expr, $several:literal, $parameters:ty, |$input:pat_param, $own:pat_param| $make:expr;)*) => {
+        /// All applications.
+        pub const ALL: &[Entry] = &[$(Entry {
+            several: $several,
+            parameters: <$parameters>::list,
+            ..Entry::new($name, $about, $inputs, |$input, given| {
+                let $own = <$parameters>::of(given)?;
+                Ok(Box::new($make))
+            })
+        },)*];
+    };
 }
 
-const fn query<const PLACE: usize>(name: &'static str, about: &'static str) -> Entry {
-    let make: Make = |input, given| {
-        let parameters = QueryParameters::of(given)?;
-        let trips = named(input, TableSpec::File)?.load(DEFAULT_SEED)?;
-        let mut queries = TableQuery::all(trips, &parameters)?.into_iter();
-        match queries.nth(PLACE) {
-            Some(query) => Ok(Box::new(query)),
-            None => unreachable!("there are five"),
-        }
-    };
-    Entry::new(name, about, TRIPS, make).with(|| TableQuery::parameters(PLACE))
+applications! {
+    "vector-add", "c = a + b, of N^2 elements each", MATRIX, false, (), |n, ()| dense(DenseKind::VectorAdd, n)?;
+    "mvt", "Matrix times vector and transposed matrix times vector (PolyBench)", MATRIX, false, (), |n, ()| dense(DenseKind::Mvt, n)?;
+    "atax", "Transposed matrix times matrix times vector (PolyBench)", MATRIX, false, (), |n, ()| dense(DenseKind::Atax, n)?;
+    "bicg", "The kernel of the biconjugate gradient method (PolyBench)", MATRIX, false, (), |n, ()| dense(DenseKind::Bicg, n)?;
+    "gesummv", "Two matrices times a vector (PolyBench)", MATRIX, false, GesummvParameters,
+        |n, own| Dense::new(DenseKind::Gesummv, whole(n, MATRIX)?, &own)?;
+    "stencil", "One step of a stencil of five points, over a grid of N x N", MATRIX, false, (), |n, ()| dense(DenseKind::Stencil, n)?;
+    "query0", "Totals of the longest 0.01 % of trips", TRIPS, false, OfQuery<0>, |file, own| query(file, &own)?;
+    "query1", "Fares and tips of the longest 1 % of trips", TRIPS, false, OfQuery<1>, |file, own| query(file, &own)?;
+    "query2", "Totals and tips of the latest trips that were paid by card, 10 % of all", TRIPS, false, OfQuery<2>, |file, own| query(file, &own)?;
+    "query3", "Fares and tips of the longer trips with one or two passengers, 50 % of all", TRIPS, false, OfQuery<3>,
+        |file, own| query(file, &own)?;
+    "query4", "Fares and tips of the longest 10 % of trips by pickup zone and hour", TRIPS, false, OfQuery<4>, |file, own| query(file, &own)?;
+    "embedding", "Sums of rows of an embedding table by ids, few of which are popular", TABLE, false, EmbeddingParameters,
+        |table, own| Embedding::new(shape(table, &own)?, DEFAULT_SEED)?;
+    "sort", "Out-of-core sort of random keys of 32 bits", KEYS, false, SortParameters,
+        |count, own| Sort::random(whole(count, KEYS)?, DEFAULT_SEED, &own)?;
+    "knn", "Nearest neighbours by a beam search along a graph", VECTORS, false, KnnParameters,
+        |file, own| Knn::of(&named(file, VectorSpec::File)?, &own)?;
+    "bfs", "Breadth-first search over a graph whose rows and distances are paged", GRAPH, true, BfsParameters,
+        |file, own| Bfs::new(&graph(file, Weights::None)?, &own)?;
+    "sssp", "Shortest paths over weighted edges, which are drawn where the file has no weights", GRAPH, false, SsspParameters,
+        |file, own| Sssp::new(&graph(file, Weights::FromFileOrDrawn)?, &own)?;
+    "cc", "Connected components", GRAPH, false, (), |file, ()| Components::new(&graph(file, Weights::None)?)?;
+    "pagerank", "PageRank", UNDIRECTED, true, PageRankParameters, |file, own| PageRank::new(&graph(file, Weights::None)?, &own)?;
+    "tc", "Counts triangles", FEWER_EDGES, false, (), |file, ()| Triangles::new(&graph(file, Weights::None)?)?;
 }
 
 /// The application of that name.
@@ -268,23 +167,29 @@ fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     })
 }
 
-fn dense(kind: DenseKind, input: &OsStr, given: &Given) -> Result<Box<dyn App>, AppError> {
+/// An input that is a whole number.
+fn whole(input: &OsStr, [give, ..]: [&str; 3]) -> Result<u64, AppError> {
     let input = &input.to_string_lossy();
-    let n = number(input, input, MATRIX[0])?;
-    Ok(Box::new(Dense::new(kind, n, &GesummvParameters::of(given)?)?))
+    number(input, input, give)
 }
 
-fn embedding(input: &OsStr, given: &Given) -> Result<Box<dyn App>, AppError> {
-    let parameters = EmbeddingParameters::of(given)?;
+fn dense(kind: DenseKind, n: &OsStr) -> Result<Dense, AppError> {
+    Dense::new(kind, whole(n, MATRIX)?, &GesummvParameters::default())
+}
+
+fn query<const PLACE: usize>(file: &OsStr, own: &OfQuery<PLACE>) -> Result<TableQuery, AppError> {
+    TableQuery::new(named(file, TableSpec::File)?.load(DEFAULT_SEED)?, own)
+}
+
+fn shape(table: &OsStr, own: &EmbeddingParameters) -> Result<EmbeddingShape, AppError> {
     let give = "ROWS or ROWSxCOLUMNS of the table, for example 1000000x64";
-    let input = &*input.to_string_lossy();
+    let input = &*table.to_string_lossy();
     let (rows, columns) = input.split_once('x').unwrap_or((input, "128"));
     let (rows, columns) = (number(input, rows, give)?, number(input, columns, give)?);
-    let shape = EmbeddingShape {
+    Ok(EmbeddingShape {
         rows,
         columns,
-        bags: parameters.bags.unwrap_or((rows / 16).max(1)),
-        bag_ids: parameters.ids,
-    };
-    Ok(Box::new(Embedding::new(shape, DEFAULT_SEED)?))
+        bags: own.bags.unwrap_or((rows / 16).max(1)),
+        bag_ids: own.ids,
+    })
 }

@@ -36,7 +36,7 @@ pub use knn::{Knn, KnnParameters};
 pub use measure::{Measured, measure};
 pub use pagerank::PageRank;
 pub use parameters::{Given, Parameter, ParameterError, Parameters, Value};
-pub use queries::{QueryParameters, TableQuery};
+pub use queries::{OfQuery, QueryParameters, TableQuery};
 pub use rows::with_ids;
 pub use several::PageRankParameters;
 pub use sort::{Sort, SortParameters};

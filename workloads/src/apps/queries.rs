@@ -1,13 +1,13 @@
 //! The five queries over a table of trips ([`queries`]): one column is scanned, the others are read where a row qualifies.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, Step};
 use super::parameters::parameters;
 use super::space::{Space, Stream, Use};
-use super::{App, Array, Column as ResultColumn, Found, Loaded, Parameter, Parameters};
+use super::{App, Array, Column as ResultColumn, Found, Loaded, Parameter, ParameterError, Parameters};
 use crate::table::{Cell, Column, Filter, Grouping, Query, Trips, queries};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
@@ -36,65 +36,71 @@ parameters! {
     }
 }
 
+/// Those of one of the five queries.
+#[derive(Default)]
+pub struct OfQuery<const PLACE: usize>(pub QueryParameters);
+
+impl<const PLACE: usize> Parameters for OfQuery<PLACE> {
+    fn list() -> Vec<Parameter> {
+        let mut all = QueryParameters::list();
+        all.retain(|parameter| match parameter.name {
+            "payment" => PLACE == 2,
+            "fewest" | "most" => PLACE == 3,
+            _ => true,
+        });
+        all[0].default = Some(SHARES[PLACE].to_owned());
+        all
+    }
+
+    fn set(&mut self, name: &str, text: &str) -> Result<(), ParameterError> {
+        self.0.set(name, text)
+    }
+}
+
 /// One query over a table.
 pub struct TableQuery {
     name: &'static str,
-    trips: Arc<Trips>,
+    trips: Trips,
     query: Query,
     expected: OnceLock<Vec<ResultColumn>>,
 }
 
 impl TableQuery {
-    /// The parameters of the query at a place.
-    pub fn parameters(place: usize) -> Vec<Parameter> {
-        let mut all = QueryParameters::list();
-        all.retain(|parameter| match parameter.name {
-            "payment" => place == 2,
-            "fewest" | "most" => place == 3,
-            _ => true,
-        });
-        all[0].default = Some(SHARES[place].to_owned());
-        all
-    }
-
-    /// The five queries over a table, each with the parameters that are its own.
+    /// One of the five queries over a table.
     ///
     /// # Errors
     /// [`AppError::Input`] for a table without rows.
-    pub fn all(trips: Trips, parameters: &QueryParameters) -> Result<[Self; 5], AppError> {
+    pub fn new<const PLACE: usize>(trips: Trips, parameters: &OfQuery<PLACE>) -> Result<Self, AppError> {
         if trips.rows() == 0 {
             return Err(AppError::Input {
                 what: "a table without rows: queries need one trip at least".to_owned(),
             });
         }
-        let (trips, mut names) = (Arc::new(trips), NAMES.into_iter());
-        Ok(queries(&trips).map(|mut query| {
-            parameters.apply(&mut query, &trips);
-            Self {
-                name: names.next().unwrap_or(query.name),
-                trips: Arc::clone(&trips),
-                query,
-                expected: OnceLock::new(),
-            }
-        }))
+        let mut query = queries(&trips)[PLACE].clone();
+        parameters.0.apply(&mut query, &trips);
+        Ok(Self {
+            name: NAMES[PLACE],
+            trips,
+            query,
+            expected: OnceLock::new(),
+        })
     }
 
     /// The groups that have rows, or all rows' one: totals of each are its rows and two sums.
     fn groups(&self, totals: &[[i64; 3]]) -> Vec<ResultColumn> {
         let one = self.query.grouping == Grouping::One;
         let there: Vec<usize> = (0..totals.len()).filter(|group| one || totals[*group][0] > 0).collect();
-        let all = |of: &dyn Fn(usize) -> i64| there.iter().map(|group| of(*group)).collect::<Vec<i64>>();
+        let column = |name, of: &dyn Fn(usize) -> i64| {
+            ResultColumn::new(name, there.iter().map(|group| of(*group)).collect::<Vec<i64>>())
+        };
         let mut columns = Vec::new();
         if !one {
-            columns.push(ResultColumn::new("zone", all(&|group| (group / 24) as i64)));
-            columns.push(ResultColumn::new("hour", all(&|group| (group % 24) as i64)));
+            columns.push(column("zone", &|group| (group / 24) as i64));
+            columns.push(column("hour", &|group| (group % 24) as i64));
         }
-        columns.push(ResultColumn::new("rows", all(&|group| totals[group][0])));
-        for (place, column) in self.query.sums.iter().enumerate() {
-            columns.push(ResultColumn::new(
-                cents_name(*column),
-                all(&|group| totals[group][1 + place]),
-            ));
+        columns.push(column("rows", &|group| totals[group][0]));
+        for (place, sum) in self.query.sums.iter().enumerate() {
+            columns.push(column(cents_name(*sum), &|group| totals[group][1 + place]));
         }
         columns
     }
