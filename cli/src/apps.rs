@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use gpuvm::{Gpu, Vm};
 use gpuvm_workloads::apps::catalogue::Entry;
-use gpuvm_workloads::apps::{App, AppError, Measured, Parameter, Way, measure, paged_bytes};
+use gpuvm_workloads::apps::{App, AppError, Column, Measured, Parameter, Way, measure, paged_bytes};
 use serde::Serialize;
 
 use crate::error::CliError;
@@ -240,12 +240,19 @@ pub fn run(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
     let measured = measure(&*app, &started.vm, started.way, &ordinal(&args.machine)).map_err(&failed)?;
     bars.clear();
     let report = report(&*app, &started, &measured);
-    // A standard output that is full must not cost the result.
-    let written = output.map_or(Ok(()), |file| file.write(&app.written(measured.found.columns)));
-    let printed = match args.json {
-        true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
-        false => stdout::print_line(report),
-    };
+    answer(&*app, output, measured.found.columns, &report, args.json)
+}
+
+/// Writes a result and prints its report, the file first: a standard output that is full must not cost it.
+pub fn answer(
+    app: &dyn App,
+    output: Option<ResultFile>,
+    found: Vec<Column>,
+    report: &(impl Serialize + fmt::Display),
+    json: bool,
+) -> Result<(), CliError> {
+    let written = output.map_or(Ok(()), |file| file.write(&app.written(found)));
+    let printed = stdout::print_report(report, json);
     written?;
     Ok(printed?)
 }

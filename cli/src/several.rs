@@ -10,7 +10,7 @@ use gpuvm_workloads::apps::{App, Bfs, BfsParameters, Way, paged_bytes};
 use gpuvm_workloads::graph::LoadOptions;
 use serde::Serialize;
 
-use crate::apps::{RunAppArgs, failed};
+use crate::apps::{RunAppArgs, answer, failed};
 use crate::args::{MachineArgs, RunBfsArgs};
 use crate::bfs::{create_output, frame_bytes, load_graph};
 use crate::error::CliError;
@@ -18,7 +18,6 @@ use crate::machine::FRAMES_MIN;
 use crate::output::ResultFile;
 use crate::progress::Bars;
 use crate::report::NeighbourReport;
-use crate::stdout;
 
 /// What a run tells its user; the field names are the keys of the JSON object.
 #[derive(Debug, Serialize)]
@@ -216,15 +215,6 @@ impl Job<'_> {
             gpus: of_gpus?,
             verified: self.check,
         };
-        // A standard output that is full must not cost the result.
-        let written = self
-            .output
-            .map_or(Ok(()), |file| file.write(&app.written(ran.found.columns)));
-        let printed = match json {
-            true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
-            false => stdout::print_line(report),
-        };
-        written?;
-        Ok(printed?)
+        answer(app, self.output, ran.found.columns, &report, json)
     }
 }

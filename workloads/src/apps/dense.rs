@@ -61,39 +61,16 @@ impl DenseKind {
         Self::Stencil,
     ];
 
-    fn name(self) -> &'static str {
+    /// Its name, its large inputs of n x n, the columns of its result, and whether that is as large as an input.
+    fn facts(self) -> (&'static str, usize, &'static [&'static str], bool) {
         match self {
-            Self::VectorAdd => "vector-add",
-            Self::Mvt => "mvt",
-            Self::Atax => "atax",
-            Self::Bicg => "bicg",
-            Self::Gesummv => "gesummv",
-            Self::Stencil => "stencil",
+            Self::VectorAdd => ("vector-add", 2, &["c"], true),
+            Self::Mvt => ("mvt", 1, &["x1", "x2"], false),
+            Self::Atax => ("atax", 1, &["y"], false),
+            Self::Bicg => ("bicg", 1, &["q", "s"], false),
+            Self::Gesummv => ("gesummv", 2, &["y"], false),
+            Self::Stencil => ("stencil", 1, &["grid"], true),
         }
-    }
-
-    /// Large arrays of n x n.
-    fn inputs(self) -> usize {
-        match self {
-            Self::VectorAdd | Self::Gesummv => 2,
-            Self::Mvt | Self::Atax | Self::Bicg | Self::Stencil => 1,
-        }
-    }
-
-    /// The columns of the result.
-    fn columns(self) -> &'static [&'static str] {
-        match self {
-            Self::VectorAdd => &["c"],
-            Self::Mvt => &["x1", "x2"],
-            Self::Bicg => &["q", "s"],
-            Self::Atax | Self::Gesummv => &["y"],
-            Self::Stencil => &["grid"],
-        }
-    }
-
-    /// Whether the result is as large as an input.
-    fn writes(self) -> bool {
-        matches!(self, Self::VectorAdd | Self::Stencil)
     }
 }
 
@@ -116,13 +93,13 @@ impl Dense {
             let what = format!("matrices of {n} x {n}: n is 1 to 2^20");
             return Err(AppError::Input { what });
         }
-        require_memory(kind.inputs() as u64 * n * n * 4)?;
+        require_memory(kind.facts().1 as u64 * n * n * 4)?;
         let value = |which: u64, at: u64| ((at / n * 7 + at % n * 13 + which * 3) % 5) as f32;
         let input = |which: u64| (0..n * n).into_par_iter().map(|at| value(which, at)).collect();
         Ok(Self {
             kind,
             n,
-            inputs: (0..kind.inputs() as u64).map(input).collect(),
+            inputs: (0..kind.facts().1 as u64).map(input).collect(),
             factors: *factors,
             expected: OnceLock::new(),
         })
@@ -151,7 +128,7 @@ impl Dense {
 
     /// Results by their names.
     fn named(&self, results: Vec<Vec<f32>>) -> Vec<Column> {
-        let columns = self.kind.columns().iter().zip(results);
+        let columns = self.kind.facts().2.iter().zip(results);
         let column = |(name, values): (&&'static str, _)| match self.kind {
             DenseKind::Stencil => Column::wide(name, self.n as usize, values),
             _ => Column::new(name, values),
@@ -199,7 +176,7 @@ impl Dense {
 
 impl App for Dense {
     fn name(&self) -> &'static str {
-        self.kind.name()
+        self.kind.facts().0
     }
 
     fn input(&self) -> String {
@@ -207,7 +184,7 @@ impl App for Dense {
     }
 
     fn array_bytes(&self) -> Vec<u64> {
-        let arrays = self.kind.inputs() + usize::from(self.kind.writes());
+        let arrays = self.kind.facts().1 + usize::from(self.kind.facts().3);
         vec![self.n * self.n * 4; arrays]
     }
 
@@ -224,7 +201,7 @@ impl App for Dense {
         };
         let inputs = self.inputs.iter().zip(["a", "b"]);
         let inputs = inputs.map(|(values, name)| space.array(name, Use::Read, values));
-        let output = match self.kind.writes() {
+        let output = match self.kind.facts().3 {
             true => Some(space.array("c", Use::ReadWrite, &vec![0.0; (self.n * self.n) as usize])?),
             false => None,
         };

@@ -34,7 +34,7 @@ pub struct ParameterError {
     pub allowed: String,
 }
 
-/// All parameters of an application. [`parameters!`](crate::apps::parameters) makes such a structure.
+/// All parameters of an application. The macro `parameters!` makes such a structure.
 pub trait Parameters: Default {
     /// What there is.
     fn list() -> Vec<Parameter>;
