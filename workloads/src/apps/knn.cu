@@ -126,8 +126,8 @@ __device__ void search_beam(Beam& beam, u32* met, const Vectors& vectors, const 
     }
 }
 
-// The `k` nearest of each query, the nearest first, and their distances. Vectors and queries are of `quads` times four components, rows of
-// links of `degree` ids, which kNone fills up.
+// The `k` nearest of each query, the nearest first, and their distances. Vectors and queries are of `quads` times four
+// components, rows of links of `degree` ids, which kNone fills up.
 __global__ void __launch_bounds__(128, 4)
     search(in<float4> vectors, in<unsigned> links, const float4* queries, const unsigned* entries, unsigned* found,
            float* distances, unsigned long long quads, unsigned degree, unsigned entry_count, unsigned k,

@@ -44,11 +44,12 @@ constexpr u64 kRanks = 1024;
 // Changes are whole numbers, whose sum is the same in any order: all ranks together are at most 1.
 constexpr float kChangeUnits = 1ull << 60;
 
-// `alone`: the rank that vertices without edges had. `change`, where it is `asked` for, grows by how far each rank goes.
+// `alone`: the rank that vertices without edges had. `change`, where it is `asked` for, grows by how far each rank
+// goes.
 
-__global__ void __launch_bounds__(128, 4) pagerank_rank(inout<float> ranks, const float* share_of, float* contributions,
-                                                        float* sums, float base, float damping, unsigned vertices,
-                                                        float alone, unsigned asked, unsigned long long* change) {
+__global__ void __launch_bounds__(128, 4)
+    pagerank_rank(inout<float> ranks, const float* share_of, float* contributions, float* sums, float base,
+                  float damping, unsigned vertices, float alone, unsigned asked, unsigned long long* change) {
     u64 changed = 0;
     for (u64 begin = warp() * kRanks; begin < vertices && !stopped(ranks); begin += warps() * kRanks) {
         fill(ranks, begin, least(kRanks, vertices - begin), [&](u64 v) {

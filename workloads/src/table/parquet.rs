@@ -407,12 +407,15 @@ pub(crate) fn in_io(error: ParquetError) -> io::Error {
     }
 }
 
+/// Writes some rows of the column at a place.
+type WriteRows<'a> = dyn Fn(usize, Range<usize>, &mut ColumnWriter<'_>) -> Result<usize, ParquetError> + 'a;
+
 /// Writes a file of these columns, packed by zstd: `write` writes some rows of the column at a place.
 pub(crate) fn write_groups(
     fields: Vec<TypePtr>,
     rows: usize,
     out: impl Write + Send,
-    write: &dyn Fn(usize, Range<usize>, &mut ColumnWriter<'_>) -> Result<usize, ParquetError>,
+    write: &WriteRows<'_>,
 ) -> Result<(), ParquetError> {
     let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
     let properties = WriterProperties::builder().set_compression(Compression::ZSTD(Default::default()));
