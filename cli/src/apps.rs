@@ -15,7 +15,6 @@ use crate::machine::{FRAMES_MIN, MachineArgs};
 use crate::output::ResultFile;
 use crate::progress::Bars;
 use crate::report::NeighbourReport;
-use crate::several;
 use crate::sizes::{MemorySize, parse_page_bytes};
 use crate::stdout;
 
@@ -213,16 +212,6 @@ impl fmt::Display for AppReport {
 
 /// Makes the application's input, runs it twice, compares and reports.
 pub fn run(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
-    match (args.gpus.is_empty(), entry.several) {
-        (true, _) => {}
-        (false, true) => return several::run_app(entry, args),
-        (false, false) => {
-            let name = entry.name;
-            return Err(CliError::Options(format!(
-                "{name} runs on one GPU: use --gpu; bfs and pagerank run on several"
-            )));
-        }
-    }
     let failed = failed(entry.name);
     // What cannot be is refused before an input is made for nothing.
     let way = args.placement;

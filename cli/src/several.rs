@@ -141,6 +141,11 @@ pub fn run_bfs(args: &RunBfsArgs) -> Result<(), CliError> {
 
 /// Runs another application.
 pub fn run_app(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
+    if !entry.several {
+        let name = entry.name;
+        let what = format!("{name} runs on one GPU: use --gpu; bfs and pagerank run on several");
+        return Err(CliError::Options(what));
+    }
     let Way::Paged(placement) = args.placement else {
         return Err(refuse("a --placement that does not page"));
     };
@@ -186,7 +191,7 @@ impl Job<'_> {
             .build()
             .map_err(CliError::BackEnd)?;
         bars.working("running");
-        let ran = app.several(&vm, self.placement).map_err(&failed)?;
+        let ran = app.run_on_all(&vm, self.placement).map_err(&failed)?;
         if self.check {
             bars.working("comparing");
             app.check(&ran.found).map_err(&failed)?;

@@ -52,8 +52,7 @@ pub fn pagerank(
     let mine = parts[place.rank].clone();
     let values = Partitioned::<f32>::zeroed(vm, ranks, "ranks", parts.clone())?;
     let degrees = several::degrees(csr, mine.clone());
-    let damping = parameters.damping as f32;
-    let base = (1.0 - damping) / vertices as f32;
+    let (damping, rest) = (parameters.damping as f32, 1.0 - parameters.damping as f32);
     let mut own = vec![1.0 / vertices as f32; mine.len()];
     let mut all = vec![0.0f32; vertices];
     let failed = ClusterError::vm("PageRank");
@@ -83,7 +82,7 @@ pub fn pagerank(
                 values.region(),
                 first,
                 end,
-                base,
+                rest / vertices as f32,
                 damping,
             );
             let ran = kernel

@@ -8,7 +8,7 @@ use super::error::{AppError, Step};
 use super::parameters::parameters;
 use super::rows::{self, Rows, ran};
 use super::space::{Space, Use, finish};
-use super::{App, Array, Column, Found, Loaded, several};
+use super::{App, Array, Column, Found, Loaded, several, with_ids};
 use crate::bfs::{SOURCE, SearchShape, Sets, levels};
 use crate::graph::Graph;
 use crate::graph::reference;
@@ -87,10 +87,10 @@ impl App for Bfs {
     }
 
     fn written(&self, found: Vec<Column>) -> Vec<Column> {
-        rows::with_ids(&self.graph, found)
+        with_ids(&self.graph, found)
     }
 
-    fn several(&self, vm: &Vm, placement: Placement) -> Result<several::Ran<Found>, AppError> {
+    fn run_on_all(&self, vm: &Vm, placement: Placement) -> Result<several::Ran<Found>, AppError> {
         let ran = ran(several::bfs(vm, self.graph.csr(), self.source, placement))?;
         Ok(ran.map(|distances| vec![Column::new("distance", distances)].into()))
     }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::{AppError, compare_by};
+use crate::graph::Graph;
 
 /// A column of a result: one value a row, or as many in each.
 #[derive(Clone, Debug)]
@@ -114,6 +115,14 @@ impl Column {
 pub(super) fn compare(found: &[Column], expected: &[Column], slack: &dyn Fn(f64) -> f64) -> Result<u64, AppError> {
     let pairs = found.iter().zip(expected);
     pairs.map(|(found, expected)| found.compare(expected, slack)).sum()
+}
+
+/// A result with the ids of its vertices.
+pub fn with_ids(graph: &Graph, found: Vec<Column>) -> Vec<Column> {
+    let ids: Vec<u64> = (0..graph.csr().vertices())
+        .filter_map(|vertex| graph.id_of(vertex))
+        .collect();
+    std::iter::once(Column::new("vertex", ids)).chain(found).collect()
 }
 
 /// What a file of a result is.
@@ -255,7 +264,7 @@ mod parquet {
     use parquet::errors::ParquetError;
     use parquet::schema::types::{Type, TypePtr};
 
-    use super::{Column, Values, rows};
+    use crate::apps::column::{Column, Values, rows};
     use crate::table::{in_io, required, write_groups};
 
     fn field(column: &Column) -> Result<TypePtr, ParquetError> {

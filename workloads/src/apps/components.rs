@@ -7,7 +7,7 @@ use gpuvm::{Buffer, Kernel};
 use super::error::{AppError, Step};
 use super::rows::{self, PIECE_EDGES, Rows, ran};
 use super::space::{Space, finish};
-use super::{App, Column, Found, Loaded, Values};
+use super::{App, Column, Found, Loaded, Values, with_ids};
 use crate::graph::{Direction, Graph, reference};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
@@ -75,7 +75,7 @@ impl App for Components {
                 column.values = ids.into();
             }
         }
-        rows::with_ids(&self.graph, found)
+        with_ids(&self.graph, found)
     }
 }
 

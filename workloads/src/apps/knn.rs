@@ -185,7 +185,7 @@ impl App for Knn {
         &self.expected
     }
 
-    /// The same as the processor's, and near enough to the exact ones.
+    /// Neighbours are the processor's, and near enough to the exact ones.
     fn check(&self, found: &Found) -> Result<u64, AppError> {
         let verified = column::compare(&found.columns, &self.expected, &|_| 0.0)?;
         let (k, truth) = (self.parameters.k as usize, &self.truth);

@@ -26,7 +26,7 @@ mod triangles;
 
 pub use array::{Array, Streamed};
 pub use bfs::{Bfs, BfsParameters};
-pub use column::{Column, Format, FormatError, Values};
+pub use column::{Column, Format, FormatError, Values, with_ids};
 pub use components::Components;
 pub use dense::{Dense, DenseKind, GesummvParameters};
 pub use embedding::{Embedding, EmbeddingParameters, EmbeddingShape};
@@ -37,7 +37,6 @@ pub use measure::{Measured, measure};
 pub use pagerank::PageRank;
 pub use parameters::{Given, Parameter, ParameterError, Parameters, Value};
 pub use queries::{OfQuery, QueryParameters, TableQuery};
-pub use rows::with_ids;
 pub use several::PageRankParameters;
 pub use sort::{Sort, SortParameters};
 pub(crate) use space::{ACCESS, Line};
@@ -89,7 +88,7 @@ pub trait App: Send + Sync {
     ///
     /// # Errors
     /// The virtual memory's; [`AppError::Input`] for an application of one GPU.
-    fn several(&self, _: &Vm, _: Placement) -> Result<several::Ran<Found>, AppError> {
+    fn run_on_all(&self, _: &Vm, _: Placement) -> Result<several::Ran<Found>, AppError> {
         let what = format!(
             "{} runs on one GPU: use --gpu; bfs and pagerank run on several",
             self.name()

@@ -8,7 +8,7 @@ use super::error::{AppError, Step};
 use super::rows::{self, PIECE_EDGES, Rows, ran};
 use super::several::{self, PageRankParameters};
 use super::space::{Space, Use, finish};
-use super::{App, Array, Column, Found, Loaded, column};
+use super::{App, Array, Column, Found, Loaded, column, with_ids};
 use crate::graph::Graph;
 use crate::graph::reference::Ranking;
 
@@ -149,10 +149,10 @@ impl App for PageRank {
     }
 
     fn written(&self, found: Vec<Column>) -> Vec<Column> {
-        rows::with_ids(&self.graph, found)
+        with_ids(&self.graph, found)
     }
 
-    fn several(&self, vm: &Vm, placement: Placement) -> Result<several::Ran<Found>, AppError> {
+    fn run_on_all(&self, vm: &Vm, placement: Placement) -> Result<several::Ran<Found>, AppError> {
         let ran = ran(several::pagerank(vm, self.graph.csr(), &self.parameters, placement))?;
         Ok(ran.map(|(ranks, iterations)| Found {
             columns: vec![Column::new("rank", ranks)],

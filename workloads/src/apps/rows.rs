@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::error::AppError;
 use super::space::{ACCESS, Space, Use};
-use super::{Array, Column, Step};
+use super::{Array, Step};
 use crate::graph::{Csr, Direction, Graph};
 
 /// The device header with the walks of rows.
@@ -120,14 +120,6 @@ pub(super) fn with_edges(graph: &Arc<Graph>, app: &str) -> Result<Arc<Graph>, Ap
         }),
         _ => Ok(Arc::clone(graph)),
     }
-}
-
-/// A result with the ids of its vertices.
-pub fn with_ids(graph: &Graph, found: Vec<Column>) -> Vec<Column> {
-    let ids: Vec<u64> = (0..graph.csr().vertices())
-        .filter_map(|vertex| graph.id_of(vertex))
-        .collect();
-    std::iter::once(Column::new("vertex", ids)).chain(found).collect()
 }
 
 /// "11 vertices, 34 edges".

@@ -8,7 +8,7 @@ use super::error::{AppError, Step};
 use super::parameters::parameters;
 use super::rows::{self, Rows, ran};
 use super::space::{Space, Use, finish};
-use super::{App, Array, Column, Found, Loaded};
+use super::{App, Array, Column, Found, Loaded, with_ids};
 use crate::graph::{Graph, reference};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
@@ -117,7 +117,7 @@ impl App for Sssp {
     }
 
     fn written(&self, found: Vec<Column>) -> Vec<Column> {
-        rows::with_ids(&self.graph, found)
+        with_ids(&self.graph, found)
     }
 }
 
