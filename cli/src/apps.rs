@@ -1,15 +1,18 @@
 //! `gpuvm run NAME` for the applications of `gpuvm_workloads::apps`.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use clap::Args;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use gpuvm::{Gpu, Vm};
-use gpuvm_workloads::apps::{App, AppError, Measured, Way, catalogue, measure, paged_bytes};
+use gpuvm_workloads::apps::catalogue::Entry;
+use gpuvm_workloads::apps::{App, AppError, Column, Measured, Parameter, Way, measure, paged_bytes};
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::machine::{FRAMES_MIN, MachineArgs};
+use crate::output::ResultFile;
 use crate::progress::Bars;
 use crate::report::NeighbourReport;
 use crate::sizes::{MemorySize, parse_page_bytes};
@@ -41,13 +44,65 @@ pub struct RunAppArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1. For pagerank.
+    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1.
     #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
     pub gpus: Vec<Gpu>,
+
+    /// Write the result to this file, once it is compared with the processor's: text, with a tab between columns and a line that names them
+    /// (.txt, .tsv, no end, a pipe); an array of NumPy (.npy); or Parquet (.parquet).
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 
     /// Print the report as one JSON object.
     #[arg(long)]
     pub json: bool,
+
+    /// The application's own parameters that are given.
+    #[arg(skip)]
+    pub given: Vec<(&'static str, String)>,
+}
+
+impl RunAppArgs {
+    /// The command of an application: its input and its own parameters, beside what all take.
+    pub fn command(entry: &Entry) -> Command {
+        let command = Self::augment_args(Command::new(entry.name)).about(entry.about);
+        let input = format!("Its input: {}. Without it: {}", entry.input, entry.small);
+        let command = command.mut_arg("input", |argument| argument.help(input));
+        let command = command.mut_arg("gpus", |argument| argument.hide(!entry.several));
+        let options = (entry.parameters)().into_iter().map(|parameter| {
+            let Parameter {
+                name,
+                help,
+                allowed,
+                default,
+                check,
+            } = parameter;
+            let default = default.map_or(String::new(), |default| format!(" [default: {default}]"));
+            let checked = move |text: &str| check(text).map(|()| text.to_owned());
+            let option = Arg::new(name)
+                .long(name)
+                .value_name("N")
+                .allow_hyphen_values(true)
+                .value_parser(checked);
+            option
+                .help(format!("{help}: {allowed}{default}"))
+                .help_heading("Parameters")
+        });
+        command.args(options)
+    }
+
+    /// Reads what was given to that command.
+    ///
+    /// # Errors
+    /// The parser's.
+    pub fn read(entry: &Entry, matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::from_arg_matches(matches)?;
+        let names = (entry.parameters)().into_iter().map(|parameter| parameter.name);
+        args.given = names
+            .filter_map(|name| Some((name, matches.get_one::<String>(name)?.clone())))
+            .collect();
+        Ok(args)
+    }
 }
 
 /// What a run tells its user; the field names are the keys of the JSON object.
@@ -89,6 +144,9 @@ pub struct AppReport {
     pub admissions: u64,
     /// Pages of such regions that left their frame for another page of their region.
     pub displacements: u64,
+    /// Iterations of the second run, where it counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<u32>,
     /// What memory of neighbour GPUs did in the first run, where some is borrowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour: Option<NeighbourReport>,
@@ -141,6 +199,9 @@ impl fmt::Display for AppReport {
         if let Some(neighbour) = &self.neighbour {
             writeln!(out, "neighbour  {neighbour}")?;
         }
+        if let Some(iterations) = self.iterations {
+            writeln!(out, "iterations {iterations}")?;
+        }
         write!(
             out,
             "verified   {} values equal those of the processor, twice",
@@ -150,38 +211,47 @@ impl fmt::Display for AppReport {
 }
 
 /// Makes the application's input, runs it twice, compares and reports.
-pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
-    let Some(entry) = catalogue::find(name) else {
-        return Err(CliError::Options(format!("there is no application `{name}`")));
-    };
-    if !args.gpus.is_empty() {
-        return Err(CliError::Options(format!(
-            "{name} runs on one GPU: use --gpu; bfs and pagerank run on several"
-        )));
-    }
-    let failed = |source| CliError::App {
-        app: name.to_owned(),
-        source,
-    };
+pub fn run(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
+    let failed = failed(entry.name);
     // What cannot be is refused before an input is made for nothing.
     let way = args.placement;
-    way.beside_nodes(&args.machine.memory_node).map_err(failed)?;
-    way.fits(&args.machine.probe(args.page_size, None)?).map_err(failed)?;
+    way.beside_nodes(&args.machine.memory_node).map_err(&failed)?;
+    way.fits(&args.machine.probe(args.page_size, None)?).map_err(&failed)?;
+    let output = ResultFile::create(args.output.as_deref(), args.input.as_deref())?;
     let mut bars = Bars::new(!args.json);
     bars.working("input");
     let app = entry
-        .make(args.input.as_deref().unwrap_or(entry.small.as_ref()))
-        .map_err(failed)?;
+        .make_with(args.input.as_deref().unwrap_or(entry.small.as_ref()), &args.given)
+        .map_err(&failed)?;
     bars.working("starting");
     let started = machine(&args.machine, &*app, args.page_size, args.memory, way)?;
     bars.working("running");
-    let measured = measure(&*app, &started.vm, started.way, &ordinal(&args.machine)).map_err(failed)?;
+    let measured = measure(&*app, &started.vm, started.way, &ordinal(&args.machine)).map_err(&failed)?;
     bars.clear();
     let report = report(&*app, &started, &measured);
-    Ok(match args.json {
-        true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
-        false => stdout::print_line(report),
-    }?)
+    answer(&*app, output, measured.found.columns, &report, args.json)
+}
+
+/// Writes a result and prints its report, the file first: a standard output that is full must not cost it.
+pub fn answer(
+    app: &dyn App,
+    output: Option<ResultFile>,
+    found: Vec<Column>,
+    report: &(impl Serialize + fmt::Display),
+    json: bool,
+) -> Result<(), CliError> {
+    let written = output.map_or(Ok(()), |file| file.write(&app.written(found)));
+    let printed = stdout::print_report(report, json);
+    written?;
+    Ok(printed?)
+}
+
+/// An error of that application.
+pub fn failed(app: &str) -> impl Fn(AppError) -> CliError {
+    move |source| CliError::App {
+        app: app.to_owned(),
+        source,
+    }
 }
 
 /// A virtual memory for an application.
@@ -263,6 +333,7 @@ fn report(app: &dyn App, started: &Started, measured: &Measured) -> AppReport {
         bytes_copied: measured.copied,
         admissions: stats.admissions,
         displacements: stats.displacements,
+        iterations: measured.found.iterations,
         neighbour: NeighbourReport::of(stats),
         verified: measured.verified,
     }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpuvm::{Gpu, Placement};
 use gpuvm_memory_node::Network;
+use gpuvm_workloads::apps::catalogue::{self, Entry};
 use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
 use gpuvm_workloads::input::named;
 
@@ -275,71 +276,50 @@ pub struct ServeArgs {
     pub json: bool,
 }
 
-/// Makes the workloads of applications, each of its help and its name in `gpuvm_workloads::apps`.
-macro_rules! workloads {
-    ($($(#[$help:meta])* $kind:ident = $name:literal,)*) => {
-        /// A workload.
-        #[derive(Debug, Subcommand)]
-        pub enum Workload {
-            /// Breadth-first search over a graph whose rows and distances are paged.
-            Bfs(RunBfsArgs),
-            $($(#[$help])* $kind(RunAppArgs),)*
-        }
-
-        impl Workload {
-            /// The application by its name, where it is one of `gpuvm_workloads::apps`.
-            pub fn app(&self) -> Option<(&'static str, &RunAppArgs)> {
-                match self {
-                    Self::Bfs(_) => None,
-                    $(Self::$kind(args) => Some(($name, args)),)*
-                }
-            }
-        }
-    };
+/// A workload: one of the applications of `gpuvm_workloads::apps`. Breadth-first search has options and a report of its own.
+#[derive(Debug)]
+pub enum Workload {
+    /// Breadth-first search.
+    Bfs(Box<RunBfsArgs>),
+    /// Another one.
+    App(&'static Entry, Box<RunAppArgs>),
 }
 
-workloads! {
-    /// c = a + b; the input is N, for N^2 elements.
-    VectorAdd = "vector-add",
-    /// Matrix times vector and transposed matrix times vector (PolyBench); the input is N, for a matrix of N x N.
-    Mvt = "mvt",
-    /// Transposed matrix times matrix times vector (PolyBench); the input is N, for a matrix of N x N.
-    Atax = "atax",
-    /// The kernel of the biconjugate gradient method (PolyBench); the input is N, for a matrix of N x N.
-    Bicg = "bicg",
-    /// Two matrices times a vector (PolyBench); the input is N, for matrices of N x N.
-    Gesummv = "gesummv",
-    /// One step of a stencil of five points; the input is N, for a grid of N x N.
-    Stencil = "stencil",
-    /// Shortest paths over weighted edges from the first vertex that has one; the input is a graph, as for bfs. Without weights in its
-    /// file they are drawn.
-    Sssp = "sssp",
-    /// Connected components; the input is a graph, as for bfs.
-    Cc = "cc",
-    /// 20 iterations of PageRank; the input is an undirected graph, as for bfs.
-    Pagerank = "pagerank",
-    /// Counts triangles; the input is an undirected graph, as for bfs.
-    Tc = "tc",
-    /// Totals of the longest 0.01 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query0 = "query0",
-    /// Fares and tips of the longest 1 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query1 = "query1",
-    /// Totals and tips of the latest trips that were paid by card, 10 % of all; the input is a CSV or Parquet file of taxi trips, or
-    /// trips:ROWS.
-    Query2 = "query2",
-    /// Fares and tips of the longer trips with one or two passengers, 50 % of all; the input is a CSV or Parquet file of taxi trips, or
-    /// trips:ROWS.
-    Query3 = "query3",
-    /// Fares and tips of the longest 10 % of trips by pickup zone and hour; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
-    Query4 = "query4",
-    /// Sums of rows of an embedding table by ids, few of which are popular; the input is ROWS or ROWSxCOLUMNS, the latter a multiple of 4.
-    Embedding = "embedding",
-    /// Out-of-core sort of random keys of 32 bits; the input is COUNT, the number of keys.
-    Sort = "sort",
-    /// Nearest neighbours by a beam search along a graph; the input is a .fvecs or .bvecs file, the last of whose vectors are the queries,
-    /// or clusters:COUNT:DIM[:CLUSTERS].
-    Knn = "knn",
+impl FromArgMatches for Workload {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let asked = matches.subcommand();
+        match asked.and_then(|(name, own)| Some((catalogue::find(name)?, own))) {
+            Some((entry, own)) if entry.name == BFS => Ok(Self::Bfs(Box::new(RunBfsArgs::from_arg_matches(own)?))),
+            Some((entry, own)) => Ok(Self::App(entry, Box::new(RunAppArgs::read(entry, own)?))),
+            None => Err(clap::Error::new(clap::error::ErrorKind::MissingSubcommand)),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
+
+impl Subcommand for Workload {
+    fn augment_subcommands(command: clap::Command) -> clap::Command {
+        command.subcommands(catalogue::ALL.iter().map(|entry| match entry.name {
+            BFS => RunBfsArgs::augment_args(clap::Command::new(BFS)).about(entry.about),
+            _ => RunAppArgs::command(entry),
+        }))
+    }
+
+    fn augment_subcommands_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        catalogue::find(name).is_some()
+    }
+}
+
+/// The application that has options and a report of its own.
+const BFS: &str = "bfs";
 
 /// A workload with a profile.
 #[derive(Debug, Subcommand)]
@@ -441,7 +421,8 @@ pub struct BfsArgs {
     #[arg(long, value_name = "N", conflicts_with = "seed", default_value_t = DEFAULT_SEED)]
     pub graph_seed: u64,
 
-    /// Write the distances to this file, one a line in ascending order of vertex ids, -1 where unreached.
+    /// Write the distances to this file, -1 where unreached, in ascending order of vertex ids: text (.txt, .tsv, no end, a pipe), an array of
+    /// NumPy (.npy), or Parquet (.parquet).
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 

@@ -1,9 +1,9 @@
 //! `gpuvm run bfs` and `gpuvm profile bfs`.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use gpuvm_workloads::apps::{Column, with_ids};
 use gpuvm_workloads::bfs::{self, Outcome};
 use gpuvm_workloads::graph::reference::Mismatch;
 use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference};
@@ -11,7 +11,7 @@ use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference
 use crate::args::{BfsArgs, MemorySize, ProfileBfsArgs, RunBfsArgs};
 use crate::error::CliError;
 use crate::machine::FRAMES_MIN;
-use crate::output::{Output, same_file};
+use crate::output::{ResultFile, same_file};
 use crate::profile::Files;
 use crate::profile::report::ProfileReport;
 use crate::progress::Bars;
@@ -26,11 +26,11 @@ pub fn run(args: &RunBfsArgs) -> Result<(), CliError> {
     let output = create_output(&args.search)?;
     let mut bars = Bars::new(!args.json);
     let task = Task::load(&args.search, &mut bars)?;
-    let outcome = task.search(None, &mut bars)?;
+    let mut outcome = task.search(None, &mut bars)?;
     let compared = task.compare(&outcome, &mut bars)?;
     bars.clear();
     // The file comes before the report: a standard output that is full or closed must not cost the distances.
-    let written = task.write(output, &outcome, &compared);
+    let written = task.write(output, &mut outcome, &compared);
     let printed = task.report(&outcome, &compared).print(args.json);
     compared.unwrap_or(Ok(()))?;
     written?;
@@ -54,7 +54,7 @@ pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
     let after = task.search(None, &mut bars)?.elapsed;
     let compared = task.compare(&outcome, &mut bars)?;
     bars.clear();
-    let written = task.write(output, &outcome, &compared);
+    let written = task.write(output, &mut outcome, &compared);
     let told = outcome.profile.take().map_or(Ok(()), |taken| {
         let program = format!("gpuvm run bfs {}", search.graph);
         let report = ProfileReport::new(program, task.report(&outcome, &compared), [before, after], &taken);
@@ -131,16 +131,12 @@ impl<'a> Task<'a> {
     }
 
     /// Writes the distances, unless they are wrong.
-    fn write(&self, output: Option<Output>, outcome: &Outcome, compared: &Compared) -> Result<(), CliError> {
-        match (output, &self.args.output) {
-            (Some(output), Some(path)) if !matches!(compared, Some(Err(_))) => output
-                .finish(|out| {
-                    outcome
-                        .distances
-                        .iter()
-                        .try_for_each(|distance| writeln!(out, "{distance}"))
-                })
-                .map_err(|source| unwritten(path, source)),
+    fn write(&self, output: Option<ResultFile>, outcome: &mut Outcome, compared: &Compared) -> Result<(), CliError> {
+        match output {
+            Some(output) if !matches!(compared, Some(Err(_))) => {
+                let distances = std::mem::take(&mut outcome.distances);
+                output.write(&with_ids(&self.graph, vec![Column::new("distance", distances)]))
+            }
             _ => Ok(()),
         }
     }
@@ -162,23 +158,18 @@ pub fn direction_name(graph: &Graph) -> &'static str {
 /// Nothing is written over the graph.
 pub fn refuse_graph(graph: &GraphSpec, path: &Path) -> Result<(), CliError> {
     match graph {
-        GraphSpec::File(graph) if same_file(graph, path) => Err(CliError::OutputIsGraph { path: path.to_owned() }),
+        GraphSpec::File(graph) if same_file(graph, path) => Err(CliError::OutputIsInput { path: path.to_owned() }),
         _ => Ok(()),
     }
 }
 
 /// Begins the file of distances, which must not be the graph.
-fn create_output(args: &BfsArgs) -> Result<Option<Output>, CliError> {
-    let Some(path) = &args.output else { return Ok(None) };
-    refuse_graph(&args.graph, path)?;
-    Output::create(path).map(Some).map_err(|source| unwritten(path, source))
-}
-
-fn unwritten(path: &Path, source: io::Error) -> CliError {
-    CliError::Output {
-        path: path.to_owned(),
-        source,
-    }
+pub fn create_output(args: &BfsArgs) -> Result<Option<ResultFile>, CliError> {
+    let graph = match &args.graph {
+        GraphSpec::File(path) => Some(path.as_os_str()),
+        _ => None,
+    };
+    ResultFile::create(args.output.as_deref(), graph)
 }
 
 fn load(args: &BfsArgs, bars: &mut Bars) -> Result<Graph, CliError> {
@@ -201,27 +192,10 @@ pub fn load_graph(graph: &GraphSpec, options: &LoadOptions, bars: &mut Bars) -> 
 }
 
 /// The vertex to start from.
-pub fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
-    let name = args.graph.to_string();
-    let Some(id) = args.source else {
-        return graph.csr().first_connected().ok_or(CliError::NoEdges { graph: name });
-    };
-    graph.vertex_of(id).ok_or_else(|| {
-        let vertices = graph.csr().vertices();
-        let first = graph.id_of(0).unwrap_or(0);
-        let last = graph.id_of(vertices.saturating_sub(1)).unwrap_or(0);
-        let gaps = if last - first >= u64::from(vertices) {
-            ", not all of them used"
-        } else {
-            ""
-        };
-        CliError::NoSuchVertex {
-            graph: name,
-            id,
-            first,
-            last,
-            gaps,
-        }
+fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
+    graph.source(args.source).map_err(|source| CliError::Source {
+        graph: args.graph.to_string(),
+        source,
     })
 }
 

@@ -8,10 +8,10 @@ use gpuvm_memory_node::NodeError;
 use gpuvm_simulate::campaign::CampaignError;
 use gpuvm_simulate::mutations::MutationError;
 use gpuvm_tenants::{FolderError, GpuKey, PeerError};
-use gpuvm_workloads::apps::AppError;
+use gpuvm_workloads::apps::{AppError, FormatError};
 use gpuvm_workloads::bfs::BfsError;
-use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
+use gpuvm_workloads::graph::{GraphError, SourceError};
 
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -59,25 +59,13 @@ pub enum CliError {
         /// Why not.
         source: io::Error,
     },
-    /// The source is not in the graph.
-    #[error("the graph {graph} has no vertex {id}; its ids go from {first} to {last}{gaps}")]
-    NoSuchVertex {
+    /// A search has no start.
+    #[error("cannot search the graph {graph}")]
+    Source {
         /// The graph as given.
         graph: String,
-        /// The id asked for.
-        id: u64,
-        /// The lowest id.
-        first: u64,
-        /// The highest id.
-        last: u64,
-        /// Says that not every id between is used, or nothing.
-        gaps: &'static str,
-    },
-    /// There is no default source.
-    #[error("no vertex of the graph {graph} has a neighbour; choose a start with --source")]
-    NoEdges {
-        /// The graph as given.
-        graph: String,
+        /// Why not.
+        source: SourceError,
     },
     /// A GPU, a transport or a setting that cannot be used.
     #[error("the GPU, the transport or a setting that was asked for cannot be used")]
@@ -113,19 +101,6 @@ pub enum CliError {
         app: String,
         /// Why.
         source: AppError,
-    },
-    /// Kernels on several GPUs did not end well.
-    #[error("the run on several GPUs failed")]
-    Run(#[source] gpuvm::Error),
-    /// A rank is not what the processor comes to.
-    #[error("the rank of vertex {vertex} is {found}, on the CPU {expected}; this is a defect of gpuvm")]
-    WrongRank {
-        /// The vertex.
-        vertex: usize,
-        /// What the GPUs came to.
-        found: f32,
-        /// What the processor came to.
-        expected: f64,
     },
     /// The search on the CPU has no start.
     #[error("the search on the CPU failed")]
@@ -227,11 +202,14 @@ pub enum CliError {
         source: io::Error,
     },
     /// Writing would destroy what is read.
-    #[error("{} is the graph itself, which writing would destroy; name another file", path.display())]
-    OutputIsGraph {
+    #[error("{} is the input itself, which writing would destroy; name another file", path.display())]
+    OutputIsInput {
         /// The file.
         path: PathBuf,
     },
+    /// A file's name that says no format.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// The converted graph could not be written.
     #[error("cannot write the graph to {}", path.display())]
     Convert {

@@ -121,12 +121,11 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
 }
 
 fn run(workload: &Workload) -> Result<(), CliError> {
-    match (workload, workload.app()) {
-        (Workload::Bfs(args), _) if !args.gpus.is_empty() => several::run_bfs(args, &args.gpus),
-        (Workload::Bfs(args), _) => bfs::run(args),
-        (Workload::Pagerank(args), _) if !args.gpus.is_empty() => several::run_pagerank(args, &args.gpus),
-        (_, Some((name, args))) => apps::run(name, args),
-        (_, None) => unreachable!("each other workload is an application"),
+    match workload {
+        Workload::Bfs(args) if !args.gpus.is_empty() => several::run_bfs(args),
+        Workload::Bfs(args) => bfs::run(args),
+        Workload::App(entry, args) if !args.gpus.is_empty() => several::run_app(entry, args),
+        Workload::App(entry, args) => apps::run(entry, args),
     }
 }
 

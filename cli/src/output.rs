@@ -1,5 +1,6 @@
 //! Files that are whole or not there, and leaving at once on Ctrl-C without leaving half of one behind.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
@@ -8,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use gpuvm_workloads::apps::{Column, Format};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
 
+use crate::error::CliError;
 use crate::stdout;
 
 /// The files that a signal must remove: they are not finished.
@@ -215,7 +218,7 @@ impl Output {
     ///
     /// # Errors
     /// What the operating system says; there is no file then.
-    pub fn finish(mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    pub fn finish(mut self, write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<()> {
         let target = match &mut self.target {
             Target::Beside { file, .. } => file.as_file_mut(),
             Target::Direct(file) => file,
@@ -236,6 +239,44 @@ impl Output {
             renamed.map_err(|error| error.error)?;
         }
         Ok(())
+    }
+}
+
+/// The file of a result.
+#[derive(Debug)]
+pub struct ResultFile {
+    path: PathBuf,
+    format: Format,
+    output: Output,
+}
+
+impl ResultFile {
+    /// Begins it, where there is to be one, before the work is done. It must not be the input.
+    ///
+    /// # Errors
+    /// A name that says no format, [`CliError::OutputIsInput`], what the operating system says.
+    pub fn create(path: Option<&Path>, input: Option<&OsStr>) -> Result<Option<Self>, CliError> {
+        let Some(path) = path.map(Path::to_owned) else {
+            return Ok(None);
+        };
+        let format = Format::of(&path)?;
+        if input.is_some_and(|input| same_file(Path::new(input), &path)) {
+            return Err(CliError::OutputIsInput { path });
+        }
+        match Output::create(&path) {
+            Ok(output) => Ok(Some(Self { path, format, output })),
+            Err(source) => Err(CliError::Output { path, source }),
+        }
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// What the operating system says; there is no file then.
+    pub fn write(self, columns: &[Column]) -> Result<(), CliError> {
+        let Self { path, format, output } = self;
+        let written = output.finish(|out| format.write(columns, out));
+        written.map_err(|source| CliError::Output { path, source })
     }
 }
 

@@ -93,10 +93,7 @@ impl BfsReport {
     /// # Errors
     /// Where the output is closed or full.
     pub fn print(&self, json: bool) -> io::Result<()> {
-        match json {
-            true => stdout::print_line(serde_json::to_string(self)?),
-            false => stdout::print_line(self),
-        }
+        stdout::print_report(self, json)
     }
 }
 

@@ -1,37 +1,31 @@
 //! `gpuvm run bfs` and `gpuvm run pagerank` with `--gpus`: one graph on several GPUs, each with a part of the vertices.
 
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
-use gpuvm::{Gpu, Vm};
-use gpuvm_workloads::apps::{Way, catalogue, several};
-use gpuvm_workloads::graph::{Direction, GraphSpec, LoadOptions, reference};
-use gpuvm_workloads::input::named;
+use gpuvm::{Gpu, Placement};
+use gpuvm_workloads::apps::catalogue::Entry;
+use gpuvm_workloads::apps::{App, Bfs, BfsParameters, Way, paged_bytes};
+use gpuvm_workloads::graph::LoadOptions;
 use serde::Serialize;
 
-use crate::apps::RunAppArgs;
+use crate::apps::{RunAppArgs, answer, failed};
 use crate::args::{MachineArgs, RunBfsArgs};
-use crate::bfs::{frame_bytes, load_graph, source_vertex};
+use crate::bfs::{create_output, frame_bytes, load_graph};
 use crate::error::CliError;
+use crate::machine::FRAMES_MIN;
+use crate::output::ResultFile;
 use crate::progress::Bars;
 use crate::report::NeighbourReport;
-use crate::stdout;
-
-/// Iterations of PageRank, as with one GPU.
-const ITERATIONS: u32 = 20;
-/// How far a rank may be off, of the rank: sums are of floats, in any order.
-const TOLERANCE: f64 = 1e-4;
 
 /// What a run tells its user; the field names are the keys of the JSON object.
 #[derive(Debug, Serialize)]
 struct SeveralReport {
     /// The application.
     app: &'static str,
-    /// The graph as given.
-    graph: String,
-    vertices: u32,
-    edges: u64,
+    /// Its input as given, and what that is.
+    input: String,
     /// What moved the pages.
     transport: String,
     /// Bytes of frames of each GPU.
@@ -42,6 +36,9 @@ struct SeveralReport {
     set_up_seconds: f64,
     /// All launches, and what the host did between them.
     seconds: f64,
+    /// Iterations, where it counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iterations: Option<u32>,
     /// The GPUs, in their order.
     gpus: Vec<GpuReport>,
     /// Whether the result equals the processor's.
@@ -65,12 +62,7 @@ struct GpuReport {
 impl fmt::Display for SeveralReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |bytes: u64| ByteSize::b(bytes).display().iec();
-        let (app, graph) = (self.app, &self.graph);
-        writeln!(
-            out,
-            "app        {app} ({graph}, {} vertices, {} edges)",
-            self.vertices, self.edges
-        )?;
+        writeln!(out, "app        {} ({})", self.app, self.input)?;
         let (memory, page) = (size(self.memory_bytes), size(self.page_bytes));
         writeln!(
             out,
@@ -94,6 +86,9 @@ impl fmt::Display for SeveralReport {
             out,
             "time       {time:.3} ms, after {set_up:.3} ms of set-up (kernels compiled, regions made)"
         )?;
+        if let Some(iterations) = self.iterations {
+            writeln!(out, "iterations {iterations}")?;
+        }
         let verified = if self.verified {
             "equal to the processor's"
         } else {
@@ -103,29 +98,25 @@ impl fmt::Display for SeveralReport {
     }
 }
 
-/// A virtual memory over the GPUs.
-fn start(machine: &MachineArgs, gpus: &[Gpu], page_bytes: u64, frame_bytes: u64) -> Result<Vm, CliError> {
-    let builder = machine.builder(page_bytes, None)?;
-    let builder = builder.gpus(gpus.iter().cloned());
-    builder.frame_memory(frame_bytes).build().map_err(CliError::BackEnd)
-}
-
 fn refuse(option: &str) -> CliError {
     CliError::Options(format!("--gpus runs without {option}: leave one of them out"))
 }
 
-/// Searches the graph.
-pub fn run_bfs(args: &RunBfsArgs, gpus: &[Gpu]) -> Result<(), CliError> {
-    let search = &args.search;
-    for (given, option) in [
-        (search.seed.is_some(), "--seed"),
-        (search.output.is_some(), "--output"),
-        (!search.machine.memory_node.is_empty(), "--memory-node"),
-    ] {
-        if given {
-            return Err(refuse(option));
-        }
+fn refuse_nodes(machine: &MachineArgs) -> Result<(), CliError> {
+    match machine.memory_node.is_empty() {
+        true => Ok(()),
+        false => Err(refuse("--memory-node")),
     }
+}
+
+/// Searches the graph.
+pub fn run_bfs(args: &RunBfsArgs) -> Result<(), CliError> {
+    let search = &args.search;
+    if search.seed.is_some() {
+        return Err(refuse("--seed"));
+    }
+    refuse_nodes(&search.machine)?;
+    let output = create_output(search)?;
     let mut bars = Bars::new(!args.json);
     let options = LoadOptions {
         direction: search.direction.direction(),
@@ -133,124 +124,102 @@ pub fn run_bfs(args: &RunBfsArgs, gpus: &[Gpu]) -> Result<(), CliError> {
         verify: search.verify,
         ..LoadOptions::default()
     };
-    let graph = load_graph(&search.graph, &options, &mut bars)?;
-    let source = source_vertex(search, &graph)?;
-    bars.working("starting");
-    let memory_bytes = frame_bytes(search, &graph)?;
-    let vm = start(&search.machine, gpus, search.page_size, memory_bytes)?;
-    bars.working("searching");
-    let found = several::bfs(&vm, graph.csr(), source, search.placement).map_err(CliError::Run)?;
-    if search.check {
-        bars.working("comparing");
-        reference::compare(&reference::bfs(graph.csr(), source)?, &found.values)?;
-    }
-    bars.clear();
-    let about = About {
-        app: "bfs",
-        graph: search.graph.to_string(),
-        size: (graph.csr().vertices(), graph.csr().edges()),
-        memory_bytes,
-        times: (found.set_up, found.elapsed),
-        verified: search.check,
+    let graph = Arc::new(load_graph(&search.graph, &options, &mut bars)?);
+    let parameters = BfsParameters { source: search.source };
+    let app = Bfs::new(&graph, &parameters).map_err(failed("bfs"))?;
+    let job = Job {
+        app: &app,
+        input: search.graph.to_string(),
+        memory_bytes: frame_bytes(search, &graph)?,
+        page_bytes: search.page_size,
+        placement: search.placement,
+        check: search.check,
+        output,
     };
-    print(report(about, &vm)?, args.json)
+    job.run(&search.machine, &args.gpus, args.json, bars)
 }
 
-/// Ranks the vertices.
-pub fn run_pagerank(args: &RunAppArgs, gpus: &[Gpu]) -> Result<(), CliError> {
-    let placement = match args.placement {
-        Way::Paged(placement) => placement,
-        _ => return Err(refuse("a --placement that does not page")),
-    };
-    if !args.machine.memory_node.is_empty() {
-        return Err(refuse("--memory-node"));
+/// Runs another application.
+pub fn run_app(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
+    if !entry.several {
+        let name = entry.name;
+        let what = format!("{name} runs on one GPU: use --gpu; bfs and pagerank run on several");
+        return Err(CliError::Options(what));
     }
-    let small = catalogue::find("pagerank").map_or("kron:10", |entry| entry.small);
-    let text = args.input.as_deref().unwrap_or(small.as_ref());
-    let spec = named(text, GraphSpec::File).map_err(|error| CliError::Options(format!("{error}")))?;
+    let Way::Paged(placement) = args.placement else {
+        return Err(refuse("a --placement that does not page"));
+    };
+    refuse_nodes(&args.machine)?;
+    let output = ResultFile::create(args.output.as_deref(), args.input.as_deref())?;
     let mut bars = Bars::new(!args.json);
-    let graph = load_graph(&spec, &LoadOptions::default(), &mut bars)?;
-    let csr = graph.csr();
-    if graph.direction() == Direction::Directed || csr.edges() == 0 {
-        return Err(CliError::Options(format!(
-            "pagerank takes an undirected graph with edges; {spec} is none"
-        )));
-    }
-    bars.working("starting");
-    let data_bytes = gpuvm_workloads::bfs::paged_bytes(csr, args.page_size);
-    let memory_bytes = args.memory.bytes_of(data_bytes).next_multiple_of(args.page_size);
-    let memory_bytes = memory_bytes.max(crate::machine::FRAMES_MIN * args.page_size);
-    let vm = start(&args.machine, gpus, args.page_size, memory_bytes)?;
-    bars.working("running");
-    let found = several::pagerank(&vm, csr, ITERATIONS, placement).map_err(CliError::Run)?;
-    bars.working("comparing");
-    for (vertex, (rank, expected)) in found
-        .values
-        .iter()
-        .zip(reference::pagerank(csr, ITERATIONS))
-        .enumerate()
-    {
-        if (f64::from(*rank) - expected).abs() > TOLERANCE * expected {
-            return Err(CliError::WrongRank {
-                vertex,
-                found: *rank,
-                expected,
-            });
-        }
-    }
-    bars.clear();
-    let about = About {
-        app: "pagerank",
-        graph: spec.to_string(),
-        size: (csr.vertices(), csr.edges()),
-        memory_bytes,
-        times: (found.set_up, found.elapsed),
-        verified: true,
+    bars.working("input");
+    let input = args.input.as_deref().unwrap_or(entry.small.as_ref());
+    let app = entry.make_with(input, &args.given).map_err(failed(entry.name))?;
+    let memory_bytes = args.memory.bytes_of(paged_bytes(&*app, args.page_size));
+    let memory_bytes = memory_bytes.next_multiple_of(args.page_size);
+    let job = Job {
+        app: &*app,
+        input: input.to_string_lossy().into_owned(),
+        memory_bytes: memory_bytes.max(FRAMES_MIN * args.page_size),
+        page_bytes: args.page_size,
+        placement,
+        check: true,
+        output,
     };
-    print(report(about, &vm)?, args.json)
+    job.run(&args.machine, &args.gpus, args.json, bars)
 }
 
-/// What is known of a run beside what its GPUs counted.
-struct About {
-    app: &'static str,
-    graph: String,
-    size: (u32, u64),
+/// An application with its input, and how it is run.
+struct Job<'a> {
+    app: &'a dyn App,
+    input: String,
     memory_bytes: u64,
-    /// Of set-up, and of the algorithm.
-    times: (Duration, Duration),
-    verified: bool,
+    page_bytes: u64,
+    placement: Placement,
+    check: bool,
+    output: Option<ResultFile>,
 }
 
-fn report(about: About, vm: &Vm) -> Result<SeveralReport, CliError> {
-    let of_gpu = |gpu: &gpuvm::VmGpu| {
-        let stats = gpu.stats()?;
-        Ok(GpuReport {
-            gpu: gpu.gpu_name(),
-            faults: stats.faults,
-            bytes_fetched: stats.bytes_fetched,
-            bytes_in_place: stats.bytes_in_place,
-            neighbour: NeighbourReport::of(&stats),
-        })
-    };
-    let gpus: Result<Vec<GpuReport>, gpuvm::Error> = vm.gpus().iter().map(of_gpu).collect();
-    Ok(SeveralReport {
-        app: about.app,
-        graph: about.graph,
-        vertices: about.size.0,
-        edges: about.size.1,
-        transport: vm.transport().to_string(),
-        memory_bytes: about.memory_bytes,
-        page_bytes: vm.page_size(),
-        set_up_seconds: about.times.0.as_secs_f64(),
-        seconds: about.times.1.as_secs_f64(),
-        gpus: gpus.map_err(CliError::Run)?,
-        verified: about.verified,
-    })
-}
-
-fn print(report: SeveralReport, json: bool) -> Result<(), CliError> {
-    Ok(match json {
-        true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
-        false => stdout::print_line(report),
-    }?)
+impl Job<'_> {
+    /// Runs, compares, writes and reports.
+    fn run(self, machine: &MachineArgs, gpus: &[Gpu], json: bool, mut bars: Bars) -> Result<(), CliError> {
+        let (app, failed) = (self.app, failed(self.app.name()));
+        bars.working("starting");
+        let builder = machine.builder(self.page_bytes, None)?.gpus(gpus.iter().cloned());
+        let vm = builder
+            .frame_memory(self.memory_bytes)
+            .build()
+            .map_err(CliError::BackEnd)?;
+        bars.working("running");
+        let ran = app.run_on_all(&vm, self.placement).map_err(&failed)?;
+        if self.check {
+            bars.working("comparing");
+            app.check(&ran.found).map_err(&failed)?;
+        }
+        bars.clear();
+        let of_gpu = |gpu: &gpuvm::VmGpu| {
+            let stats = gpu.stats()?;
+            Ok(GpuReport {
+                gpu: gpu.gpu_name(),
+                faults: stats.faults,
+                bytes_fetched: stats.bytes_fetched,
+                bytes_in_place: stats.bytes_in_place,
+                neighbour: NeighbourReport::of(&stats),
+            })
+        };
+        let of_gpus: Result<_, gpuvm::Error> = vm.gpus().iter().map(of_gpu).collect();
+        let report = SeveralReport {
+            app: app.name(),
+            input: format!("{}, {}", self.input, app.input()),
+            transport: vm.transport().to_string(),
+            memory_bytes: self.memory_bytes,
+            page_bytes: vm.page_size(),
+            set_up_seconds: ran.set_up.as_secs_f64(),
+            seconds: ran.elapsed.as_secs_f64(),
+            iterations: ran.found.iterations,
+            gpus: of_gpus?,
+            verified: self.check,
+        };
+        answer(app, self.output, ran.found.columns, &report, json)
+    }
 }

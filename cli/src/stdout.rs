@@ -42,6 +42,17 @@ pub fn print_line(line: impl Display) -> io::Result<()> {
     print(format_args!("{line}\n"))
 }
 
+/// Prints a report, or it as one JSON object.
+///
+/// # Errors
+/// As for [`print_line`].
+pub fn print_report(report: &(impl serde::Serialize + Display), json: bool) -> io::Result<()> {
+    match json {
+        true => print_line(serde_json::to_string(report)?),
+        false => print_line(report),
+    }
+}
+
 /// Prints text that has its line endings.
 ///
 /// # Errors

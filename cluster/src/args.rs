@@ -32,9 +32,17 @@ pub struct Pagerank {
     /// The graph, undirected: kron:SCALE, urand:SCALE, or a file. The ranks of a host map a .gcsr file together.
     pub graph: GraphSpec,
 
-    /// Iterations.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub iterations: u32,
+    /// The most iterations [default: 20].
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<String>,
+
+    /// What of a vertex's rank comes from its neighbours, from 0 to 1 [default: 0.85].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub damping: Option<String>,
+
+    /// Iterations end when the ranks change by no more, all changes together; 0: after the most of them [default: 0].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub tolerance: Option<String>,
 
     /// The GPU of each rank: sim; cuda, which is cuda:N for the N-th rank of a host; cuda:0 for all where the launcher shows each rank one GPU.
     #[arg(long, default_value = "sim", value_parser = parse_gpu)]

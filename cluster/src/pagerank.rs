@@ -1,28 +1,31 @@
 //! PageRank over all ranks, by the kernel that `gpuvm run` has for several GPUs.
 
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use gpuvm::{Arg, Placement, Region, Scope, ScopedRegion, Vm};
-use gpuvm_workloads::apps::several;
+use gpuvm_workloads::apps::{PageRankParameters, several};
 use gpuvm_workloads::graph::Csr;
-use gpuvm_workloads::graph::reference::DAMPING;
 
 use crate::shared::at_nodes;
 use crate::{ClusterError, Partitioned, Ranks};
+
+/// What changes of ranks are counted in between the ranks of MPI.
+const CHANGE_UNITS: f64 = (1_u64 << 60) as f64;
 
 /// What a rank has of a result, and what it took.
 pub struct Ran {
     /// The rank of each vertex. [`Partitioned::gather`] has all of them.
     pub values: Partitioned<f32>,
+    /// Iterations.
+    pub iterations: u32,
     /// Before the first launch: kernels compiled and regions made.
     pub set_up: Duration,
     /// The algorithm, from a barrier on: launches, exchanges, what the host does between them.
     pub elapsed: Duration,
 }
 
-/// The rank of each vertex of an undirected graph after so many iterations.
+/// The rank of each vertex of an undirected graph.
 ///
 /// A rank of MPI makes the ranks of its own vertices, in its part of a partitioned array, from what all vertices contribute, which MPI
 /// gathers: four bytes for each vertex and iteration. A vertex's sum is of one warp and does not know how many ranks there are: results are
@@ -34,7 +37,7 @@ pub fn pagerank(
     vm: &Vm,
     ranks: &dyn Ranks,
     csr: &Csr,
-    iterations: u32,
+    parameters: &PageRankParameters,
     placement: Placement,
 ) -> Result<Ran, ClusterError> {
     let vertices = csr.vertices() as usize;
@@ -48,11 +51,11 @@ pub fn pagerank(
     let parts: Vec<_> = parts.map(|part| part.start as usize..part.end as usize).collect();
     let mine = parts[place.rank].clone();
     let values = Partitioned::<f32>::zeroed(vm, ranks, "ranks", parts.clone())?;
-    let degrees = degrees(csr, &mine);
-    let (base, damping) = ((1.0 - DAMPING as f32) / vertices as f32, DAMPING as f32);
+    let degrees = several::degrees(csr, mine.clone());
+    let (damping, rest) = (parameters.damping as f32, 1.0 - parameters.damping as f32);
     let mut own = vec![1.0 / vertices as f32; mine.len()];
     let mut all = vec![0.0f32; vertices];
-    let mut failure = Ok(());
+    let failed = ClusterError::vm("PageRank");
     let ran = vm.scope(|scope| {
         let (kernel, config) = several::kernel_of(vm.gpu(0)?, "pull")?;
         let on = On {
@@ -67,14 +70,10 @@ pub fn pagerank(
         let set_up = begun.elapsed();
         ranks.barrier();
         let started = Instant::now();
-        for _ in 0..iterations {
-            let given: Vec<f32> = own.iter().zip(&degrees).map(|(rank, degree)| rank / degree).collect();
-            let words = (bytemuck::cast_slice(&given), bytemuck::cast_slice_mut(&mut all));
-            failure = ranks.gather("contributions", words.0, &parts, words.1);
-            if failure.is_err() {
-                break;
-            }
-            contributions.write(0, &all)?;
+        let step = |given: &[f32], own: &mut [f32]| {
+            let words = (bytemuck::cast_slice(given), bytemuck::cast_slice_mut(&mut all));
+            ranks.gather("contributions", words.0, &parts, words.1)?;
+            contributions.write(0, &all).map_err(&failed)?;
             let (first, end) = (mine.start as u32, mine.end as u32);
             let args = (
                 offsets.arg(),
@@ -83,27 +82,26 @@ pub fn pagerank(
                 values.region(),
                 first,
                 end,
-                base,
+                rest / vertices as f32,
                 damping,
             );
-            kernel.launch(config.clone(), args)?.sync()?;
-            values.region().read(0, &mut own)?;
-        }
-        Ok((set_up, started.elapsed()))
+            let ran = kernel
+                .launch(config.clone(), args)
+                .and_then(|launch| launch.sync().map(drop));
+            ran.and_then(|()| values.region().read(0, own)).map_err(&failed)
+        };
+        // Whole numbers, whose sum is the same on every rank.
+        let total = |change: f64| ranks.sum((change * CHANGE_UNITS) as u64) as f64 / CHANGE_UNITS;
+        let iterations = several::iterate(parameters, &mut own, &degrees, step, total);
+        Ok(iterations.map(|iterations| (iterations, set_up, started.elapsed())))
     });
-    failure?;
-    let (set_up, elapsed) = ran.map_err(ClusterError::vm("PageRank"))?;
+    let (iterations, set_up, elapsed) = ran.map_err(&failed)??;
     Ok(Ran {
         values,
+        iterations,
         set_up,
         elapsed,
     })
-}
-
-/// What a vertex's rank is divided by, for these vertices: one that has no neighbours gives its rank to none.
-fn degrees(csr: &Csr, vertices: &Range<usize>) -> Vec<f32> {
-    let ends = csr.offsets()[vertices.start..=vertices.end].windows(2);
-    ends.map(|ends| (ends[1] - ends[0]).max(1) as f32).collect()
 }
 
 /// Where what all ranks read comes to.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use gpuvm::{Gpu, MemoryNodes, Mlx5, Rdma, Rxe, SimulatedGpu, Transport, Vm};
 use gpuvm_cluster::watch::Watch;
 use gpuvm_cluster::{Alone, ClusterError, Mpi, Ranks, compare, pagerank, shared};
+use gpuvm_workloads::apps::{PageRankParameters, Parameters};
 use gpuvm_workloads::graph::{Direction, LoadOptions};
 use serde::Serialize;
 
@@ -152,12 +153,13 @@ fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, Cl
         ..LoadOptions::default()
     };
     let graph = shared::graph(ranks, &options.graph, &load)?;
-    let (spec, csr, iterations) = (&options.graph, graph.csr(), options.iterations);
+    let (spec, csr) = (&options.graph, graph.csr());
+    let parameters = options.parameters()?;
     if graph.direction() == Direction::Directed {
         let what = format!("{spec} is directed, and pagerank takes undirected graphs: gpuvm convert --undirected");
         return Err(ClusterError::Options(what));
     }
-    let run = |ranks: &dyn Ranks| pagerank(vm, ranks, csr, iterations, options.placement);
+    let run = |ranks: &dyn Ranks| pagerank(vm, ranks, csr, &parameters, options.placement);
     let counted = || match vm.stats() {
         Ok(stats) => Ok(stats.faults),
         Err(source) => Err(ClusterError::Vm {
@@ -182,7 +184,10 @@ fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, Cl
     let (vertices, edges) = (csr.vertices(), csr.edges());
     Ok(Some(Report {
         app: "pagerank",
-        input: format!("{spec}, {vertices} vertices, {edges} edges, {iterations} iterations"),
+        input: format!(
+            "{spec}, {vertices} vertices, {edges} edges, {} iterations",
+            ran.iterations
+        ),
         ranks: ranks.place().size,
         gpu: vm.gpu_name(),
         transport: vm.transport().to_string(),
@@ -196,6 +201,18 @@ fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, Cl
 }
 
 impl Pagerank {
+    /// What `gpuvm run pagerank` takes, too.
+    fn parameters(&self) -> Result<PageRankParameters, ClusterError> {
+        let given = [
+            ("iterations", &self.iterations),
+            ("damping", &self.damping),
+            ("tolerance", &self.tolerance),
+        ];
+        let given = given.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
+        let parameters = PageRankParameters::of(&given.collect::<Vec<_>>());
+        parameters.map_err(|error| ClusterError::Options(error.to_string()))
+    }
+
     /// This rank's virtual memory.
     fn vm(&self, ranks: &dyn Ranks) -> Result<Vm, ClusterError> {
         let place = ranks.place();

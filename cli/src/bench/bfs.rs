@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use gpuvm::Placement;
-use gpuvm_workloads::apps::{AppError, Bfs, Measured, Way, measure};
+use gpuvm_workloads::apps::{AppError, Bfs, BfsParameters, Measured, Way, measure};
 use gpuvm_workloads::graph::{GraphSpec, LoadOptions};
 
 use crate::apps::{machine, ordinal};
@@ -50,10 +50,7 @@ impl Benchmark for BfsArgs {
             graph: run.graph.to_string(),
             source,
         })?);
-        let source = graph.csr().first_connected().ok_or_else(|| CliError::NoEdges {
-            graph: run.graph.to_string(),
-        })?;
-        let app = Bfs::new(&graph, source).map_err(failed)?;
+        let app = Bfs::new(&graph, &BfsParameters::default()).map_err(failed)?;
         // What CUDA's users have without further work.
         let mut ceiling = None;
         for (name, way) in [(MANAGED, Way::Managed), ("the host's memory in place", Way::InPlace)] {

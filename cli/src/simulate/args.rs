@@ -27,9 +27,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..u64::MAX))]
     pub seed: Option<u64>,
 
-    /// Workloads, separated by commas, or all: random, counters, linear, stream, transpose, bfs, spans, prefetch, flush,
-    /// never-evicted, direct, large-pages, in-place, linear-in-place, stores-in-place, rising, replicas, returns, checksums.
-    #[arg(long, value_name = "NAME[,..]", default_value = "all")]
+    /// Which workloads run.
+    #[arg(long, value_name = "NAME[,..]", default_value = "all", help = format!("Workloads, separated by commas, or all: {}", names(|_| true)))]
     pub workload: Workloads,
 
     /// Faults of the NIC, drawn by the seed: KIND:1/ODDS, KIND:TIMES, each perhaps with @TIME, separated by commas. Kinds that only
@@ -38,9 +37,9 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "MIX")]
     pub faults: Option<FaultMix>,
 
-    /// Look for data races in the GPU's memory as well, which are failures. Memory is sequentially consistent then, so results say less.
-    /// Without linear, linear-in-place, rising, stores-in-place, bfs, in-place and never-evicted, whose lanes race for words on purpose.
-    #[arg(long)]
+    /// Look for data races as well.
+    #[arg(long, help = format!("Look for data races in the GPU's memory as well, which are failures. Memory is sequentially consistent then, so results say \
+                                less. Without {}, whose lanes race for words on purpose", names(Workload::races_on_purpose)))]
     pub races: bool,
 
     /// Worker processes. Without it: one for each core.
@@ -71,6 +70,16 @@ pub struct SimulateArgs {
     /// Answer `WORKLOAD SEED` lines on the standard input: a worker of another such command.
     #[arg(long, hide = true, conflicts_with_all = ["seeds", "seed"])]
     pub worker: bool,
+}
+
+/// The names of those workloads.
+fn names(which: fn(Workload) -> bool) -> String {
+    let names: Vec<&str> = Workload::ALL
+        .into_iter()
+        .filter(|workload| which(*workload))
+        .map(Workload::name)
+        .collect();
+    names.join(", ")
 }
 
 /// What is computed and not run.
@@ -128,6 +137,15 @@ impl FromStr for Workloads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_names_every_workload() {
+        use clap::Args;
+        let mut command = SimulateArgs::augment_args(clap::Command::new("simulate"));
+        let help = command.render_long_help().to_string();
+        let missing = |workload: &Workload| !help.split([' ', ',', '\n', '[']).any(|word| word == workload.name());
+        assert_eq!(Workload::ALL.into_iter().find(missing), None, "{help}");
+    }
 
     #[test]
     fn ranges_and_names() {

@@ -146,7 +146,7 @@ fn graphs_of_other_programs_are_converted_or_named() {
     let (status, _, err) = finish(bfs(folder.path(), "ring.graph --source 1 --output distances"));
     assert_eq!((status, err.as_str()), (0, ""));
     let distances = std::fs::read_to_string(folder.path().join("distances")).unwrap();
-    assert_eq!(distances, "0\n1\n2\n3\n2\n1\n");
+    assert_eq!(distances, "# vertex\tdistance\n1\t0\n2\t1\n3\t2\n4\t3\n5\t2\n6\t1\n");
     std::fs::write(folder.path().join("ring.txt"), ring).unwrap();
     let refused = refusal(folder.path(), "ring.txt other.gcsr", 1);
     assert!(refused.contains("may be edges, or a METIS file"), "{refused}");
@@ -251,7 +251,7 @@ fn outputs_that_cannot_be_are_refused_before_the_work() {
     for output in ["a.mtx", "./a.mtx", "link", "link --force"] {
         let err = refusal(folder.path(), &format!("a.mtx {output}"), 1);
         assert!(
-            err.contains("is the graph itself, which writing would destroy"),
+            err.contains("is the input itself, which writing would destroy"),
             "{err}"
         );
     }

@@ -8,6 +8,7 @@ mod doctor;
 mod guide;
 mod profile;
 mod refusals;
+mod results;
 mod run_apps;
 mod run_bfs;
 mod serve;

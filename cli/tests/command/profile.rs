@@ -156,8 +156,8 @@ fn what_cannot_be_profiled_is_refused_before_the_work() {
             "cannot write no/p.json\n  caused by: No such file",
         ),
         ("profile bfs not_here --json .", 1, "cannot write .\n"),
-        ("profile bfs graph --json graph", 1, "graph is the graph itself"),
-        ("profile bfs graph --json ./graph", 1, "graph is the graph itself"),
+        ("profile bfs graph --json graph", 1, "graph is the input itself"),
+        ("profile bfs graph --json ./graph", 1, "graph is the input itself"),
         (
             "profile bfs not_here --json p.json",
             1,

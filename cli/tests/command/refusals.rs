@@ -214,15 +214,16 @@ fn a_missing_file_is_named_with_its_cause() {
 #[test]
 fn sources_that_are_not_there_are_named() {
     let list = ("a.txt", b"10 20\n20 30\n".as_slice());
-    let message = "error: the graph a.txt has no vertex 15; its ids go from 10 to 30, not all of them used\n";
+    let message = "error: cannot search the graph a.txt\n  caused by: the graph has no vertex 15; its ids go from 10 to 30, not all of them used\n";
     assert_eq!(refusal(&[list], "a.txt --source 15", 1), message);
     let matrix = (
         "m.mtx",
         b"%%MatrixMarket matrix coordinate pattern general\n3 3 0\n".as_slice(),
     );
-    let message = "error: the graph m.mtx has no vertex 0; its ids go from 1 to 3\n";
+    let message =
+        "error: cannot search the graph m.mtx\n  caused by: the graph has no vertex 0; its ids go from 1 to 3\n";
     assert_eq!(refusal(&[matrix], "m.mtx --source 0", 1), message);
-    let message = "error: no vertex of the graph m.mtx has a neighbour; choose a start with --source\n";
+    let message = "error: cannot search the graph m.mtx\n  caused by: no vertex of the graph has a neighbour; choose a start with --source\n";
     assert_eq!(refusal(&[matrix], "m.mtx", 1), message);
 }
 
@@ -247,7 +248,7 @@ fn an_output_that_is_the_graph_is_refused() {
     for name in ["a.txt", "./a.txt", "link"] {
         let (code, out, err) = finish(bfs(folder.path(), &format!("a.txt --output {name}")));
         assert_eq!((code, out.as_str()), (1, ""), "{err}");
-        assert!(err.contains("is the graph itself"), "{err}");
+        assert!(err.contains("is the input itself"), "{err}");
     }
     assert_eq!(std::fs::read_to_string(graph).unwrap(), "1 2\n2 3\n");
 }

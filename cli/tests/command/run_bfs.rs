@@ -11,10 +11,15 @@ use crate::common::{bfs, finish, report};
 /// 1 - 2 - 3 - 4 and 1 - 4, 5 alone, then 7 - 9 apart; the second edge is written twice.
 const MATRIX: &str = "%%MatrixMarket matrix coordinate pattern symmetric\n9 9 6\n2 1\n3 2\n2 3\n4 3\n4 1\n9 7\n";
 
+/// From 1 on.
+const DISTANCES: &str = "# vertex\tdistance\n1\t0\n2\t1\n3\t2\n4\t1\n5\t-1\n6\t-1\n7\t-1\n8\t-1\n9\t-1\n";
+
 fn distances(path: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.ends_with('\n'));
-    text.lines().map(|line| line.parse().unwrap()).collect()
+    let rows = text.strip_prefix("# vertex\tdistance\n").unwrap().lines();
+    rows.map(|line| line.split_once('\t').unwrap().1.parse().unwrap())
+        .collect()
 }
 
 #[test]
@@ -204,7 +209,7 @@ fn an_output_that_is_no_file_is_not_replaced() {
         }
     });
     report(folder.path(), "a.mtx --output pipe");
-    assert_eq!(reader.join().unwrap().unwrap(), "0\n1\n2\n1\n-1\n-1\n-1\n-1\n-1\n");
+    assert_eq!(reader.join().unwrap().unwrap(), DISTANCES);
     assert!(!std::fs::metadata(&pipe).unwrap().is_file());
 }
 
@@ -220,7 +225,7 @@ fn an_output_that_is_open_already_is_written_on() {
         assert!(command.stdout(file).status().unwrap().success(), "{name}");
         let text = std::fs::read_to_string(all).unwrap();
         assert!(
-            text.starts_with("before\n0\n1\n2\n1\n-1\n-1\n-1\n-1\n-1\ngraph "),
+            text.starts_with(&format!("before\n{DISTANCES}graph ")),
             "{name}: {text}"
         );
         assert!(text.contains("\nverified "), "{name}: {text}");

@@ -154,7 +154,7 @@ fn a_run_outlives_its_terminal_where_that_is_asked_for() {
     assert_eq!(run.wait().unwrap().code(), Some(0));
     assert_eq!(
         std::fs::read_to_string(folder.path().join("out.txt")).unwrap(),
-        "0\n1\n2\n"
+        "# vertex\tdistance\n1\t0\n2\t1\n3\t2\n"
     );
 }
 
@@ -318,5 +318,5 @@ fn a_full_output_costs_no_distances() {
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     assert_eq!(finish(command).0, 1);
     let distances = std::fs::read_to_string(folder.path().join("out.txt")).unwrap();
-    assert_eq!(distances.lines().count(), 64);
+    assert_eq!(distances.lines().count(), 65);
 }

@@ -8,6 +8,7 @@ use std::sync::{Barrier, Mutex};
 
 use gpuvm::{MemoryNodes, Placement, Rdma, SimulatedGpu, Vm};
 use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, compare, pagerank, shared};
+use gpuvm_workloads::apps::PageRankParameters;
 use gpuvm_workloads::graph::{Csr, Direction, Graph, GraphSpec, LoadOptions, reference};
 
 /// What threads exchange.
@@ -108,6 +109,13 @@ fn vm() -> Vm {
     vm.frame_memory(16 * 4096).build().unwrap()
 }
 
+fn iterations(iterations: u32) -> PageRankParameters {
+    PageRankParameters {
+        iterations,
+        ..PageRankParameters::default()
+    }
+}
+
 fn graph() -> Graph {
     let spec: GraphSpec = "kron:10".parse().unwrap();
     spec.load(&LoadOptions::default(), &mut |_| {}).unwrap()
@@ -116,12 +124,22 @@ fn graph() -> Graph {
 #[test]
 fn ranks_of_pages_are_the_same_to_the_bit() {
     let graph = graph();
+    // It ends after 4 of 5 iterations.
+    let parameters = PageRankParameters {
+        damping: 0.7,
+        tolerance: 0.03,
+        ..iterations(5)
+    };
+    let mut ranking = reference::Ranking::new(graph.csr(), 0.7);
+    let changes: Vec<f64> = (0..4).map(|_| ranking.iterate()).collect();
+    assert!(changes[2] > 0.04 && changes[3] < 0.02, "{changes:?}");
     let run = |vm: &Vm, ranks: &dyn Ranks| {
-        let ran = pagerank(vm, ranks, graph.csr(), 5, Placement::Fetch).unwrap();
+        let ran = pagerank(vm, ranks, graph.csr(), &parameters, Placement::Fetch).unwrap();
+        assert_eq!(ran.iterations, 4);
         ran.values.gather(ranks).unwrap()
     };
     let alone = run(&vm(), &Alone);
-    for (found, expected) in alone.iter().zip(reference::pagerank(graph.csr(), 5)) {
+    for (found, expected) in alone.iter().zip(ranking.ranks) {
         assert!(
             (f64::from(*found) - expected).abs() < 1e-4 * expected,
             "{found} is not {expected}"
@@ -164,7 +182,9 @@ fn parts_that_do_not_fit_are_refused() {
     let text = array.gather(&Alone).err().unwrap().to_string();
     assert!(text.contains("rank 0 is 1..3, behind one that ends at 0"), "{text}");
     let none = Csr::from_edges(0, &[], Direction::Undirected).unwrap();
-    let none = pagerank(&vm(), &Alone, &none, 1, Placement::Fetch).err().unwrap();
+    let none = pagerank(&vm(), &Alone, &none, &iterations(1), Placement::Fetch)
+        .err()
+        .unwrap();
     assert!(none.to_string().contains("a graph without vertices"), "{none}");
 }
 

@@ -2,18 +2,27 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpuvm::{Kernel, LaunchConfig};
+use gpuvm::{Kernel, LaunchConfig, Placement, Vm};
 
-use super::error::{AppError, Step, compare};
+use super::error::{AppError, Step};
+use super::parameters::parameters;
 use super::rows::{self, Rows, ran};
 use super::space::{Space, Use, finish};
-use super::{App, Array, Loaded};
+use super::{App, Array, Column, Found, Loaded, several, with_ids};
 use crate::bfs::{SOURCE, SearchShape, Sets, levels};
 use crate::graph::Graph;
-use crate::graph::reference::{self, VertexOutOfRange};
+use crate::graph::reference;
 
 /// Blocks of 128 threads of a multiprocessor, by the bounds of the kernel that clears the distances.
 const BLOCKS: u32 = 4;
+
+parameters! {
+    /// Where a search starts.
+    BfsParameters {
+        /// The vertex to start from, by its id in the file. Without it: the lowest one that has neighbours
+        "source" source: Option<u64> = None, 0..=u64::MAX;
+    }
+}
 
 /// Edges from a vertex to all others on shortest paths.
 ///
@@ -22,24 +31,18 @@ const BLOCKS: u32 = 4;
 pub struct Bfs {
     graph: Arc<Graph>,
     source: u32,
-    expected: OnceLock<Vec<i32>>,
+    expected: OnceLock<[Column; 1]>,
 }
 
 impl Bfs {
-    /// From `source` on.
+    /// From the source on.
     ///
     /// # Errors
-    /// [`AppError::Input`] for a graph without edges, and a source that it does not have.
-    pub fn new(graph: &Arc<Graph>, source: u32) -> Result<Self, AppError> {
-        let graph = rows::with_edges(graph, "bfs")?;
-        let (vertex, vertices) = (source, graph.csr().vertices());
-        if vertex >= vertices {
-            let what = VertexOutOfRange { vertex, vertices }.to_string();
-            return Err(AppError::Input { what });
-        }
+    /// [`AppError::Source`] for a graph without edges, and a source that it does not have.
+    pub fn new(graph: &Arc<Graph>, parameters: &BfsParameters) -> Result<Self, AppError> {
         Ok(Self {
-            graph,
-            source,
+            source: graph.source(parameters.source)?,
+            graph: Arc::clone(graph),
             expected: OnceLock::new(),
         })
     }
@@ -74,6 +77,22 @@ impl App for Bfs {
             sets: Sets::new(space.vm(), csr, self.source).map_err(AppError::vm(Step::Memory))?,
             config: shape.launch_config(&space.gpu(), csr.vertices().into()),
         }))
+    }
+
+    fn expected(&self) -> &[Column] {
+        self.expected.get_or_init(|| {
+            let search = reference::bfs(self.graph.csr(), self.source);
+            [Column::new("distance", search.unwrap_or_default())]
+        })
+    }
+
+    fn written(&self, found: Vec<Column>) -> Vec<Column> {
+        with_ids(&self.graph, found)
+    }
+
+    fn run_on_all(&self, vm: &Vm, placement: Placement) -> Result<several::Ran<Found>, AppError> {
+        let ran = ran(several::bfs(vm, self.graph.csr(), self.source, placement))?;
+        Ok(ran.map(|distances| vec![Column::new("distance", distances)].into()))
     }
 }
 
@@ -118,9 +137,7 @@ impl Loaded for Work<'_> {
         levels(self.rows.vertices, &mut |_| {}, |level| self.level(level)).map(|_| ())
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        let search = || reference::bfs(self.app.graph.csr(), self.app.source).unwrap_or_default();
-        let expected = self.app.expected.get_or_init(search);
-        compare("distance of vertex", &self.distances.to_vec()?, expected)
+    fn found(&self) -> Result<Found, AppError> {
+        Ok(vec![Column::new("distance", self.distances.to_vec()?)].into())
     }
 }

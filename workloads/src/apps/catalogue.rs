@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::error::AppError;
 use super::{
-    App, Bfs, Components, Dense, DenseKind, Embedding, EmbeddingShape, Knn, PageRank, Sort, Sssp, TableQuery, Triangles,
+    App, Bfs, BfsParameters, Components, Dense, DenseKind, Embedding, EmbeddingParameters, EmbeddingShape,
+    GesummvParameters, Given, Knn, KnnParameters, OfQuery, PageRank, PageRankParameters, Parameter, Parameters, Sort,
+    SortParameters, Sssp, SsspParameters, TableQuery, Triangles,
 };
 use crate::graph::{DEFAULT_SEED, Graph, GraphSpec, LoadOptions, Weights};
 use crate::input::named;
@@ -16,99 +18,136 @@ use crate::vectors::VectorSpec;
 pub struct Entry<A: ?Sized = dyn App> {
     /// What it is called on the command line.
     pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
     /// What its input is, in words.
     pub input: &'static str,
     /// An input that a simulated GPU does in seconds.
     pub small: &'static str,
     /// An input for a GPU: about a gibibyte of arrays, or as much as is made in seconds.
     pub large: &'static str,
-    pub(crate) make: fn(&OsStr) -> Result<Box<A>, AppError>,
+    /// Whether it runs on several GPUs of one virtual memory, too.
+    pub several: bool,
+    /// What else it can be told.
+    pub parameters: fn() -> Vec<Parameter>,
+    pub(crate) make: Make<A>,
 }
 
+impl<A: ?Sized> std::fmt::Debug for Entry<A> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name)
+    }
+}
+
+/// Makes an application of its input and of parameters that are given.
+pub(crate) type Make<A = dyn App> = fn(&OsStr, &Given) -> Result<Box<A>, AppError>;
+
 impl<A: ?Sized> Entry<A> {
+    /// One without parameters; inputs are in words, a small one, a large one.
+    pub(crate) const fn new(name: &'static str, about: &'static str, inputs: [&'static str; 3], make: Make<A>) -> Self {
+        let [input, small, large] = inputs;
+        Self {
+            name,
+            about,
+            input,
+            small,
+            large,
+            several: false,
+            parameters: <()>::list,
+            make,
+        }
+    }
+
     /// The application with the input that `input` names.
     ///
     /// # Errors
     /// [`AppError::Input`] and others that say what inputs look like; a file that is broken.
     pub fn make(&self, input: impl AsRef<OsStr>) -> Result<Box<A>, AppError> {
-        (self.make)(input.as_ref())
+        self.make_with(input, &[])
+    }
+
+    /// [`make`](Self::make) with parameters that are given; the others have their defaults.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make); for a value that a parameter cannot have.
+    pub fn make_with(&self, input: impl AsRef<OsStr>, given: &Given) -> Result<Box<A>, AppError> {
+        (self.make)(input.as_ref(), given)
     }
 }
 
-/// All applications.
-pub const ALL: &[Entry] = &[
-    matrix("vector-add", |input| dense(DenseKind::VectorAdd, input)),
-    matrix("mvt", |input| dense(DenseKind::Mvt, input)),
-    matrix("atax", |input| dense(DenseKind::Atax, input)),
-    matrix("bicg", |input| dense(DenseKind::Bicg, input)),
-    matrix("gesummv", |input| dense(DenseKind::Gesummv, input)),
-    matrix("stencil", |input| dense(DenseKind::Stencil, input)),
-    table("query0", |input| query(0, input)),
-    table("query1", |input| query(1, input)),
-    table("query2", |input| query(2, input)),
-    table("query3", |input| query(3, input)),
-    table("query4", |input| query(4, input)),
-    Entry {
-        name: "embedding",
-        input: "ROWS or ROWSxCOLUMNS of a table, with 128 columns where none are given",
-        small: "2000",
-        large: "2097152",
-        make: embedding,
-    },
-    Entry {
-        name: "sort",
-        input: "COUNT, of the keys",
-        small: "20000",
-        large: "134217728",
-        make: sort,
-    },
-    Entry {
-        name: "knn",
-        input: "a .fvecs or .bvecs file, or clusters:COUNT:DIM[:CLUSTERS]",
-        small: "clusters:2000:32",
-        large: "clusters:400000:96",
-        make: knn,
-    },
-    of_graph("bfs", bfs),
-    of_graph("sssp", sssp),
-    of_graph("cc", components),
-    of_graph("pagerank", pagerank),
-    Entry {
-        // Its work grows faster than the graph.
-        large: "urand:22",
-        ..of_graph("tc", triangles)
-    },
+const MATRIX: [&str; 3] = ["N, for matrices of N x N", "256", "16384"];
+const TRIPS: [&str; 3] = [
+    "a CSV or Parquet file of taxi trips, or trips:ROWS",
+    "trips:20000",
+    "trips:67108864",
+];
+const GRAPH: [&str; 3] = [
+    "a graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]",
+    "kron:11",
+    "kron:23",
+];
+/// Its work grows faster than the graph.
+const FEWER_EDGES: [&str; 3] = ["an undirected graph, as for bfs", "kron:11", "urand:22"];
+const UNDIRECTED: [&str; 3] = [FEWER_EDGES[0], "kron:11", "kron:23"];
+const TABLE: [&str; 3] = [
+    "ROWS or ROWSxCOLUMNS of a table, with 128 columns where none are given",
+    "2000",
+    "2097152",
+];
+const KEYS: [&str; 3] = ["COUNT, of the keys", "20000", "134217728"];
+const VECTORS: [&str; 3] = [
+    "a .fvecs or .bvecs file, the last of whose vectors are the queries, or clusters:COUNT:DIM[:CLUSTERS]",
+    "clusters:2000:32",
+    "clusters:400000:96",
 ];
 
-/// Iterations of PageRank, as many as GAP's benchmark runs at most.
-const PAGERANK_ITERATIONS: u32 = 20;
+/// Makes the table: name, what it does, input, whether it runs on several GPUs, its parameters, and how it is made of input and parameters.
+macro_rules! applications {
+    ($($name:literal, $about:literal, $inputs:expr, $several:literal, $parameters:ty, |$input:pat_param, $own:pat_param| $make:expr;)*) => {
+        /// All applications.
+        pub const ALL: &[Entry] = &[$(Entry {
+            several: $several,
+            parameters: <$parameters>::list,
+            ..Entry::new($name, $about, $inputs, |$input, given| {
+                let $own = <$parameters>::of(given)?;
+                Ok(Box::new($make))
+            })
+        },)*];
+    };
+}
+
+applications! {
+    "vector-add", "c = a + b, of N^2 elements each", MATRIX, false, (), |n, ()| dense(DenseKind::VectorAdd, n)?;
+    "mvt", "Matrix times vector and transposed matrix times vector (PolyBench)", MATRIX, false, (), |n, ()| dense(DenseKind::Mvt, n)?;
+    "atax", "Transposed matrix times matrix times vector (PolyBench)", MATRIX, false, (), |n, ()| dense(DenseKind::Atax, n)?;
+    "bicg", "The kernel of the biconjugate gradient method (PolyBench)", MATRIX, false, (), |n, ()| dense(DenseKind::Bicg, n)?;
+    "gesummv", "Two matrices times a vector (PolyBench)", MATRIX, false, GesummvParameters,
+        |n, own| Dense::new(DenseKind::Gesummv, whole(n, MATRIX)?, &own)?;
+    "stencil", "One step of a stencil of five points, over a grid of N x N", MATRIX, false, (), |n, ()| dense(DenseKind::Stencil, n)?;
+    "query0", "Totals of the longest 0.01 % of trips", TRIPS, false, OfQuery<0>, |file, own| query(file, &own)?;
+    "query1", "Fares and tips of the longest 1 % of trips", TRIPS, false, OfQuery<1>, |file, own| query(file, &own)?;
+    "query2", "Totals and tips of the latest trips that were paid by card, 10 % of all", TRIPS, false, OfQuery<2>, |file, own| query(file, &own)?;
+    "query3", "Fares and tips of the longer trips with one or two passengers, 50 % of all", TRIPS, false, OfQuery<3>,
+        |file, own| query(file, &own)?;
+    "query4", "Fares and tips of the longest 10 % of trips by pickup zone and hour", TRIPS, false, OfQuery<4>, |file, own| query(file, &own)?;
+    "embedding", "Sums of rows of an embedding table by ids, few of which are popular", TABLE, false, EmbeddingParameters,
+        |table, own| Embedding::new(shape(table, &own)?, DEFAULT_SEED)?;
+    "sort", "Out-of-core sort of random keys of 32 bits", KEYS, false, SortParameters,
+        |count, own| Sort::random(whole(count, KEYS)?, DEFAULT_SEED, &own)?;
+    "knn", "Nearest neighbours by a beam search along a graph", VECTORS, false, KnnParameters,
+        |file, own| Knn::of(&named(file, VectorSpec::File)?, &own)?;
+    "bfs", "Breadth-first search over a graph whose rows and distances are paged", GRAPH, true, BfsParameters,
+        |file, own| Bfs::new(&graph(file, Weights::None)?, &own)?;
+    "sssp", "Shortest paths over weighted edges, which are drawn where the file has no weights", GRAPH, false, SsspParameters,
+        |file, own| Sssp::new(&graph(file, Weights::FromFileOrDrawn)?, &own)?;
+    "cc", "Connected components", GRAPH, false, (), |file, ()| Components::new(&graph(file, Weights::None)?)?;
+    "pagerank", "PageRank", UNDIRECTED, true, PageRankParameters, |file, own| PageRank::new(&graph(file, Weights::None)?, &own)?;
+    "tc", "Counts triangles", FEWER_EDGES, false, (), |file, ()| Triangles::new(&graph(file, Weights::None)?)?;
+}
 
 /// The application of that name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
-}
-
-/// Makes an application of its input.
-type Make = fn(&OsStr) -> Result<Box<dyn App>, AppError>;
-
-const fn matrix(name: &'static str, make: Make) -> Entry {
-    Entry {
-        name,
-        input: "N, for matrices of N x N",
-        small: "256",
-        large: "16384",
-        make,
-    }
-}
-
-const fn of_graph(name: &'static str, make: Make) -> Entry {
-    Entry {
-        name,
-        input: "a graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]",
-        small: "kron:11",
-        large: "kron:23",
-        make,
-    }
 }
 
 /// The graph that an input names.
@@ -121,44 +160,6 @@ pub(crate) fn graph(input: &OsStr, weights: Weights) -> Result<Arc<Graph>, AppEr
     Ok(Arc::new(graph))
 }
 
-fn bfs(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let graph = graph(input, Weights::None)?;
-    Ok(Box::new(Bfs::new(&graph, first_connected(&graph))?))
-}
-
-fn sssp(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let graph = graph(input, Weights::FromFileOrDrawn)?;
-    Ok(Box::new(Sssp::new(&graph, first_connected(&graph), None)?))
-}
-
-fn components(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Components::new(&graph(input, Weights::None)?)?))
-}
-
-fn pagerank(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let graph = graph(input, Weights::None)?;
-    Ok(Box::new(PageRank::new(&graph, PAGERANK_ITERATIONS)?))
-}
-
-fn triangles(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Triangles::new(&graph(input, Weights::None)?)?))
-}
-
-/// Where walks begin, as those of `gpuvm run bfs`; a graph without edges is refused by who gets it.
-fn first_connected(graph: &Graph) -> u32 {
-    graph.csr().first_connected().unwrap_or(0)
-}
-
-const fn table(name: &'static str, make: Make) -> Entry {
-    Entry {
-        name,
-        input: "a CSV or Parquet file, or trips:ROWS",
-        small: "trips:20000",
-        large: "trips:67108864",
-        make,
-    }
-}
-
 /// A whole number of an input, which `give` says how to write.
 fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     text.parse().map_err(|_| AppError::Input {
@@ -166,40 +167,29 @@ fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     })
 }
 
-fn dense(kind: DenseKind, input: &OsStr) -> Result<Box<dyn App>, AppError> {
+/// An input that is a whole number.
+fn whole(input: &OsStr, [give, ..]: [&str; 3]) -> Result<u64, AppError> {
     let input = &input.to_string_lossy();
-    let n = number(input, input, "N, for matrices of N x N")?;
-    Ok(Box::new(Dense::new(kind, n)?))
+    number(input, input, give)
 }
 
-fn query(place: usize, input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let trips = named(input, TableSpec::File)?.load(DEFAULT_SEED)?;
-    let mut queries = TableQuery::all(trips)?.into_iter();
-    match queries.nth(place) {
-        Some(query) => Ok(Box::new(query)),
-        None => unreachable!("there are five"),
-    }
+fn dense(kind: DenseKind, n: &OsStr) -> Result<Dense, AppError> {
+    Dense::new(kind, whole(n, MATRIX)?, &GesummvParameters::default())
 }
 
-/// A table with a bag of 32 ids for each 16 of its rows.
-fn embedding(input: &OsStr) -> Result<Box<dyn App>, AppError> {
+fn query<const PLACE: usize>(file: &OsStr, own: &OfQuery<PLACE>) -> Result<TableQuery, AppError> {
+    TableQuery::new(named(file, TableSpec::File)?.load(DEFAULT_SEED)?, own)
+}
+
+fn shape(table: &OsStr, own: &EmbeddingParameters) -> Result<EmbeddingShape, AppError> {
     let give = "ROWS or ROWSxCOLUMNS of the table, for example 1000000x64";
-    let input = &*input.to_string_lossy();
+    let input = &*table.to_string_lossy();
     let (rows, columns) = input.split_once('x').unwrap_or((input, "128"));
     let (rows, columns) = (number(input, rows, give)?, number(input, columns, give)?);
-    let shape = EmbeddingShape {
+    Ok(EmbeddingShape {
+        rows,
         columns,
-        ..EmbeddingShape::of_rows(rows, (rows / 16).max(1))
-    };
-    Ok(Box::new(Embedding::new(shape, DEFAULT_SEED)?))
-}
-
-fn sort(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    let input = &input.to_string_lossy();
-    let keys = number(input, input, "COUNT, of the keys")?;
-    Ok(Box::new(Sort::random(keys, DEFAULT_SEED)?))
-}
-
-fn knn(input: &OsStr) -> Result<Box<dyn App>, AppError> {
-    Ok(Box::new(Knn::of(&named(input, VectorSpec::File)?)?))
+        bags: own.bags.unwrap_or((rows / 16).max(1)),
+        bag_ids: own.ids,
+    })
 }

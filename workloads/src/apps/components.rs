@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use gpuvm::{Buffer, Kernel};
 
-use super::error::{AppError, Step, compare};
+use super::error::{AppError, Step};
 use super::rows::{self, PIECE_EDGES, Rows, ran};
 use super::space::{Space, finish};
-use super::{App, Loaded};
+use super::{App, Column, Found, Loaded, Values, with_ids};
 use crate::graph::{Direction, Graph, reference};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
@@ -19,7 +19,7 @@ const BLOCKS: u32 = 4;
 /// device memory, and become the result: the least vertex of each vertex's component.
 pub struct Components {
     graph: Arc<Graph>,
-    expected: OnceLock<Vec<u32>>,
+    expected: OnceLock<[Column; 1]>,
 }
 
 impl Components {
@@ -61,6 +61,22 @@ impl App for Components {
             parents: space.buffer(csr.vertices().into())?,
         }))
     }
+
+    fn expected(&self) -> &[Column] {
+        let compute = || [Column::new("component", reference::components(self.graph.csr()))];
+        self.expected.get_or_init(compute)
+    }
+
+    /// Components by the ids of their least vertices.
+    fn written(&self, mut found: Vec<Column>) -> Vec<Column> {
+        for column in &mut found {
+            if let Values::U32(least) = &column.values {
+                let ids: Vec<u64> = least.iter().filter_map(|vertex| self.graph.id_of(*vertex)).collect();
+                column.values = ids.into();
+            }
+        }
+        with_ids(&self.graph, found)
+    }
 }
 
 struct Work<'a> {
@@ -97,12 +113,8 @@ impl Loaded for Work<'_> {
         finish(flatten.launch(config.clone(), (parents, vertices)))
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        let found = self.parents.to_vec().map_err(AppError::vm(Step::ReadBack))?;
-        let expected = self
-            .app
-            .expected
-            .get_or_init(|| reference::components(self.app.graph.csr()));
-        compare("component of vertex", &found, expected)
+    fn found(&self) -> Result<Found, AppError> {
+        let parents = self.parents.to_vec().map_err(AppError::vm(Step::ReadBack))?;
+        Ok(vec![Column::new("component", parents)].into())
     }
 }

@@ -7,18 +7,31 @@ use std::sync::OnceLock;
 use gpuvm::{Buffer, Kernel};
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare, compare_by};
+use super::error::{AppError, Step};
+use super::parameters::parameters;
 use super::rows::ran;
 use super::space::{Space, Stream, Use};
-use super::{App, Array, Loaded};
+use super::{App, Array, Column, Found, Loaded};
 use crate::input::require_memory;
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
-const ALPHA: f32 = 2.0;
-const BETA: f32 = 3.0;
 /// How far a sum of ATAX may be off, of the sum.
 const TOLERANCE: f64 = 1e-4;
+
+/// How far a sum of GESUMMV may be off, of what it has at most: as many roundings of a float.
+const ROUNDINGS: f64 = 8.0 / (1 << 24) as f64;
+
+parameters! {
+    /// What GESUMMV multiplies with.
+    #[derive(Copy)]
+    GesummvParameters {
+        /// What the first product is multiplied with
+        "alpha" alpha: f32 = 2.0, -1e6..=1e6;
+        /// What the second product is multiplied with
+        "beta" beta: f32 = 3.0, -1e6..=1e6;
+    }
+}
 
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,28 +61,16 @@ impl DenseKind {
         Self::Stencil,
     ];
 
-    fn name(self) -> &'static str {
+    /// Its name, its large inputs of n x n, the columns of its result, and whether that is as large as an input.
+    fn facts(self) -> (&'static str, usize, &'static [&'static str], bool) {
         match self {
-            Self::VectorAdd => "vector-add",
-            Self::Mvt => "mvt",
-            Self::Atax => "atax",
-            Self::Bicg => "bicg",
-            Self::Gesummv => "gesummv",
-            Self::Stencil => "stencil",
+            Self::VectorAdd => ("vector-add", 2, &["c"], true),
+            Self::Mvt => ("mvt", 1, &["x1", "x2"], false),
+            Self::Atax => ("atax", 1, &["y"], false),
+            Self::Bicg => ("bicg", 1, &["q", "s"], false),
+            Self::Gesummv => ("gesummv", 2, &["y"], false),
+            Self::Stencil => ("stencil", 1, &["grid"], true),
         }
-    }
-
-    /// Large arrays of n x n.
-    fn inputs(self) -> usize {
-        match self {
-            Self::VectorAdd | Self::Gesummv => 2,
-            Self::Mvt | Self::Atax | Self::Bicg | Self::Stencil => 1,
-        }
-    }
-
-    /// Whether the result is as large as an input.
-    fn writes(self) -> bool {
-        matches!(self, Self::VectorAdd | Self::Stencil)
     }
 }
 
@@ -78,26 +79,28 @@ pub struct Dense {
     kind: DenseKind,
     n: u64,
     inputs: Vec<Vec<f32>>,
-    expected: OnceLock<[Vec<f32>; 2]>,
+    factors: GesummvParameters,
+    expected: OnceLock<Vec<Column>>,
 }
 
 impl Dense {
-    /// With its input.
+    /// With its input. `factors`: for GESUMMV.
     ///
     /// # Errors
     /// [`AppError::Input`] for no or too many elements.
-    pub fn new(kind: DenseKind, n: u64) -> Result<Self, AppError> {
+    pub fn new(kind: DenseKind, n: u64, factors: &GesummvParameters) -> Result<Self, AppError> {
         if n == 0 || n > 1 << 20 {
             let what = format!("matrices of {n} x {n}: n is 1 to 2^20");
             return Err(AppError::Input { what });
         }
-        require_memory(kind.inputs() as u64 * n * n * 4)?;
+        require_memory(kind.facts().1 as u64 * n * n * 4)?;
         let value = |which: u64, at: u64| ((at / n * 7 + at % n * 13 + which * 3) % 5) as f32;
         let input = |which: u64| (0..n * n).into_par_iter().map(|at| value(which, at)).collect();
         Ok(Self {
             kind,
             n,
-            inputs: (0..kind.inputs() as u64).map(input).collect(),
+            inputs: (0..kind.facts().1 as u64).map(input).collect(),
+            factors: *factors,
             expected: OnceLock::new(),
         })
     }
@@ -108,22 +111,29 @@ impl Dense {
     }
 
     /// The result, by the processor: one vector, or two.
-    fn expected(&self) -> &[Vec<f32>; 2] {
-        self.expected.get_or_init(|| {
-            let (first, second) = (self.vector(0), self.vector(1));
-            let a = &self.inputs[0];
-            let one = |values: Vec<f32>| [values, Vec::new()];
-            match self.kind {
-                DenseKind::VectorAdd => one(a.par_iter().zip(&self.inputs[1]).map(|(a, b)| a + b).collect()),
-                DenseKind::Mvt | DenseKind::Bicg => [self.rows(a, &first), self.columns(a, &second)],
-                DenseKind::Atax => one(self.columns(a, &self.rows(a, &first))),
-                DenseKind::Gesummv => {
-                    let (of_a, of_b) = (self.rows(a, &first), self.rows(&self.inputs[1], &first));
-                    one(of_a.iter().zip(of_b).map(|(a, b)| ALPHA * a + BETA * b).collect())
-                }
-                DenseKind::Stencil => one(self.step(a)),
+    fn results(&self) -> Vec<Vec<f32>> {
+        let (first, second) = (self.vector(0), self.vector(1));
+        let (a, GesummvParameters { alpha, beta }) = (&self.inputs[0], self.factors);
+        match self.kind {
+            DenseKind::VectorAdd => vec![a.par_iter().zip(&self.inputs[1]).map(|(a, b)| a + b).collect()],
+            DenseKind::Mvt | DenseKind::Bicg => vec![self.rows(a, &first), self.columns(a, &second)],
+            DenseKind::Atax => vec![self.columns(a, &self.rows(a, &first))],
+            DenseKind::Gesummv => {
+                let (of_a, of_b) = (self.rows(a, &first), self.rows(&self.inputs[1], &first));
+                vec![of_a.iter().zip(of_b).map(|(a, b)| alpha * a + beta * b).collect()]
             }
-        })
+            DenseKind::Stencil => vec![self.step(a)],
+        }
+    }
+
+    /// Results by their names.
+    fn named(&self, results: Vec<Vec<f32>>) -> Vec<Column> {
+        let columns = self.kind.facts().2.iter().zip(results);
+        let column = |(name, values): (&&'static str, _)| match self.kind {
+            DenseKind::Stencil => Column::wide(name, self.n as usize, values),
+            _ => Column::new(name, values),
+        };
+        columns.map(column).collect()
     }
 
     fn rows(&self, matrix: &[f32], x: &[f32]) -> Vec<f32> {
@@ -166,7 +176,7 @@ impl Dense {
 
 impl App for Dense {
     fn name(&self) -> &'static str {
-        self.kind.name()
+        self.kind.facts().0
     }
 
     fn input(&self) -> String {
@@ -174,7 +184,7 @@ impl App for Dense {
     }
 
     fn array_bytes(&self) -> Vec<u64> {
-        let arrays = self.kind.inputs() + usize::from(self.kind.writes());
+        let arrays = self.kind.facts().1 + usize::from(self.kind.facts().3);
         vec![self.n * self.n * 4; arrays]
     }
 
@@ -191,7 +201,7 @@ impl App for Dense {
         };
         let inputs = self.inputs.iter().zip(["a", "b"]);
         let inputs = inputs.map(|(values, name)| space.array(name, Use::Read, values));
-        let output = match self.kind.writes() {
+        let output = match self.kind.facts().3 {
             true => Some(space.array("c", Use::ReadWrite, &vec![0.0; (self.n * self.n) as usize])?),
             false => None,
         };
@@ -204,6 +214,20 @@ impl App for Dense {
             vectors: [space.upload(&self.vector(0))?, space.upload(&self.vector(1))?],
             results: [space.buffer(self.n)?, space.buffer(self.n)?],
         }))
+    }
+
+    fn expected(&self) -> &[Column] {
+        self.expected.get_or_init(|| self.named(self.results()))
+    }
+
+    fn slack(&self, expected: f64) -> f64 {
+        let GesummvParameters { alpha, beta } = self.factors;
+        match self.kind {
+            DenseKind::Atax => TOLERANCE * expected.abs(),
+            // Elements of matrices are at most 4, and those of vectors 3.
+            DenseKind::Gesummv => ROUNDINGS * f64::from(alpha.abs() + beta.abs()) * 12.0 * self.n as f64,
+            _ => 0.0,
+        }
     }
 }
 
@@ -235,7 +259,8 @@ impl Work<'_> {
         self.space
             .sweep(n, &[a.by_rows(&rows), b.by_rows(&rows)], &mut |first, count| {
                 let (x, y) = (&self.vectors[0], &self.results[0]);
-                let args = (a.arg()?, b.arg()?, x, y, ALPHA, BETA, n, first, count);
+                let GesummvParameters { alpha, beta } = self.app.factors;
+                let args = (a.arg()?, b.arg()?, x, y, alpha, beta, n, first, count);
                 ran(self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 2), args))
             })
     }
@@ -289,23 +314,12 @@ impl Loaded for Work<'_> {
         }
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        let [expected, more] = self.app.expected();
-        if let Some(output) = &self.output {
-            return compare("value", &output.to_vec()?, expected);
-        }
-        let found = |result: &Buffer<f32>| result.to_vec().map_err(AppError::vm(Step::ReadBack));
-        let found = [found(&self.results[0])?, found(&self.results[1])?];
-        if self.app.kind == DenseKind::Atax {
-            let alike = |one: &f32, other: &f32| {
-                (f64::from(*one) - f64::from(*other)).abs() <= TOLERANCE * f64::from(*other).abs()
-            };
-            return compare_by("value", &found[0], expected, alike);
-        }
-        let count = compare("value", &found[0], expected)?;
-        match more.is_empty() {
-            true => Ok(count),
-            false => Ok(count + compare("value of the second vector", &found[1], more)?),
-        }
+    fn found(&self) -> Result<Found, AppError> {
+        let read = |result: &Buffer<f32>| result.to_vec().map_err(AppError::vm(Step::ReadBack));
+        let results = match &self.output {
+            Some(output) => vec![output.to_vec()?],
+            None => self.results.iter().map(read).collect::<Result<_, _>>()?,
+        };
+        Ok(self.app.named(results).into())
     }
 }

@@ -11,9 +11,10 @@ use gpuvm::{Buffer, Kernel, LaunchConfig};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare};
+use super::error::{AppError, Step};
+use super::parameters::parameters;
 use super::space::{Space, Use, finish};
-use super::{App, Array, Loaded};
+use super::{App, Array, Column, Found, Loaded};
 use crate::graph::generate::stream;
 use crate::input::require_memory;
 
@@ -28,6 +29,16 @@ const BAG_MAX: u64 = 1 << 16;
 
 /// Four neighbouring columns of a row, which a lane reads at once.
 type Quad = [f32; 4];
+
+parameters! {
+    /// The bags of a table.
+    EmbeddingParameters {
+        /// Bags, of which each is one result of a row's length. Without it: one for 16 rows of the table
+        "bags" bags: Option<u64> = None, 1..=1 << 40;
+        /// Ids of a bag
+        "ids" ids: u64 = 32, 1..=BAG_MAX;
+    }
+}
 
 /// What a table and its bags are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +127,7 @@ pub struct Embedding {
     shape: EmbeddingShape,
     table: Vec<Quad>,
     ids: Vec<u32>,
-    expected: OnceLock<Vec<Quad>>,
+    expected: OnceLock<[Column; 1]>,
 }
 
 impl Embedding {
@@ -135,8 +146,13 @@ impl Embedding {
         })
     }
 
-    /// The bags' sums, by the processor.
-    fn expected(&self) -> &[Quad] {
+    fn column(&self, sums: &[Quad]) -> Column {
+        Column::wide("sums", self.shape.columns as usize, sums.as_flattened().to_vec())
+    }
+}
+
+impl App for Embedding {
+    fn expected(&self) -> &[Column] {
         self.expected.get_or_init(|| {
             let quads = (self.shape.columns / 4) as usize;
             let mut sums = vec![[0.0; 4]; self.shape.bags as usize * quads];
@@ -151,12 +167,10 @@ impl Embedding {
                         .for_each(|(sum, value)| *sum += value);
                 }
             });
-            sums
+            [self.column(&sums)]
         })
     }
-}
 
-impl App for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
     }
@@ -208,9 +222,9 @@ impl Loaded for Work<'_> {
         finish(self.kernel.launch(self.config.clone(), args))
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        let found = self.sums.to_vec().map_err(AppError::vm(Step::ReadBack))?;
-        compare("quad of sums", &found, self.app.expected())
+    fn found(&self) -> Result<Found, AppError> {
+        let sums = self.sums.to_vec().map_err(AppError::vm(Step::ReadBack))?;
+        Ok(vec![self.app.column(&sums)].into())
     }
 }
 

@@ -4,10 +4,11 @@ use std::fmt;
 
 use gpuvm::GpuError;
 
+use super::parameters::ParameterError;
 use super::space::Way;
 use crate::bfs::BfsError;
 use crate::gps::Form;
-use crate::graph::GraphError;
+use crate::graph::{GraphError, SourceError};
 use crate::input::{MemoryError, SpecError};
 use crate::table::TableError;
 use crate::vectors::VectorError;
@@ -86,6 +87,12 @@ pub enum AppError {
         /// What is wrong with it, and what to do.
         what: String,
     },
+    /// A parameter has no such value.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// A search has no start.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// The graph could not be brought into the form that the application needs.
     #[error("the graph could not be prepared")]
     Graph(#[from] GraphError),
@@ -130,18 +137,10 @@ impl AppError {
     }
 }
 
-/// Compares two results value for value; the number of values.
+/// Compares two results value for value, which are to be `alike`; the number of values.
 ///
 /// # Errors
 /// [`AppError::Wrong`] with the first that differs, or with the lengths.
-pub fn compare<T: PartialEq + fmt::Debug>(what: &'static str, found: &[T], expected: &[T]) -> Result<u64, AppError> {
-    compare_by(what, found, expected, T::eq)
-}
-
-/// [`compare`] for values that need only be `alike`.
-///
-/// # Errors
-/// As [`compare`].
 pub fn compare_by<T: fmt::Debug>(
     what: &'static str,
     found: &[T],

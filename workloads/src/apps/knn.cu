@@ -9,7 +9,7 @@
 
 constexpr u32 kNone = ~0u;
 constexpr u32 kWarps = 4;
-constexpr u32 kBeam = 64;
+constexpr u32 kBeam = KNN_BEAM;
 // Lanes that read a vector, and vectors at once.
 constexpr u32 kTeam = 8, kTeams = 32 / kTeam;
 // Vectors that a warp knows it has met: a newer one takes the place of an older one, which costs its distance again.
@@ -21,6 +21,7 @@ __device__ inline u64 candidate(float distance, u32 id) {
     return (static_cast<u64>(__float_as_uint(distance)) << 32 | id) << 1;
 }
 __device__ inline u32 id_of(u64 candidate) { return static_cast<u32>(candidate >> 1); }
+__device__ inline float distance_of(u64 candidate) { return __uint_as_float(static_cast<u32>(candidate >> 33)); }
 
 // The nearest that a warp has met, ascending: number p is in lane p % 32.
 struct Beam {
@@ -125,11 +126,12 @@ __device__ void search_beam(Beam& beam, u32* met, const Vectors& vectors, const 
     }
 }
 
-// The `k` nearest of each query, the nearest first. Vectors and queries are of `quads` times four components, rows of
-// links of `degree` ids, which kNone fills up.
+// The `k` nearest of each query, the nearest first, and their distances. Vectors and queries are of `quads` times four
+// components, rows of links of `degree` ids, which kNone fills up.
 __global__ void __launch_bounds__(128, 4)
     search(in<float4> vectors, in<unsigned> links, const float4* queries, const unsigned* entries, unsigned* found,
-           unsigned long long quads, unsigned degree, unsigned entry_count, unsigned k, unsigned long long count) {
+           float* distances, unsigned long long quads, unsigned degree, unsigned entry_count, unsigned k,
+           unsigned long long count) {
     __shared__ u32 met_by_warp[kWarps][kMet];
     u32* met = met_by_warp[threadIdx.x / 32];
     for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped(vectors)); at += warps()) {
@@ -139,8 +141,12 @@ __global__ void __launch_bounds__(128, 4)
             search_beam(beam, met, vectors, links, query, entries, quads, degree, entry_count);
         };
         nearest(walk_from_entries, vectors, links);
-        for (u32 part = 0; part < kBeam / 32; ++part)
-            if (part * 32 + lane() < k) found[at * k + part * 32 + lane()] = id_of(beam.own[part]);
+        for (u32 part = 0; part < kBeam / 32; ++part) {
+            u32 rank = part * 32 + lane();
+            if (rank >= k) continue;
+            found[at * k + rank] = id_of(beam.own[part]);
+            distances[at * k + rank] = distance_of(beam.own[part]);
+        }
         __syncwarp();
     }
 }

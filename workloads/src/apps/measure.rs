@@ -6,7 +6,7 @@ use gpuvm::{Stats, Vm};
 
 use super::error::AppError;
 use super::space::{Space, Way};
-use super::{App, Loaded};
+use super::{App, Found, Loaded};
 
 /// What a run took.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Measured {
     pub stats: Stats,
     /// Bytes that copies in chunks moved in the first run.
     pub copied: u64,
+    /// What the second run came to.
+    pub found: Found,
 }
 
 impl Measured {
@@ -45,22 +47,25 @@ pub fn measure(app: &dyn App, vm: &Vm, way: Way, ordinal: &str) -> Result<Measur
     let space = Space::new(vm, way, ordinal)?;
     let mut loaded = app.load(&space)?;
     let before = space.stats()?;
-    let (cold, verified) = timed(&mut *loaded)?;
+    let (cold, verified, _) = timed(app, &mut *loaded)?;
     // Reading a result may write pages home: they count as the run's.
     let stats = space.stats()?.difference(&before);
     let copied = space.copied_bytes();
-    let (warm, again) = timed(&mut *loaded)?;
+    let (warm, again, found) = timed(app, &mut *loaded)?;
     Ok(Measured {
         cold,
         warm,
         verified: verified.min(again),
         stats,
         copied,
+        found,
     })
 }
 
-fn timed(loaded: &mut dyn Loaded) -> Result<(Duration, u64), AppError> {
+fn timed(app: &dyn App, loaded: &mut dyn Loaded) -> Result<(Duration, u64, Found), AppError> {
     let started = Instant::now();
     loaded.run()?;
-    Ok((started.elapsed(), loaded.check()?))
+    let elapsed = started.elapsed();
+    let found = loaded.found()?;
+    Ok((elapsed, app.check(&found)?, found))
 }

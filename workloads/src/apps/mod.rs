@@ -7,6 +7,7 @@
 mod array;
 mod bfs;
 pub mod catalogue;
+mod column;
 mod components;
 mod dense;
 mod embedding;
@@ -14,6 +15,7 @@ mod error;
 mod knn;
 mod measure;
 mod pagerank;
+mod parameters;
 mod queries;
 pub(crate) mod rows;
 pub mod several;
@@ -23,21 +25,26 @@ mod sssp;
 mod triangles;
 
 pub use array::{Array, Streamed};
-pub use bfs::Bfs;
+pub use bfs::{Bfs, BfsParameters};
+pub use column::{Column, Format, FormatError, Values, with_ids};
 pub use components::Components;
-pub use dense::{Dense, DenseKind};
-pub use embedding::{Embedding, EmbeddingShape};
+pub use dense::{Dense, DenseKind, GesummvParameters};
+pub use embedding::{Embedding, EmbeddingParameters, EmbeddingShape};
 pub(crate) use error::compare_by;
 pub use error::{AppError, Step};
-pub use knn::Knn;
+pub use knn::{Knn, KnnParameters};
 pub use measure::{Measured, measure};
 pub use pagerank::PageRank;
-pub use queries::TableQuery;
-pub use sort::{PART_KEYS, Sort};
+pub use parameters::{Given, Parameter, ParameterError, Parameters, Value};
+pub use queries::{OfQuery, QueryParameters, TableQuery};
+pub use several::PageRankParameters;
+pub use sort::{Sort, SortParameters};
 pub(crate) use space::{ACCESS, Line};
 pub use space::{CHUNK_BYTES, Space, Stream, Use, Way};
-pub use sssp::Sssp;
+pub use sssp::{Sssp, SsspParameters};
 pub use triangles::Triangles;
+
+use gpuvm::{Placement, Vm};
 
 /// An application with its input.
 pub trait App: Send + Sync {
@@ -55,6 +62,55 @@ pub trait App: Send + Sync {
     /// # Errors
     /// [`AppError::Way`] when it does not run in that way; memory that is short; the compiler's.
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError>;
+
+    /// What the processor comes to.
+    fn expected(&self) -> &[Column];
+
+    /// How far a float may be off where the processor has this.
+    fn slack(&self, _: f64) -> f64 {
+        0.0
+    }
+
+    /// Compares a result with the processor's; how many values.
+    ///
+    /// # Errors
+    /// [`AppError::Wrong`].
+    fn check(&self, found: &Found) -> Result<u64, AppError> {
+        column::compare(&found.columns, self.expected(), &|value| self.slack(value))
+    }
+
+    /// A result as it is written: a vertex by its id, and what else says which row it is.
+    fn written(&self, found: Vec<Column>) -> Vec<Column> {
+        found
+    }
+
+    /// Runs it on all GPUs of a virtual memory, each with a part of the work.
+    ///
+    /// # Errors
+    /// The virtual memory's; [`AppError::Input`] for an application of one GPU.
+    fn run_on_all(&self, _: &Vm, _: Placement) -> Result<several::Ran<Found>, AppError> {
+        let what = format!(
+            "{} runs on one GPU: use --gpu; bfs and pagerank run on several",
+            self.name()
+        );
+        Err(AppError::Input { what })
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Columns of one length.
+    pub columns: Vec<Column>,
+    /// Iterations that it took, where it counts them.
+    pub iterations: Option<u32>,
+}
+
+impl From<Vec<Column>> for Found {
+    fn from(columns: Vec<Column>) -> Self {
+        let iterations = None;
+        Self { columns, iterations }
+    }
 }
 
 /// An application whose arrays are made.
@@ -65,11 +121,11 @@ pub trait Loaded {
     /// The launches'.
     fn run(&mut self) -> Result<(), AppError>;
 
-    /// Compares what the last run left with the processor's result; how many values.
+    /// What the last run left.
     ///
     /// # Errors
-    /// [`AppError::Wrong`].
-    fn check(&self) -> Result<u64, AppError>;
+    /// The copies'.
+    fn found(&self) -> Result<Found, AppError>;
 }
 
 /// Bytes of the pages of an application's arrays: frame memory for all of them.

@@ -41,15 +41,28 @@ __global__ void __launch_bounds__(128, 4)
 
 // A warp takes ranks that lie beside each other.
 constexpr u64 kRanks = 1024;
+// Changes are whole numbers, whose sum is the same in any order: all ranks together are at most 1.
+constexpr float kChangeUnits = 1ull << 60;
 
-__global__ void __launch_bounds__(128, 4) pagerank_rank(inout<float> ranks, const float* share_of, float* contributions,
-                                                        float* sums, float base, float damping, unsigned vertices) {
+// `alone`: the rank that vertices without edges had. `change`, where it is `asked` for, grows by how far each rank
+// goes.
+
+__global__ void __launch_bounds__(128, 4)
+    pagerank_rank(inout<float> ranks, const float* share_of, float* contributions, float* sums, float base,
+                  float damping, unsigned vertices, float alone, unsigned asked, unsigned long long* change) {
+    u64 changed = 0;
     for (u64 begin = warp() * kRanks; begin < vertices && !stopped(ranks); begin += warps() * kRanks) {
         fill(ranks, begin, least(kRanks, vertices - begin), [&](u64 v) {
             float rank = base + damping * sums[v];
+            if (asked) {
+                float before = share_of[v] > 0 ? contributions[v] / share_of[v] : alone;
+                changed += static_cast<u64>(fabsf(rank - before) * kChangeUnits);
+            }
             contributions[v] = rank * share_of[v];
             sums[v] = 0;
             return rank;
         });
     }
+    changed = sum_of_warp(changed);
+    if (lane() == 0 && changed) atomicAdd(change, changed);
 }

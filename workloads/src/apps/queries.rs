@@ -1,13 +1,14 @@
 //! The five queries over a table of trips ([`queries`]): one column is scanned, the others are read where a row qualifies.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use gpuvm::{Buffer, Kernel};
 
-use super::error::{AppError, Step, compare};
+use super::error::{AppError, Step};
+use super::parameters::parameters;
 use super::space::{Space, Stream, Use};
-use super::{App, Array, Loaded};
-use crate::table::{Answer, Cell, Column, Filter, Grouping, Query, Trips, queries};
+use super::{App, Array, Column as ResultColumn, Found, Loaded, Parameter, ParameterError, Parameters};
+use crate::table::{Cell, Column, Filter, Grouping, Query, Trips, queries};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
@@ -16,32 +17,92 @@ const SPANS: u64 = 2;
 /// The queries' names on the command line.
 const NAMES: [&str; 5] = ["query0", "query1", "query2", "query3", "query4"];
 
+/// The shares of rows that they take.
+const SHARES: [&str; 5] = ["0.0001", "0.01", "0.1", "0.5", "0.1"];
+
+parameters! {
+    /// Which rows qualify.
+    QueryParameters {
+        /// The share of all rows: those with the highest values of the scanned column, and those that tie with the last one
+        "share" share: Option<f64> = None, 0.0..=1.0;
+        /// The least value of the scanned column, in the place of a share: miles, or for query2 seconds since 1970
+        "least" least: Option<f64> = None, 0.0..=4_294_967_295.0;
+        /// The way of payment: 1 is by card, 2 in cash
+        "payment" payment: u32 = 1, 0..=u32::MAX;
+        /// The fewest passengers
+        "fewest" fewest: u32 = 1, 0..=u32::MAX;
+        /// The most passengers
+        "most" most: u32 = 2, 0..=u32::MAX;
+    }
+}
+
+/// Those of one of the five queries.
+#[derive(Default)]
+pub struct OfQuery<const PLACE: usize>(pub QueryParameters);
+
+impl<const PLACE: usize> Parameters for OfQuery<PLACE> {
+    fn list() -> Vec<Parameter> {
+        let mut all = QueryParameters::list();
+        all.retain(|parameter| match parameter.name {
+            "payment" => PLACE == 2,
+            "fewest" | "most" => PLACE == 3,
+            _ => true,
+        });
+        all[0].default = Some(SHARES[PLACE].to_owned());
+        all
+    }
+
+    fn set(&mut self, name: &str, text: &str) -> Result<(), ParameterError> {
+        self.0.set(name, text)
+    }
+}
+
 /// One query over a table.
 pub struct TableQuery {
     name: &'static str,
-    trips: Arc<Trips>,
+    trips: Trips,
     query: Query,
-    expected: OnceLock<Answer>,
+    expected: OnceLock<Vec<ResultColumn>>,
 }
 
 impl TableQuery {
-    /// The five queries over a table.
+    /// One of the five queries over a table.
     ///
     /// # Errors
     /// [`AppError::Input`] for a table without rows.
-    pub fn all(trips: Trips) -> Result<[Self; 5], AppError> {
+    pub fn new<const PLACE: usize>(trips: Trips, parameters: &OfQuery<PLACE>) -> Result<Self, AppError> {
         if trips.rows() == 0 {
             return Err(AppError::Input {
                 what: "a table without rows: queries need one trip at least".to_owned(),
             });
         }
-        let (trips, mut names) = (Arc::new(trips), NAMES.into_iter());
-        Ok(queries(&trips).map(|query| Self {
-            name: names.next().unwrap_or(query.name),
-            trips: Arc::clone(&trips),
+        let mut query = queries(&trips)[PLACE].clone();
+        parameters.0.apply(&mut query, &trips);
+        Ok(Self {
+            name: NAMES[PLACE],
+            trips,
             query,
             expected: OnceLock::new(),
-        }))
+        })
+    }
+
+    /// The groups that have rows, or all rows' one: totals of each are its rows and two sums.
+    fn groups(&self, totals: &[[i64; 3]]) -> Vec<ResultColumn> {
+        let one = self.query.grouping == Grouping::One;
+        let there: Vec<usize> = (0..totals.len()).filter(|group| one || totals[*group][0] > 0).collect();
+        let column = |name, of: &dyn Fn(usize) -> i64| {
+            ResultColumn::new(name, there.iter().map(|group| of(*group)).collect::<Vec<i64>>())
+        };
+        let mut columns = Vec::new();
+        if !one {
+            columns.push(column("zone", &|group| (group / 24) as i64));
+            columns.push(column("hour", &|group| (group % 24) as i64));
+        }
+        columns.push(column("rows", &|group| totals[group][0]));
+        for (place, sum) in self.query.sums.iter().enumerate() {
+            columns.push(column(cents_name(*sum), &|group| totals[group][1 + place]));
+        }
+        columns
     }
 
     /// The columns that it reads, once each.
@@ -94,6 +155,17 @@ impl App for TableQuery {
             totals: space.buffer(3 * self.query.grouping.groups() as u64)?,
         }))
     }
+
+    fn expected(&self) -> &[ResultColumn] {
+        self.expected.get_or_init(|| {
+            let answer = self.query.answer(&self.trips);
+            let groups = answer.groups.iter();
+            let totals: Vec<[i64; 3]> = groups
+                .map(|group| [group.count as i64, group.sums[0], group.sums[1]])
+                .collect();
+            self.groups(&totals)
+        })
+    }
 }
 
 struct Work<'a> {
@@ -142,6 +214,42 @@ impl Work<'_> {
     }
 }
 
+/// What a sum of money is called.
+fn cents_name(column: Column) -> &'static str {
+    match column {
+        Column::Fare => "fare_cents",
+        Column::Tip => "tip_cents",
+        _ => "total_cents",
+    }
+}
+
+impl QueryParameters {
+    /// Changes what a query takes.
+    fn apply(&self, query: &mut Query, trips: &Trips) {
+        let own = Self::default();
+        let range = match query.filters.get(1).map(|filter| filter.column) {
+            Some(Column::Payment) => Some((self.payment, self.payment)),
+            Some(_) => Some((self.fewest, self.most)),
+            None => None,
+        };
+        if let Some((min, max)) = range {
+            (query.filters[1].min, query.filters[1].max) = (min, max);
+        }
+        if self.share.is_some() || (self.payment, self.fewest, self.most) != (own.payment, own.fewest, own.most) {
+            query.select(trips, self.share.unwrap_or(query.selectivity));
+        }
+        if let Some(least) = self.least {
+            let cell = query.filters[0].column.cell();
+            let bits = if cell == Cell::F32 {
+                (least as f32).to_bits()
+            } else {
+                least as u32
+            };
+            query.filters[0].min = cell.key(bits);
+        }
+    }
+}
+
 /// A filter as kernels take it: how its cells are ordered, the lowest and the highest key.
 fn range(filter: &Filter) -> [u32; 3] {
     let cell = match filter.column.cell() {
@@ -164,14 +272,8 @@ impl Loaded for Work<'_> {
             .sweep(all, &streams, &mut |first, count| self.launch(first, count))
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        let app = self.app;
-        let expected = app.expected.get_or_init(|| app.query.answer(&app.trips));
-        let groups = expected.groups.iter();
-        let expected: Vec<i64> = groups
-            .flat_map(|group| [group.count as i64, group.sums[0], group.sums[1]])
-            .collect();
-        let found = self.totals.to_vec().map_err(AppError::vm(Step::ReadBack))?;
-        compare("total", bytemuck::cast_slice(&found), &expected)
+    fn found(&self) -> Result<Found, AppError> {
+        let totals = self.totals.to_vec().map_err(AppError::vm(Step::ReadBack))?;
+        Ok(self.app.groups(bytemuck::cast_slice(&totals)).into())
     }
 }

@@ -10,25 +10,48 @@ use std::time::{Duration, Instant};
 
 use gpuvm::{CompileOptions, Error, Kernel, LaunchConfig, Placement, Region, ScopedRegion, Vm, VmGpu};
 
+use super::parameters::parameters;
 use crate::graph::Csr;
 use crate::graph::reference::DAMPING;
+
+parameters! {
+    /// How ranks are made.
+    #[derive(Copy)]
+    PageRankParameters {
+        /// The most iterations
+        "iterations" iterations: u32 = 20, 1..=100_000;
+        /// What of a vertex's rank comes from its neighbours
+        "damping" damping: f64 = DAMPING, 0.0..=1.0;
+        /// Iterations end when the ranks change by no more, all changes together; 0: after the most of them. Floats tell no less than about 0.000001
+        "tolerance" tolerance: f64 = 0.0, 0.0..=2.0;
+    }
+}
 
 /// What a run on several GPUs gave, and what it took.
 #[derive(Clone, Debug)]
 pub struct Ran<T> {
-    /// One value for each vertex.
-    pub values: Vec<T>,
+    /// What it came to.
+    pub found: T,
     /// Before the first launch: kernels are compiled and regions made, which locks the graph in memory.
     pub set_up: Duration,
     /// The algorithm: all launches, and what the host did between them.
     pub elapsed: Duration,
 }
 
+impl<T> Ran<T> {
+    /// In another form.
+    pub fn map<U>(self, into: impl FnOnce(T) -> U) -> Ran<U> {
+        let Self { found, set_up, elapsed } = self;
+        let found = into(found);
+        Ran { found, set_up, elapsed }
+    }
+}
+
 /// A search on the GPUs of `vm`: the distance of each vertex from `source`, -1 where it is not reached.
 ///
 /// # Errors
 /// The virtual memory's.
-pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Ran<i32>, Error> {
+pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Ran<Vec<i32>>, Error> {
     let begun = Instant::now();
     let mut distances = vec![-1; csr.vertices() as usize];
     let words = u64::from(csr.vertices()).div_ceil(32);
@@ -65,7 +88,7 @@ pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Ran<
         Ok((set_up, started.elapsed()))
     })?;
     Ok(Ran {
-        values: distances,
+        found: distances,
         set_up,
         elapsed,
     })
@@ -87,17 +110,55 @@ fn visit(distances: &mut [i32], next: &mut [u32], level: i32) -> bool {
     any
 }
 
-/// So many iterations of PageRank over an undirected graph on the GPUs of `vm`: the rank of each vertex.
+/// Iterates ranks until they change by no more than the tolerance, or as often as may be; how often. `own`: these vertices' ranks, of which
+/// `step` makes new ones of what each vertex gives to each of its neighbours. `total`: a change with those of other vertices.
+///
+/// # Errors
+/// Those of `step`.
+pub fn iterate<E>(
+    parameters: &PageRankParameters,
+    own: &mut [f32],
+    degrees: &[f32],
+    mut step: impl FnMut(&[f32], &mut [f32]) -> Result<(), E>,
+    total: impl Fn(f64) -> f64,
+) -> Result<u32, E> {
+    for done in 1..=parameters.iterations {
+        let before = own.to_vec();
+        let given: Vec<f32> = own.iter().zip(degrees).map(|(rank, degree)| rank / degree).collect();
+        step(&given, own)?;
+        if parameters.tolerance > 0.0 {
+            let changes = own.iter().zip(&before).map(|(new, old)| f64::from(new - old).abs());
+            if total(changes.sum()) <= parameters.tolerance {
+                return Ok(done);
+            }
+        }
+    }
+    Ok(parameters.iterations)
+}
+
+/// What the ranks of these vertices are divided by: one that has no neighbours gives its rank to none.
+pub fn degrees(csr: &Csr, vertices: Range<usize>) -> Vec<f32> {
+    let ends = csr.offsets()[vertices.start..=vertices.end].windows(2);
+    ends.map(|ends| (ends[1] - ends[0]).max(1) as f32).collect()
+}
+
+/// PageRank over an undirected graph on the GPUs of `vm`: the rank of each vertex, and iterations.
 ///
 /// # Errors
 /// The virtual memory's.
-pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Result<Ran<f32>, Error> {
+pub fn pagerank(
+    vm: &Vm,
+    csr: &Csr,
+    parameters: &PageRankParameters,
+    placement: Placement,
+) -> Result<Ran<(Vec<f32>, u32)>, Error> {
     let begun = Instant::now();
     let vertices = csr.vertices() as usize;
     let mut ranks = vec![1.0 / vertices as f32; vertices];
-    let base = (1.0 - DAMPING as f32) / vertices as f32;
+    let damping = parameters.damping as f32;
+    let (base, degrees) = ((1.0 - damping) / vertices as f32, degrees(csr, 0..vertices));
     let parts = parts(csr, vm.gpus().len());
-    let (set_up, elapsed) = vm.scope(|scope| {
+    let (set_up, elapsed, iterations) = vm.scope(|scope| {
         let rows = Rows {
             offsets: scope.read_only_placed("row offsets", csr.offsets(), placement)?,
             neighbours: scope.read_only_placed("neighbours", csr.neighbours(), placement)?,
@@ -107,13 +168,11 @@ pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Re
             gpu.region().name("ranks").zeroed(u64::from(part.end - part.start))
         })?;
         let (set_up, started) = (begun.elapsed(), Instant::now());
-        for _ in 0..iterations {
-            let degrees = csr.offsets().windows(2).map(|ends| (ends[1] - ends[0]).max(1) as f32);
-            let given: Vec<f32> = ranks.iter().zip(degrees).map(|(rank, degree)| rank / degree).collect();
-            contributions.write(0, &given)?;
+        let step = |given: &[f32], ranks: &mut [f32]| {
+            contributions.write(0, given)?;
             let launch = |worker: &Worker<f32>| {
                 let Range { start, end } = worker.part;
-                let (rows, own, damping) = (&rows, &worker.own, DAMPING as f32);
+                let (rows, own) = (&rows, &worker.own);
                 let args = (
                     &rows.offsets,
                     &rows.neighbours,
@@ -132,11 +191,13 @@ pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Re
                 let Range { start, end } = worker.part;
                 worker.own.read(0, &mut ranks[start as usize..end as usize])?;
             }
-        }
-        Ok((set_up, started.elapsed()))
+            Ok(())
+        };
+        let iterations = iterate(parameters, &mut ranks, &degrees, step, |change| change)?;
+        Ok((set_up, started.elapsed(), iterations))
     })?;
     Ok(Ran {
-        values: ranks,
+        found: (ranks, iterations),
         set_up,
         elapsed,
     })

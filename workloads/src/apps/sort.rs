@@ -10,9 +10,10 @@ use gpuvm::{Buffer, Kernel, Launch, LaunchConfig, StreamHandle};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
-use super::error::{AppError, Step, compare};
+use super::error::{AppError, Step};
+use super::parameters::parameters;
 use super::space::{Space, Use, Way, finish};
-use super::{App, Array, Loaded};
+use super::{App, Array, Column, Found, Loaded};
 use crate::graph::generate::stream;
 use crate::input::require_memory;
 
@@ -33,14 +34,19 @@ const PIECE: u64 = 4096;
 /// Keys drawn from one stream of random numbers.
 const BLOCK: usize = 1 << 16;
 
-/// Keys of a part, unless it is said otherwise: four buffers of 128 MiB.
-pub const PART_KEYS: u64 = 1 << 25;
+parameters! {
+    /// How keys are sorted.
+    SortParameters {
+        /// Keys that are sorted at once in plain device memory, which has four buffers of them
+        "part" part: u64 = 1 << 25, 1..=(1 << 31) - 1;
+    }
+}
 
 /// Keys to sort.
 pub struct Sort {
     keys: Vec<u32>,
     part: u64,
-    expected: OnceLock<Vec<u32>>,
+    expected: OnceLock<[Column; 1]>,
 }
 
 impl Sort {
@@ -64,11 +70,11 @@ impl Sort {
         })
     }
 
-    /// `count` random keys, which the seed names, in parts of [`PART_KEYS`].
+    /// `count` random keys, which the seed names.
     ///
     /// # Errors
     /// [`AppError::Input`] for no keys, and for more than this machine has memory for.
-    pub fn random(count: u64, seed: u64) -> Result<Self, AppError> {
+    pub fn random(count: u64, seed: u64, parameters: &SortParameters) -> Result<Self, AppError> {
         require_memory(count.saturating_mul(size_of::<u32>() as u64))?;
         let mut keys = vec![0; count as usize];
         let blocks = keys.par_chunks_mut(BLOCK).enumerate();
@@ -76,15 +82,7 @@ impl Sort {
             let mut random = stream(seed, block as u64);
             keys.fill_with(|| random.next_u32());
         });
-        Self::new(keys, PART_KEYS)
-    }
-
-    fn expected(&self) -> &[u32] {
-        self.expected.get_or_init(|| {
-            let mut keys = self.keys.clone();
-            keys.par_sort_unstable();
-            keys
-        })
+        Self::new(keys, parameters.part)
     }
 
     /// What the first pass sorts by the highest digit.
@@ -201,6 +199,14 @@ impl App for Sort {
             totals: space.buffer(DIGITS as u64)?,
             room: None,
         }))
+    }
+
+    fn expected(&self) -> &[Column] {
+        self.expected.get_or_init(|| {
+            let mut keys = self.keys.clone();
+            keys.par_sort_unstable();
+            [Column::new("key", keys)]
+        })
     }
 }
 
@@ -328,7 +334,7 @@ impl Loaded for Work<'_> {
         Ok(())
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        compare("key", &self.sorted.to_vec()?, self.app.expected())
+    fn found(&self) -> Result<Found, AppError> {
+        Ok(vec![Column::new("key", self.sorted.to_vec()?)].into())
     }
 }

@@ -234,11 +234,14 @@ impl Space {
         file: &str,
         source: &str,
         names: [&str; N],
-        headers: &[(&str, &str)],
+        defines: &[(&str, String)],
     ) -> Result<[Kernel; N], AppError> {
-        let owned = |&(name, text): &(&str, &str)| (name.to_owned(), text.to_owned());
+        let defines = defines
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Some(value.clone())));
         let options = CompileOptions {
-            headers: headers.iter().chain(&[("access.cuh", ACCESS)]).map(owned).collect(),
+            headers: vec![("access.cuh".to_owned(), ACCESS.to_owned())],
+            defines: defines.collect(),
             ..CompileOptions::default()
         };
         self.kernels_with(file, source, names, options)

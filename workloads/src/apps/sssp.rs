@@ -4,15 +4,25 @@ use std::sync::{Arc, OnceLock};
 
 use gpuvm::{Buffer, Kernel};
 
-use super::error::{AppError, Step, compare};
+use super::error::{AppError, Step};
+use super::parameters::parameters;
 use super::rows::{self, Rows, ran};
 use super::space::{Space, Use, finish};
-use super::{App, Array, Loaded};
-use crate::graph::reference::VertexOutOfRange;
+use super::{App, Array, Column, Found, Loaded, with_ids};
 use crate::graph::{Graph, reference};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
+
+parameters! {
+    /// Where paths begin, and how they are found.
+    SsspParameters {
+        /// The vertex to start from, by its id in the file. Without it: the lowest one that has neighbours
+        "source" source: Option<u64> = None, 0..=u64::MAX;
+        /// How far the limit rises at once. Larger steps have fewer rounds, and walk more rows anew. Without it: by the weights and the rows' lengths
+        "step" step: Option<u32> = None, 1..=u32::MAX;
+    }
+}
 
 /// Shortest paths from a vertex to all others: a limit that rises by a step, and the rows of what is nearer (`sssp.cu`).
 ///
@@ -24,42 +34,26 @@ pub struct Sssp {
     graph: Arc<Graph>,
     source: u32,
     step: u32,
-    expected: OnceLock<Vec<u32>>,
+    expected: OnceLock<[Column; 1]>,
 }
 
 impl Sssp {
-    /// Paths from `source`. `step`: how far the limit rises at once; `None`: by the weights and the rows' lengths. Larger steps have
-    /// fewer rounds, and walk more rows anew.
+    /// Paths over that graph's weights.
     ///
     /// # Errors
-    /// [`AppError::Input`] for a graph without weights or edges, a source that it does not have, and a step of 0.
-    pub fn new(graph: &Arc<Graph>, source: u32, step: Option<u32>) -> Result<Self, AppError> {
-        let graph = rows::with_edges(graph, "sssp")?;
-        let refuse = |what: String| Err(AppError::Input { what });
+    /// [`AppError::Source`] for a graph without edges, and a source that it does not have; [`AppError::Input`] for one without weights.
+    pub fn new(graph: &Arc<Graph>, parameters: &SsspParameters) -> Result<Self, AppError> {
+        let source = graph.source(parameters.source)?;
         let Some(weights) = graph.weights() else {
-            return refuse("sssp needs weights; load the graph with weights".to_owned());
+            let what = "sssp needs weights; load the graph with weights".to_owned();
+            return Err(AppError::Input { what });
         };
-        let vertices = graph.csr().vertices();
-        if source >= vertices {
-            let vertex = source;
-            return refuse(VertexOutOfRange { vertex, vertices }.to_string());
-        }
-        let step = step.unwrap_or_else(|| expected_step(weights, vertices));
-        if step == 0 {
-            return refuse("sssp by steps of 0 never ends; give 1 or more".to_owned());
-        }
+        let step = parameters.step;
         Ok(Self {
-            graph,
             source,
-            step,
+            step: step.unwrap_or_else(|| expected_step(weights, graph.csr().vertices())),
+            graph: Arc::clone(graph),
             expected: OnceLock::new(),
-        })
-    }
-
-    fn expected(&self) -> &[u32] {
-        self.expected.get_or_init(|| {
-            let weights = self.graph.weights().unwrap_or_default();
-            reference::sssp(self.graph.csr(), weights, self.source).unwrap_or_default()
         })
     }
 }
@@ -112,6 +106,18 @@ impl App for Sssp {
             listed_rows: space.buffer(listed)?,
             least: space.buffer(2)?,
         }))
+    }
+
+    fn expected(&self) -> &[Column] {
+        self.expected.get_or_init(|| {
+            let weights = self.graph.weights().unwrap_or_default();
+            let paths = reference::sssp(self.graph.csr(), weights, self.source);
+            [Column::new("distance", paths.unwrap_or_default())]
+        })
+    }
+
+    fn written(&self, found: Vec<Column>) -> Vec<Column> {
+        with_ids(&self.graph, found)
     }
 }
 
@@ -198,8 +204,8 @@ impl Loaded for Work<'_> {
         }
     }
 
-    fn check(&self) -> Result<u64, AppError> {
-        let found = self.distances.to_vec().map_err(AppError::vm(Step::ReadBack))?;
-        compare("distance of vertex", &found, self.app.expected())
+    fn found(&self) -> Result<Found, AppError> {
+        let distances = self.distances.to_vec().map_err(AppError::vm(Step::ReadBack))?;
+        Ok(vec![Column::new("distance", distances)].into())
     }
 }

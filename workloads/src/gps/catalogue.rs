@@ -9,58 +9,50 @@ pub type Entry = catalogue::Entry<dyn Case>;
 
 /// All applications.
 pub const ALL: &[Entry] = &[
-    Entry {
-        name: "jacobi",
-        input: "ROWSxWIDTH of the grid",
-        small: "66x300",
-        large: "32768x32768",
-        make: |input| Ok(Box::new(Single::new(Grid::jacobi(&input.to_string_lossy())?))),
-    },
-    Entry {
-        name: "pagerank",
-        input: GRAPH,
-        small: "urand:9:8",
-        large: "urand:24",
-        make: |input| {
-            let graph = graph(input, Weights::None)?;
-            Ok(Box::new(Single::new(PageRank::new(&graph, &input.to_string_lossy())?)))
-        },
-    },
-    Entry {
-        name: "sssp",
-        input: GRAPH,
-        small: "urand:9:8",
-        large: "urand:24",
-        make: |input| {
-            let graph = graph(input, Weights::FromFileOrDrawn)?;
-            let input = format!("{} {}", input.display(), graph.weights_name());
-            Ok(Box::new(Single::new(Shortest::new(&graph, &input)?)))
-        },
-    },
-    Entry {
-        name: "als",
-        input: "USERSxITEMSxEACH, the items that each user rates",
-        small: "48x32x9",
-        large: "1048576x131072x64",
-        make: |input| Ok(Box::new(Single::new(Als::new(&input.to_string_lossy())?))),
-    },
-    Entry {
-        name: "diffusion",
-        input: "PLANESxHEIGHTxWIDTH of the grid",
-        small: "34x20x40",
-        large: "1024x1024x1024",
-        make: |input| Ok(Box::new(Single::new(Grid::diffusion(&input.to_string_lossy())?))),
-    },
-    Entry {
-        name: "wave",
-        input: "ROWSxWIDTH of the grid",
-        small: "64x300",
-        large: "16384x16384",
-        make: |input| Ok(Box::new(Single::new(Wave::new(&input.to_string_lossy())?))),
-    },
+    Entry::new(
+        "jacobi",
+        "",
+        ["ROWSxWIDTH of the grid", "66x300", "32768x32768"],
+        |input, _| Ok(Box::new(Single::new(Grid::jacobi(&input.to_string_lossy())?))),
+    ),
+    Entry::new("pagerank", "", GRAPH, |input, _| {
+        let graph = graph(input, Weights::None)?;
+        Ok(Box::new(Single::new(PageRank::new(&graph, &input.to_string_lossy())?)))
+    }),
+    Entry::new("sssp", "", GRAPH, |input, _| {
+        let graph = graph(input, Weights::FromFileOrDrawn)?;
+        let input = format!("{} {}", input.display(), graph.weights_name());
+        Ok(Box::new(Single::new(Shortest::new(&graph, &input)?)))
+    }),
+    Entry::new(
+        "als",
+        "",
+        [
+            "USERSxITEMSxEACH, the items that each user rates",
+            "48x32x9",
+            "1048576x131072x64",
+        ],
+        |input, _| Ok(Box::new(Single::new(Als::new(&input.to_string_lossy())?))),
+    ),
+    Entry::new(
+        "diffusion",
+        "",
+        ["PLANESxHEIGHTxWIDTH of the grid", "34x20x40", "1024x1024x1024"],
+        |input, _| Ok(Box::new(Single::new(Grid::diffusion(&input.to_string_lossy())?))),
+    ),
+    Entry::new(
+        "wave",
+        "",
+        ["ROWSxWIDTH of the grid", "64x300", "16384x16384"],
+        |input, _| Ok(Box::new(Single::new(Wave::new(&input.to_string_lossy())?))),
+    ),
 ];
 
-const GRAPH: &str = "an undirected graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]";
+const GRAPH: [&str; 3] = [
+    "an undirected graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]",
+    "urand:9:8",
+    "urand:24",
+];
 
 /// The application of that name.
 pub fn find(name: &str) -> Option<&'static Entry> {

@@ -31,3 +31,23 @@ pub enum GraphError {
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
+
+/// A search that has no start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// The source is not in the graph.
+    #[error("the graph has no vertex {id}; its ids go from {first} to {last}{gaps}")]
+    NoSuchVertex {
+        /// The id asked for.
+        id: u64,
+        /// The lowest id.
+        first: u64,
+        /// The highest id.
+        last: u64,
+        /// Says that not every id between is used, or nothing.
+        gaps: &'static str,
+    },
+    /// There is no default source.
+    #[error("no vertex of the graph has a neighbour; choose a start with --source")]
+    NoEdges,
+}

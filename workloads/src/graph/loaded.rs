@@ -2,7 +2,7 @@
 
 use super::array::Array;
 use super::csr::Csr;
-use super::error::GraphError;
+use super::error::{GraphError, SourceError};
 use super::ids::{Direction, VertexIds};
 use super::{ProgressFn, rows};
 
@@ -64,6 +64,27 @@ impl Graph {
             VertexIds::Listed(ids) => ids.binary_search(&id).ok()? as u64,
         };
         u32::try_from(vertex).ok().filter(|v| *v < self.csr.vertices())
+    }
+
+    /// The vertex that a search starts from: that of the id, or the lowest one with neighbours.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn source(&self, id: Option<u64>) -> Result<u32, SourceError> {
+        let Some(id) = id else {
+            return self.csr.first_connected().ok_or(SourceError::NoEdges);
+        };
+        self.vertex_of(id).ok_or_else(|| {
+            let vertices = self.csr.vertices();
+            let first = self.id_of(0).unwrap_or(0);
+            let last = self.id_of(vertices.saturating_sub(1)).unwrap_or(0);
+            let gaps = if last - first >= u64::from(vertices) {
+                ", not all of them used"
+            } else {
+                ""
+            };
+            SourceError::NoSuchVertex { id, first, last, gaps }
+        })
     }
 
     /// The source's id of `vertex`, or `None` where there is no such vertex.

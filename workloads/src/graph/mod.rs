@@ -34,7 +34,7 @@ mod text;
 mod weights;
 
 pub use csr::Csr;
-pub use error::GraphError;
+pub use error::{GraphError, SourceError};
 pub use generate::DEFAULT_SEED;
 pub use ids::{Direction, MAX_VERTICES};
 pub use loaded::Graph;

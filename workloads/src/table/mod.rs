@@ -31,6 +31,8 @@ pub use error::TableError;
 pub use generate::generate;
 #[cfg(feature = "parquet")]
 pub use parquet::write_parquet;
+#[cfg(feature = "parquet")]
+pub(crate) use parquet::{in_io, required, write_groups};
 pub use queries::{Answer, Filter, GROUPS_MAX, Grouping, Query, SUMS_MAX, Totals, queries};
 pub use spec::TableSpec;
 

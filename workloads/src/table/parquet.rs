@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::{ColumnDescriptor, Type};
+use parquet::schema::types::{ColumnDescriptor, Type, TypePtr};
 use rayon::prelude::*;
 
 use super::column::{Kind, time_cell};
@@ -357,57 +358,75 @@ impl Cells<'_> {
 /// # Errors
 /// [`TableError::Write`] where `out` fails; it has a part of the table then.
 pub fn write_parquet(trips: &Trips, out: impl Write + Send) -> Result<(), TableError> {
-    write(trips, out).map_err(|source| TableError::Write {
-        source: match source {
-            ParquetError::External(source) => match source.downcast() {
-                Ok(source) => *source,
-                Err(other) => io::Error::other(other),
-            },
-            other => io::Error::other(other),
-        },
-    })
-}
-
-fn schema() -> Result<Type, ParquetError> {
-    let fields = Column::ALL.map(|column| {
+    let field = |column: Column| {
         let (physical, logical) = match column.kind() {
             Kind::Time => (Physical::INT64, Some(LogicalType::timestamp(false, TimeUnit::MICROS))),
             Kind::Code { .. } => (Physical::INT64, None),
             Kind::Miles | Kind::Money => (Physical::DOUBLE, None),
         };
-        let field = Type::primitive_type_builder(column.name(), physical);
-        let field = field.with_repetition(Repetition::REQUIRED).with_logical_type(logical);
-        field.build().map(Arc::new)
-    });
-    let fields = fields.into_iter().collect::<Result<_, _>>()?;
-    Type::group_type_builder("schema").with_fields(fields).build()
+        required(column.name(), physical, logical)
+    };
+    let write = |place: usize, rows: Range<usize>, writer: &mut ColumnWriter<'_>| {
+        let column = Column::ALL[place];
+        let cells = &trips.cells(column)[rows];
+        match writer {
+            ColumnWriter::Int64ColumnWriter(writer) => {
+                let scale = if column.kind() == Kind::Time { 1_000_000 } else { 1 };
+                let values: Vec<i64> = cells.iter().map(|cell| i64::from(*cell) * scale).collect();
+                writer.write_batch(&values, None, None)
+            }
+            ColumnWriter::DoubleColumnWriter(writer) => {
+                let values: Vec<f64> = match column.kind() {
+                    Kind::Miles => cells.iter().map(|cell| miles(f32::from_bits(*cell))).collect(),
+                    _ => cells.iter().map(|cell| f64::from(*cell as i32) / 100.0).collect(),
+                };
+                writer.write_batch(&values, None, None)
+            }
+            _ => Err(ParquetError::General("a column of another type".to_owned())),
+        }
+    };
+    let fields = Column::ALL.into_iter().map(field).collect::<Result<_, _>>();
+    let written = fields.and_then(|fields| write_groups(fields, trips.rows(), out, &write));
+    written.map_err(|source| TableError::Write { source: in_io(source) })
 }
 
-fn write(trips: &Trips, out: impl Write + Send) -> Result<(), ParquetError> {
+/// A column that has a value in every row.
+pub(crate) fn required(name: &str, physical: Physical, logical: Option<LogicalType>) -> Result<TypePtr, ParquetError> {
+    let field = Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED);
+    field.with_logical_type(logical).build().map(Arc::new)
+}
+
+/// What the file system said, where that is the cause.
+pub(crate) fn in_io(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(source) => match source.downcast() {
+            Ok(source) => *source,
+            Err(other) => io::Error::other(other),
+        },
+        other => io::Error::other(other),
+    }
+}
+
+/// Writes some rows of the column at a place.
+type WriteRows<'a> = dyn Fn(usize, Range<usize>, &mut ColumnWriter<'_>) -> Result<usize, ParquetError> + 'a;
+
+/// Writes a file of these columns, packed by zstd: `write` writes some rows of the column at a place.
+pub(crate) fn write_groups(
+    fields: Vec<TypePtr>,
+    rows: usize,
+    out: impl Write + Send,
+    write: &WriteRows<'_>,
+) -> Result<(), ParquetError> {
+    let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
     let properties = WriterProperties::builder().set_compression(Compression::ZSTD(Default::default()));
-    let mut file = SerializedFileWriter::new(out, Arc::new(schema()?), Arc::new(properties.build()))?;
-    for first in (0..trips.rows()).step_by(GROUP_ROWS) {
-        let rows = first..trips.rows().min(first + GROUP_ROWS);
+    let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties.build()))?;
+    for first in (0..rows).step_by(GROUP_ROWS) {
         let mut group = file.next_row_group()?;
-        for column in Column::ALL {
-            let cells = &trips.cells(column)[rows.clone()];
-            let Some(mut writer) = group.next_column()? else { break };
-            match writer.untyped() {
-                ColumnWriter::Int64ColumnWriter(writer) => {
-                    let scale = if column.kind() == Kind::Time { 1_000_000 } else { 1 };
-                    let values: Vec<i64> = cells.iter().map(|cell| i64::from(*cell) * scale).collect();
-                    writer.write_batch(&values, None, None)?;
-                }
-                ColumnWriter::DoubleColumnWriter(writer) => {
-                    let values: Vec<f64> = match column.kind() {
-                        Kind::Miles => cells.iter().map(|cell| miles(f32::from_bits(*cell))).collect(),
-                        _ => cells.iter().map(|cell| f64::from(*cell as i32) / 100.0).collect(),
-                    };
-                    writer.write_batch(&values, None, None)?;
-                }
-                _ => return Err(ParquetError::General("a column of another type".to_owned())),
-            }
+        let mut place = 0;
+        while let Some(mut writer) = group.next_column()? {
+            write(place, first..rows.min(first + GROUP_ROWS), writer.untyped())?;
             writer.close()?;
+            place += 1;
         }
         group.close()?;
     }

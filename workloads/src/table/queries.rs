@@ -158,6 +158,12 @@ impl Answer {
 }
 
 impl Query {
+    /// Takes the highest values of the scanned column, so that this share of the rows qualifies with the other filter.
+    pub fn select(&mut self, trips: &Trips, share: f64) {
+        self.selectivity = share;
+        self.filters[0] = top(trips, self.filters[0].column, share, self.filters.get(1).copied());
+    }
+
     /// The answer, by the CPU's cores.
     pub fn answer(&self, trips: &Trips) -> Answer {
         let tasks = trips.rows().div_ceil(TASK_ROWS);

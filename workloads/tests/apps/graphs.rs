@@ -3,10 +3,22 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use gpuvm_workloads::apps::{AppError, Bfs, Components, PageRank, Sssp, Triangles};
-use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, Weights};
+use gpuvm_workloads::apps::{
+    AppError, Bfs, BfsParameters, Components, PageRank, PageRankParameters, Parameters, Sssp, SsspParameters, Triangles,
+};
+use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, SourceError, Weights};
 
 use crate::every_way;
+
+const THREE: PageRankParameters = PageRankParameters {
+    iterations: 3,
+    damping: 0.85,
+    tolerance: 0.0,
+};
+
+fn paths(source: Option<u64>, step: Option<u32>) -> SsspParameters {
+    SsspParameters { source, step }
+}
 
 fn load(spec: &str, direction: Option<Direction>, weights: Weights) -> Arc<Graph> {
     let options = LoadOptions {
@@ -41,33 +53,34 @@ fn undirected() -> [Arc<Graph>; 3] {
 #[test]
 fn shortest_paths_are_the_processors() {
     for graph in undirected() {
-        let source = graph.csr().first_connected().unwrap();
-        every_way(&Sssp::new(&graph, source, None).unwrap());
+        every_way(&Sssp::new(&graph, &SsspParameters::default()).unwrap());
     }
     let directed = load("urand:8", Some(Direction::Directed), Weights::Drawn);
-    every_way(&Sssp::new(&directed, 3, Some(1000)).unwrap());
+    every_way(&Sssp::new(&directed, &paths(Some(3), Some(1000))).unwrap());
 }
 
 #[test]
 fn shortest_paths_without_weights_a_source_or_a_step_are_refused() {
     let graph = load("urand:4", None, Weights::Drawn);
     let plain = load("urand:4", None, Weights::None);
-    for refused in [
-        Sssp::new(&plain, 0, None),
-        Sssp::new(&graph, 16, None),
-        Sssp::new(&graph, 0, Some(0)),
-    ] {
-        assert!(matches!(refused, Err(AppError::Input { .. })));
-    }
+    let refused = Sssp::new(&plain, &SsspParameters::default());
+    assert!(matches!(refused, Err(AppError::Input { .. })));
+    let refused = Sssp::new(&graph, &paths(Some(16), None));
+    assert!(matches!(
+        refused,
+        Err(AppError::Source(SourceError::NoSuchVertex { id: 16, last: 15, .. }))
+    ));
+    assert!(SsspParameters::default().set("step", "0").is_err());
 }
 
 #[test]
 fn distances_are_the_processors() {
     for graph in undirected() {
-        every_way(&Bfs::new(&graph, 3).unwrap());
+        every_way(&Bfs::new(&graph, &BfsParameters { source: Some(3) }).unwrap());
     }
-    let refused = Bfs::new(&hubs(), 5000);
-    assert!(matches!(refused, Err(AppError::Input { .. })));
+    // Matrix Market counts from 1.
+    let refused = Bfs::new(&hubs(), &BfsParameters { source: Some(5001) });
+    assert!(matches!(refused, Err(AppError::Source(_))));
 }
 
 #[test]
@@ -82,7 +95,13 @@ fn components_are_the_processors() {
 #[test]
 fn ranks_are_the_processors() {
     for graph in undirected() {
-        every_way(&PageRank::new(&graph, 3).unwrap());
+        every_way(&PageRank::new(&graph, &THREE).unwrap());
+        let until = PageRankParameters {
+            iterations: 100,
+            damping: 0.6,
+            tolerance: 0.01,
+        };
+        every_way(&PageRank::new(&graph, &until).unwrap());
     }
 }
 
@@ -96,12 +115,12 @@ fn triangles_are_the_processors() {
 #[test]
 fn directed_graphs_and_those_without_edges_are_refused() {
     let directed = load("urand:4", Some(Direction::Directed), Weights::None);
-    assert!(matches!(PageRank::new(&directed, 5), Err(AppError::Input { .. })));
+    assert!(matches!(PageRank::new(&directed, &THREE), Err(AppError::Input { .. })));
     assert!(matches!(Triangles::new(&directed), Err(AppError::Input { .. })));
     let file = tempfile::Builder::new().suffix(".mtx").tempfile().unwrap();
     let empty = "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 0\n";
     std::fs::write(file.path(), empty).unwrap();
     let empty = load(file.path().to_str().unwrap(), None, Weights::None);
     assert!(matches!(Components::new(&empty), Err(AppError::Input { .. })));
-    assert!(matches!(PageRank::new(&empty, 5), Err(AppError::Input { .. })));
+    assert!(matches!(PageRank::new(&empty, &THREE), Err(AppError::Input { .. })));
 }

@@ -1,4 +1,4 @@
-use gpuvm_workloads::apps::{AppError, Knn, catalogue};
+use gpuvm_workloads::apps::{AppError, Knn, KnnParameters, catalogue};
 use gpuvm_workloads::vectors::{Clusters, IndexOptions, VectorError, Vectors, write_fvecs};
 
 use crate::every_way;
@@ -11,7 +11,7 @@ const SOME: Clusters = Clusters {
 
 fn knn(clusters: Clusters, queries: u32, options: &IndexOptions) -> Knn {
     let (base, queries) = (clusters.vectors(1).unwrap(), clusters.queries(queries, 1).unwrap());
-    Knn::new(base, queries, options).unwrap()
+    Knn::new(base, queries, options, &KnnParameters::default()).unwrap()
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn files_give_vectors_and_queries() {
     wrote(&SOME.vectors(1).unwrap());
     assert_eq!(
         made().unwrap(),
-        "1900 vectors of 64 floats with 32 links each, 100 queries"
+        "1900 vectors of 64 floats with 32 links each, 100 queries for 10"
     );
     wrote(&Vectors::new(2, vec![1.0, 2.0]).unwrap());
     assert!(matches!(made(), Err(AppError::Input { .. })));
@@ -62,7 +62,7 @@ fn vectors_that_cannot_be_searched_are_refused() {
     // Both would be filled up to four.
     let (base, queries) = (Clusters { dim: 3, ..SOME }, Clusters { dim: 2, ..SOME });
     let (base, queries) = (base.vectors(1).unwrap(), queries.queries(2, 1).unwrap());
-    let wrong = Knn::new(base, queries, &IndexOptions::default()).err();
+    let wrong = Knn::new(base, queries, &IndexOptions::default(), &KnnParameters::default()).err();
     assert!(
         matches!(wrong, Some(AppError::Vectors(VectorError::Dim { .. }))),
         "{wrong:?}"

@@ -26,7 +26,7 @@ fn run(app: &dyn App, transport: gpuvm::Transport, way: Way) -> Result<(), AppEr
     let mut loaded = app.load(&space)?;
     for _ in 0..2 {
         loaded.run()?;
-        assert!(loaded.check()? > 0, "{}: nothing was compared", app.name());
+        assert!(app.check(&loaded.found()?)? > 0, "{}: nothing was compared", app.name());
     }
     if let Way::Paged(_) | Way::Resident = way {
         let stats = space.stats()?;

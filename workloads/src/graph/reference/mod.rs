@@ -7,7 +7,7 @@ mod triangles;
 
 pub use components::components;
 pub use paths::sssp;
-pub use ranks::{DAMPING, pagerank};
+pub use ranks::{DAMPING, Ranking, pagerank};
 pub use triangles::triangles;
 
 use super::Csr;

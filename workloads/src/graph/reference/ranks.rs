@@ -7,21 +7,47 @@ use super::Csr;
 /// What of a vertex's rank comes from its neighbours, as in the GAP benchmark: `src/pr.cc` of <https://github.com/sbeamer/gapbs>.
 pub const DAMPING: f64 = 0.85;
 
-/// The ranks of an undirected graph's vertices after that many iterations, from equal ones on, on all cores. What a vertex without
-/// neighbours has goes nowhere, as in the GAP benchmark.
-pub fn pagerank(csr: &Csr, iterations: u32) -> Vec<f64> {
-    let vertices = csr.vertices();
-    let mut ranks = vec![1.0 / f64::from(vertices); vertices as usize];
-    for _ in 0..iterations {
+/// The ranks of an undirected graph's vertices, from equal ones on. What a vertex without neighbours has goes nowhere, as in the GAP
+/// benchmark.
+pub struct Ranking<'a> {
+    csr: &'a Csr,
+    damping: f64,
+    /// After the iterations so far.
+    pub ranks: Vec<f64>,
+}
+
+impl<'a> Ranking<'a> {
+    /// Before the first iteration.
+    pub fn new(csr: &'a Csr, damping: f64) -> Self {
+        let vertices = csr.vertices();
+        let ranks = vec![1.0 / f64::from(vertices); vertices as usize];
+        Self { csr, damping, ranks }
+    }
+
+    /// Iterates once, on all cores; by how much all ranks together have changed.
+    pub fn iterate(&mut self) -> f64 {
+        let Self { csr, damping, ranks } = self;
+        let vertices = csr.vertices();
         let gives = |vertex: u32| ranks[vertex as usize] / csr.row(vertex).len() as f64;
         let contributions: Vec<f64> = (0..vertices).into_par_iter().map(gives).collect();
         let rank = |vertex: u32| {
             let sum: f64 = csr.row(vertex).iter().map(|from| contributions[*from as usize]).sum();
-            (1.0 - DAMPING) / f64::from(vertices) + DAMPING * sum
+            (1.0 - *damping) / f64::from(vertices) + *damping * sum
         };
-        ranks = (0..vertices).into_par_iter().map(rank).collect();
+        let new: Vec<f64> = (0..vertices).into_par_iter().map(rank).collect();
+        let change = new.iter().zip(&*ranks).map(|(new, old)| (new - old).abs()).sum();
+        *ranks = new;
+        change
     }
-    ranks
+}
+
+/// The ranks after that many iterations with the usual [`DAMPING`].
+pub fn pagerank(csr: &Csr, iterations: u32) -> Vec<f64> {
+    let mut ranking = Ranking::new(csr, DAMPING);
+    for _ in 0..iterations {
+        ranking.iterate();
+    }
+    ranking.ranks
 }
 
 #[cfg(test)]
