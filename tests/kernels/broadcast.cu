@@ -66,3 +66,40 @@ __global__ void sum(gpuvm::broadcast<const unsigned> x, u64* out) {
     for (u64 i = lane(); i < x.size(); i += lanes()) own += x[i];
     atomicAdd(out, own);
 }
+
+// One thing with each of elements [first, end), by `way`; what it returns goes into the element, too.
+__global__ void operate(gpuvm::broadcast<unsigned> x, u64 first, u64 end, unsigned way, unsigned by) {
+    for (u64 i = first + lane(); i < end; i += lanes()) {
+        unsigned n = by + static_cast<unsigned>(i);
+        switch (way) {
+            case 0:
+                x[i] = n;
+                break;
+            case 1:
+                x[i] = (x[i] += n) ^ 1u;
+                break;
+            case 2:
+                x[i] = (x[i] -= n) ^ 2u;
+                break;
+            case 3:
+                x[i] = (x[i] *= n) ^ 3u;
+                break;
+            case 4:
+                x.atomic_add(i, n);
+                break;
+            case 5:
+                x.store_system(i, x.load_system(i) * n);
+                break;
+            case 6:
+                x.atomic_exch(i, x.atomic_max(i, n) ^ 4u);
+                break;
+            case 7:
+                x.atomic_cas(i, x.atomic_min(i, n), ~n);
+                break;
+            case 8:
+                x[i] = x[i];
+                x.atomic_or(i, n);
+                break;
+        }
+    }
+}

@@ -7,8 +7,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{
-    Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, with_causes,
-    words,
+    Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, check_frames, compare, refused, scaled, simulated, simulated_gpu, small,
+    with_causes, words,
 };
 use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, SimulatedGpu, Transport, Vm, VmBuilder};
 
@@ -334,31 +334,92 @@ fn a_launch_that_was_stopped_leaves_frames_as_they_were_told() {
     compare(&region.to_vec().unwrap(), &added(&before, 3)).unwrap();
 }
 
+/// Some changes that are not waited for: each begins where the one before it has left off.
+fn resize_soon(vm: &Vm, rng: &mut ChaCha8Rng) {
+    for _ in 0..rng.random_range(1..=4) {
+        let (units, within) = (rng.random_range(1..=6), Duration::from_micros(rng.random_range(0..300)));
+        let resized = vm.resize_frames_within(units * unit(vm), within).unwrap();
+        let settled = resized.bytes + resized.missing_bytes - resized.kept_bytes;
+        assert_eq!(settled, units * unit(vm), "{resized:?}");
+        assert_eq!(resized.bytes, vm.frames() * PAGE);
+    }
+}
+
+/// Spans that are held by a launch in flight take as many frames as there are in some units, or one more or fewer: one frame more than that
+/// stays.
+fn resize_beside_spans(bench: &Bench, region: &Region<u32>, rng: &mut ChaCha8Rng) {
+    let (vm, each) = (&bench.vm, unit(&bench.vm) / PAGE);
+    must(vm, 6);
+    let spans = (rng.random_range(1..=4) * each + rng.random_range(0..3) - 1).min(6 * each - 1);
+    let (hold, told) = (bench.kernel("hold_pages"), told(vm, 0));
+    let launch = hold.launch(LaunchConfig::new(1, 1).lane_spans(spans), (region, PAGE_WORDS, &told));
+    let launch = launch.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    vm.resize_frames_within(unit(vm), Duration::from_millis(10)).unwrap();
+    assert!(vm.frames() > spans, "{spans} spans, {} frames", vm.frames());
+    vm.device().write(told.pointer(), &1u32.to_ne_bytes()).unwrap();
+    launch.sync().unwrap();
+}
+
 #[test]
 fn whatever_comes_and_goes_each_word_is_what_was_written() {
-    for seed in 0..4 {
+    for seed in 0..6 {
         let bench = bench(3);
         let (vm, mut rng) = (&bench.vm, ChaCha8Rng::seed_from_u64(seed));
-        let before = words(seed, length(vm));
-        let region = vm.region::<u32>().from_slice(&before).unwrap();
-        let mut times = 0;
+        let mut model = words(seed, length(vm));
+        let region = vm.region::<u32>().from_slice(&model).unwrap();
         for _ in 0..50 {
-            match rng.random_range(0..4u32) {
+            match rng.random_range(0..6u32) {
                 0 => {
                     add_one(&bench, &region);
-                    times += 1;
+                    model = added(&model, 1);
                 }
-                1 => {
+                1 | 2 => {
                     let (churn, told) = (bench.kernel("churn"), told(vm, 1));
                     let launch = churn.launch(config(), (&region, &told)).unwrap();
-                    resize(vm, rng.random_range(1..=6));
+                    match rng.random() {
+                        true => drop(resize(vm, rng.random_range(1..=6))),
+                        false => resize_soon(vm, &mut rng),
+                    }
                     launch.sync().unwrap();
-                    times += 1;
+                    model = added(&model, 1);
                 }
+                3 => {
+                    resize_beside_spans(&bench, &region, &mut rng);
+                    model[1] = model[1].wrapping_add(1);
+                }
+                4 => resize_soon(vm, &mut rng),
                 _ => drop(resize(vm, rng.random_range(1..=6))),
             }
         }
-        compare(&region.to_vec().unwrap(), &added(&before, times)).unwrap();
+        must(vm, 6);
+        check_frames(vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        compare(&region.to_vec().unwrap(), &model).unwrap();
+    }
+}
+
+#[test]
+fn frames_without_a_minimum_give_all_but_one_unit() {
+    let (handle, gpu) = (1u64 << 16, simulated_gpu(4).memory((24 << 16) + (4 << 20)));
+    for minimum in [None, Some(0), Some(1), Some(handle + 1)] {
+        let builder = simulated(4)
+            .gpu(gpu.clone())
+            .frame_memory(16 * handle)
+            .frame_capacity(16 * handle);
+        let bench = Bench::new(
+            match minimum {
+                None => builder,
+                Some(minimum) => builder.frame_minimum(minimum),
+            },
+            HOLDING,
+        );
+        let hog = bench.vm.elastic::<u32>(1 << 32).name("hog").build().unwrap();
+        while hog.grow(handle / 4).is_ok() {}
+        // An eighth stays where nothing is said.
+        let least = minimum.unwrap_or(2 * handle).div_ceil(handle).max(1);
+        assert_eq!(bench.vm.frames() * PAGE, least * handle, "{minimum:?}");
+        drop(hog);
+        must(&bench.vm, 16);
+        check_frames(&bench.vm).unwrap();
     }
 }
 
