@@ -157,8 +157,6 @@ fn warps_that_come_to_a_page_together_leave_every_frame_in_its_place() {
         check_frames(&bench.vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         let expected: Vec<u32> = (0..n as u32).map(|i| 9 + i).collect();
         compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        bench.sweep(7);
-        check_frames(&bench.vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 

@@ -139,9 +139,9 @@ fn who_backs_off_does_so_for_a_part_of_the_wait_limit_and_never_again() {
             unreachable!()
         };
         let part = (limit / 64) >> 16;
-        let near = u64::from(away) <= part + 1 && u64::from(away) + 1000 >= part;
+        let near = u64::from(away) <= part + 2 && u64::from(away) + 1000 >= part;
         assert!(near || limit == 0, "{away} units of a limit of {limit} ns");
-        assert_eq!((during, after), (u32::from(limit >= 10_000_000_000), 0));
+        assert_eq!((during != 0 || limit < 1 << 30, after), (true, 0));
     }
 }
 
