@@ -686,6 +686,10 @@ impl Modelled {
 
     /// Some reads are tracked: their pages are held by who has read them, all others by one GPU.
     fn track(&mut self, several: &Several, rng: &mut ChaCha8Rng) {
+        // What was read before is nothing to it.
+        for _ in 0..rng.random_range(0..3) {
+            self.read(several, rng.random_range(0..several.gpus()), rng);
+        }
         self.ends_round();
         let page = self.array.page_elements();
         let mut readers = vec![BTreeSet::new(); self.array.len().div_ceil(page) as usize];
@@ -761,11 +765,21 @@ fn program(seed: u64, gpus: usize) {
             }
             _ => {
                 let first = rng.random_range(0..n);
-                let range = first..rng.random_range(first..=n);
-                let changed = match rng.random() {
-                    true => one.array.subscribe(gpu, range),
-                    false => one.array.unsubscribe(gpu, range),
+                let (end, subscribes) = (rng.random_range(first + 1..=n), rng.random());
+                let page = one.array.page_elements();
+                let holds = |p: u64| one.array.subscribers_of(p * page).unwrap().contains(&gpu);
+                let held: Vec<bool> = (0..n.div_ceil(page)).map(holds).collect();
+                let changed = match subscribes {
+                    true => one.array.subscribe(gpu, first..end),
+                    false => one.array.unsubscribe(gpu, first..end),
                 };
+                for (p, held) in (0..).zip(held).filter(|_| changed.is_ok()) {
+                    let (touched, whole) = (p * page..((p + 1) * page).min(n), first..end);
+                    let covered = whole.start <= touched.start && touched.end <= whole.end;
+                    let meets = whole.start.max(touched.start) < whole.end.min(touched.end);
+                    let expected = (held && (subscribes || !covered)) || (subscribes && meets);
+                    assert_eq!(holds(p), expected, "page {p} of GPU {gpu} after {first}..{end}");
+                }
                 assert!(
                     matches!(changed, Ok(()) | Err(Error::LastSubscriber { .. })),
                     "{changed:?}"
