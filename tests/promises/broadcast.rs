@@ -715,6 +715,32 @@ impl Modelled {
             assert!(right, "page {n} was read by {readers:?}, and {held:?} hold it");
         }
     }
+
+    /// A GPU subscribes to a range, or unsubscribes: the first to all that it touches, the second from all that it covers.
+    fn subscribe(&mut self, gpu: usize, rng: &mut ChaCha8Rng) {
+        let n = self.array.len();
+        let first = rng.random_range(0..n);
+        let (end, subscribes) = (rng.random_range(first + 1..=n), rng.random());
+        let page = self.array.page_elements();
+        let holds = |p: u64| self.array.subscribers_of(p * page).unwrap().contains(&gpu);
+        let held: Vec<bool> = (0..n.div_ceil(page)).map(holds).collect();
+        let changed = match subscribes {
+            true => self.array.subscribe(gpu, first..end),
+            false => self.array.unsubscribe(gpu, first..end),
+        };
+        for (p, held) in (0..).zip(held).filter(|_| changed.is_ok()) {
+            let (touched, whole) = (p * page..((p + 1) * page).min(n), first..end);
+            let covered = whole.start <= touched.start && touched.end <= whole.end;
+            let meets = whole.start.max(touched.start) < whole.end.min(touched.end);
+            let expected = (held && (subscribes || !covered)) || (subscribes && meets);
+            assert_eq!(holds(p), expected, "page {p} of GPU {gpu} after {first}..{end}");
+        }
+        assert!(
+            matches!(changed, Ok(()) | Err(Error::LastSubscriber { .. })),
+            "{changed:?}"
+        );
+        self.ends_round();
+    }
 }
 
 /// One random program, beside a model of it.
@@ -763,29 +789,7 @@ fn program(seed: u64, gpus: usize) {
                 }
                 one.ends_round();
             }
-            _ => {
-                let first = rng.random_range(0..n);
-                let (end, subscribes) = (rng.random_range(first + 1..=n), rng.random());
-                let page = one.array.page_elements();
-                let holds = |p: u64| one.array.subscribers_of(p * page).unwrap().contains(&gpu);
-                let held: Vec<bool> = (0..n.div_ceil(page)).map(holds).collect();
-                let changed = match subscribes {
-                    true => one.array.subscribe(gpu, first..end),
-                    false => one.array.unsubscribe(gpu, first..end),
-                };
-                for (p, held) in (0..).zip(held).filter(|_| changed.is_ok()) {
-                    let (touched, whole) = (p * page..((p + 1) * page).min(n), first..end);
-                    let covered = whole.start <= touched.start && touched.end <= whole.end;
-                    let meets = whole.start.max(touched.start) < whole.end.min(touched.end);
-                    let expected = (held && (subscribes || !covered)) || (subscribes && meets);
-                    assert_eq!(holds(p), expected, "page {p} of GPU {gpu} after {first}..{end}");
-                }
-                assert!(
-                    matches!(changed, Ok(()) | Err(Error::LastSubscriber { .. })),
-                    "{changed:?}"
-                );
-                one.ends_round();
-            }
+            _ => one.subscribe(gpu, rng),
         }
     }
     one.ends_round();
