@@ -8,7 +8,7 @@ mod tracking;
 mod views;
 
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, atomic::AtomicBool};
 
 use gpuvm_gpu::{Gpu, HostMemory};
 use gpuvm_layouts::{BroadcastCounters, BroadcastDesc};
@@ -39,6 +39,8 @@ pub(crate) struct BroadcastInner {
     subscriptions: RwLock<Subscriptions>,
     /// Whether a GPU subscribes to what it reads.
     by_reading: bool,
+    /// Whether an iteration is tracked: what it reads is looked at when it has ended. Relaxed: changed while the launches are locked.
+    tracked: AtomicBool,
     launches: Mutex<Naming>,
     /// Used by who holds the launches.
     round: Mutex<Round>,

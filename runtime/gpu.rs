@@ -405,6 +405,15 @@ impl PagedGpu {
         written.doing(|| format!("advising region `{}`", view.name()))
     }
 
+    /// The `REGION_*` of a region that the device knows.
+    #[cfg(test)]
+    pub fn region_flags(&self, view: &RegionView) -> u32 {
+        let mut desc = [crate::device::zero::<RegionDesc>()];
+        let at = self.regions.addr() + u64::from(view.id()) * size_of_val(&desc) as u64;
+        let read = self.device.read(at, bytemuck::cast_slice_mut(&mut desc));
+        read.map_or(0, |()| desc[0].flags)
+    }
+
     /// Address of the first stripe of a region.
     pub fn stripes_addr(&self, view: &RegionView) -> u64 {
         self.regions.stripes_addr(view.id())

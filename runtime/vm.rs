@@ -203,7 +203,7 @@ pub struct VmGpu {
 }
 
 impl VmGpu {
-    fn paged(&self) -> &Arc<PagedGpu> {
+    pub(crate) fn paged(&self) -> &Arc<PagedGpu> {
         &self.place.gpu
     }
 

@@ -147,12 +147,13 @@ impl<E> BroadcastBuilder<E> {
             views,
             subscriptions: RwLock::new(subscriptions.clone()),
             by_reading: self.subscribers == Subscribers::Readers,
+            tracked: false.into(),
             launches: Mutex::default(),
             round: Mutex::default(),
             home: Mutex::new(home),
         });
         inner.tell(&subscriptions, &pages)?;
-        inner.set_tracking(false);
+        inner.set_tracking();
         self.arrays.enter(&inner);
         Ok(inner)
     }

@@ -138,12 +138,14 @@ impl BroadcastInner {
         self.host().gpu.or_lost(placed.doing(doing))?;
         self.tell(&wanted, &pages)?;
         *self.subscriptions.write() = wanted;
-        self.set_tracking(false);
+        self.set_tracking();
         Ok(())
     }
 
-    /// Has reads noted by lanes of launches to come: of all views with `always`, else where a GPU is to subscribe to what it reads.
-    pub(super) fn set_tracking(&self, always: bool) {
+    /// Has reads noted by lanes of launches to come: of all views in an iteration that is tracked, else where a GPU is to subscribe to what
+    /// it reads.
+    pub(super) fn set_tracking(&self) {
+        let always = self.tracked.load(Ordering::Relaxed);
         let subscriptions = self.subscriptions.read();
         for (view, on) in self.on.iter().enumerate() {
             let lacks = || (0..subscriptions.pages()).any(|page| !subscriptions.is_subscribed(view, page));
@@ -166,7 +168,7 @@ impl BroadcastInner {
 
     /// Subscribes GPUs to what they have read, where that is asked for. No launch uses the array.
     pub(super) fn subscribe_readers(&self) -> Result<()> {
-        if !self.by_reading {
+        if !self.by_reading || self.tracked.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut wanted = self.subscriptions.read().clone();
@@ -196,14 +198,16 @@ impl BroadcastInner {
         for on in &self.on {
             self.take_reads(on)?;
         }
-        self.set_tracking(true);
+        self.tracked.store(true, Ordering::Relaxed);
+        self.set_tracking();
         Ok(())
     }
 
     /// Subscribes each GPU to the pages that it has read since, and to no others. A page that nobody has read stays with its owner.
     pub(crate) fn end_tracking(&self) -> Result<()> {
         let _launches = self.quiesce()?;
-        self.set_tracking(false);
+        self.tracked.store(false, Ordering::Relaxed);
+        self.set_tracking();
         let mut wanted = self.subscriptions.read().clone();
         let reads: Vec<Vec<bool>> = self.on.iter().map(|on| self.take_reads(on)).collect::<Result<_>>()?;
         if !self.views.is_paged() {

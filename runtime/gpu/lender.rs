@@ -75,8 +75,9 @@ impl Lender {
     /// Chunks that the owner wants back by now: those without which its reserve would not be free.
     pub fn wanted_back(&self, left: MemoryLeft, chunk_bytes: u64) -> u32 {
         let missing = (left.total / RESERVE_SHARE).saturating_sub(left.free);
-        // What was given back and is not free yet will be.
-        let coming = u64::from(self.backed().saturating_sub(self.lent)) * chunk_bytes;
+        // What was given back and is not free yet will be, but for chunks of a lump that is lent in part.
+        let used = self.lent.next_multiple_of(LUMP_CHUNKS);
+        let coming = u64::from(self.backed().saturating_sub(used)) * chunk_bytes;
         let chunks = missing.saturating_sub(coming).div_ceil(chunk_bytes);
         chunks.min(u64::from(self.lent)) as u32
     }
@@ -114,7 +115,15 @@ pub(super) fn most_of(left: MemoryLeft, chunk_bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use gpuvm_sim_gpu::SimGpu;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
+
+    fn mock() -> SimGpu {
+        SimGpu::builder().neighbours(1).memory_bytes(64 << 20).build().unwrap()
+    }
 
     const CHUNK: u64 = 1 << 20;
 
@@ -151,6 +160,72 @@ mod tests {
         assert_eq!(lending(256).wanted_back(left(100, 1600), CHUNK), 0);
         assert_eq!(lending(256).wanted_back(left(30, 1600), CHUNK), 70);
         assert_eq!(lending(20).wanted_back(left(30, 1600), CHUNK), 20);
+    }
+
+    #[test]
+    fn any_loan_keeps_its_bounds_whatever_is_on_its_way_back() {
+        let (mut rng, gpu) = (ChaCha8Rng::seed_from_u64(1), mock());
+        for _ in 0..300 {
+            let (most, chunk) = (rng.random_range(1..100), 4096 << rng.random_range(0..3));
+            let lender = &mut Lender::new(1, 0, most, true);
+            for _ in 0..12 {
+                let total = rng.random_range(64..4000) * chunk;
+                let memory = MemoryLeft {
+                    free: rng.random_range(0..=total / 8),
+                    total,
+                };
+                let (lent, backed, reserve) = (lender.lent, lender.backed(), total / RESERVE_SHARE);
+                assert!(lent <= backed && backed <= most);
+                // Whatever is on its way: the owner comes to its reserve, and takes back less than a lump too much for it.
+                let (mut owner, mut took) = (memory, 0);
+                for turn in 0.. {
+                    assert!(turn < 1000, "what was given back is never freed");
+                    let back = lender.wanted_back(owner, chunk);
+                    assert!(back <= lender.lent && took <= lent);
+                    lender.lent -= back;
+                    took += back;
+                    // Not each time: launches may run on.
+                    if rng.random() {
+                        let freed = lender.backed();
+                        lender.free();
+                        owner.free += u64::from(freed - lender.backed()) * chunk;
+                    }
+                    if back == 0 && !lender.has_unused() {
+                        break;
+                    }
+                }
+                assert!(
+                    owner.free >= reserve || lender.lent == 0,
+                    "{took} of {lent} back, {owner:?}"
+                );
+                let most_free = reserve + u64::from(LUMP_CHUNKS) * chunk;
+                assert!(took == 0 || owner.free < most_free, "{took} of {lent} back, {owner:?}");
+                let lent = lender.lent;
+                lender.grown = None;
+                let grown = lender.grows_to(memory, chunk);
+                let into = memory.free.saturating_sub(u64::from(grown - lent) * chunk);
+                assert!((lent..=most).contains(&grown) && (grown == lent || into >= reserve));
+                let wholly = lent == most || memory.free < reserve + chunk;
+                assert_eq!(grown == lent, wholly, "{lent} of {most}, {memory:?}");
+                match rng.random_range(0..4) {
+                    0 | 1 => lender.lent = rng.random_range(0..=lent),
+                    2 => lender.free(),
+                    _ => {
+                        lender.back(&gpu, grown, chunk).unwrap();
+                        assert!(lender.backed() >= grown && lender.backed() < grown.max(lent) + LUMP_CHUNKS);
+                        lender.lent = grown;
+                        let taken: u64 = lender.lumps.iter().map(DeviceMemory::bytes).sum();
+                        assert!(taken <= u64::from(most) * chunk);
+                    }
+                }
+                let used = lender.lent.next_multiple_of(LUMP_CHUNKS).min(most);
+                assert_eq!(lender.has_unused(), lender.backed() > used);
+                let addresses: Vec<u64> = (0..lender.backed()).map(|n| lender.address(n, chunk)).collect();
+                let mut apart = addresses.clone();
+                apart.sort_unstable();
+                assert!(apart.windows(2).all(|pair| pair[1] - pair[0] >= chunk));
+            }
+        }
     }
 
     #[test]

@@ -277,3 +277,39 @@ fn block_of(desc: &QueueDesc, request: u64) -> u16 {
     let doubled = u32::from(desc.flags & layout::QUEUE_FLUSHES_READS != 0);
     (desc.send_start.wrapping_add(request as u32) << doubled) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::zero;
+
+    #[test]
+    fn places_in_rings_follow_requests_through_every_wrap() {
+        let near = |end: u64| end.saturating_sub(3)..end + 3;
+        for (doubled, mask) in [(0, 0), (0, 3), (1, 15), (0, 0xffff), (1, 0xf_ffff)] {
+            for start in [0, 1, 15, 0xfffe, 0xffff, 0x7fff_ffff, u32::MAX - 1, u32::MAX] {
+                for request in [0, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 33]
+                    .into_iter()
+                    .flat_map(near)
+                {
+                    let desc = QueueDesc {
+                        completion_ring: 1 << 40,
+                        completion_shift: 6,
+                        completion_mask: mask,
+                        completion_start: start,
+                        send_start: start,
+                        flags: doubled * layout::QUEUE_FLUSHES_READS,
+                        ..zero()
+                    };
+                    let (at, entries) = (u64::from(start) + request, u64::from(mask) + 1);
+                    let named = format!("request {request} from {start} on, {entries} entries");
+                    let entry = (1 << 40) + (at % entries) * CQE_BYTES as u64;
+                    assert_eq!(entry_of(&desc, request), entry, "{named}");
+                    assert_eq!(lap_of(&desc, request), at / entries % 2 == 1, "{named}");
+                    let block = (at << doubled) % (1 << 16);
+                    assert_eq!(u64::from(block_of(&desc, request)), block, "{named}");
+                }
+            }
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Kernels on a virtual memory.
 
+use bytemuck::Zeroable;
 use gpuvm::{CompileOptions, Kernel, Module, Vm, VmBuilder};
+use gpuvm_layouts as layout;
 use gpuvm_nic::with_causes;
 
 /// A source of kernels.
@@ -56,6 +58,45 @@ impl Bench {
     /// There is none of that name.
     pub fn kernel(&self, name: &str) -> Result<Kernel, String> {
         self.module.kernel(name).map_err(|error| with_causes(&error))
+    }
+}
+
+/// No lane runs: each frame is free, and the pool has it once, or a page's, or withdrawn, as many as the host says that there are not.
+///
+/// # Errors
+/// Which one is not, or the error of the GPU.
+pub fn check_frames(vm: &Vm) -> Result<(), String> {
+    let read = |at, out: &mut [u8]| vm.device().read(at, out).map_err(|error| with_causes(&error));
+    let (mut desc, mut pool) = ([layout::VmDesc::zeroed()], [layout::PoolState::zeroed()]);
+    read(vm.description_address(), bytemuck::cast_slice_mut(&mut desc))?;
+    let [desc] = desc;
+    read(desc.pool.state, bytemuck::cast_slice_mut(&mut pool))?;
+    let count = u64::from(desc.pool.count);
+    let (mut held, mut ring) = (vec![0u64; count as usize], vec![0u64; count as usize]);
+    read(desc.frame_pages, bytemuck::cast_slice_mut(&mut held))?;
+    read(desc.pool.ring, bytemuck::cast_slice_mut(&mut ring))?;
+    let [pool] = pool;
+    if pool.tail - pool.head != pool.available || pool.change != 0 || pool.helpers != 0 {
+        return Err(format!("a pool that is not at rest: {pool:?}"));
+    }
+    let mut free = vec![0u32; count as usize];
+    let slots = (pool.head..pool.tail).map(|ticket| ring[(ticket % count) as usize] as u32);
+    slots.for_each(|frame| free[frame as usize] += 1);
+    for (frame, (page, free)) in held.iter().zip(&free).enumerate() {
+        let is_a_page = page & layout::PAGE_ID_TAKEN_BIT != 0;
+        if *free > 1 || (*free == 1) == (is_a_page || *page == layout::PAGE_WITHDRAWN) {
+            return Err(format!(
+                "frame {frame} has {page:#x} for a page, and is {free} times in the pool"
+            ));
+        }
+    }
+    let withdrawn = held.iter().filter(|held| **held == layout::PAGE_WITHDRAWN).count() as u64;
+    match withdrawn + vm.frames() == count {
+        true => Ok(()),
+        false => Err(format!(
+            "of {count} frames the host counts {} as there, and {withdrawn} are withdrawn",
+            vm.frames()
+        )),
     }
 }
 

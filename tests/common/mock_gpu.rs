@@ -30,6 +30,8 @@ struct Shared {
     launches: Mutex<Vec<Weak<dyn Launch>>>,
     registered: Mutex<Vec<Registered>>,
     refused: AtomicU64,
+    /// Launches to come that fail.
+    launches_fail: AtomicU64,
     /// Submits of copies, and the one from which on the next that moves data fails.
     submits: AtomicU64,
     copies_fail_from: AtomicU64,
@@ -78,6 +80,7 @@ impl MockGpu {
             launches: Mutex::default(),
             registered: Mutex::default(),
             refused: AtomicU64::new(0),
+            launches_fail: AtomicU64::new(0),
             submits: AtomicU64::new(0),
             copies_fail_from: AtomicU64::new(u64::MAX),
             for_nics: Mutex::default(),
@@ -116,6 +119,11 @@ impl MockGpu {
     /// Launches that were tried after the loss.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// So many launches to come fail, of whatever kernel.
+    pub fn fail_launches(&self, count: u64) {
+        self.shared.launches_fail.store(count, Ordering::Relaxed);
     }
 
     /// Submits of copies so far.
@@ -367,6 +375,14 @@ impl Stream for MockStream {
         if let Err(lost) = self.shared.check() {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
             return Err(lost);
+        }
+        let fewer = |left: u64| left.checked_sub(1);
+        if (self.shared.launches_fail)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer)
+            .is_ok()
+        {
+            let (kernel, cause) = ("any".to_owned(), "the test has it fail".to_owned());
+            return Err(GpuError::NotEnqueued { kernel, cause });
         }
         let shared = Arc::downgrade(&self.shared);
         let told: OnDone = Box::new(move |outcome| match shared.upgrade() {

@@ -8,7 +8,7 @@ use gpuvm::{
 };
 pub use gpuvm_nic::with_causes;
 pub use gpuvm_simulate::adjust::Adjust;
-pub use gpuvm_simulate::bench::{Kernels, compare, pattern};
+pub use gpuvm_simulate::bench::{Kernels, check_frames, compare, pattern};
 
 /// The page size of tests that do not try several.
 pub const PAGE: u64 = 4096;

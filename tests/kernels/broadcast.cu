@@ -66,3 +66,29 @@ __global__ void sum(gpuvm::broadcast<const unsigned> x, u64* out) {
     for (u64 i = lane(); i < x.size(); i += lanes()) own += x[i];
     atomicAdd(out, own);
 }
+
+// One thing with element i, by `way`; what it returns goes into the element, too.
+__device__ inline void do_with(const gpuvm::broadcast<unsigned>& x, u64 i, unsigned way, unsigned by) {
+    unsigned n = by + static_cast<unsigned>(i);
+    if (way == 0) x[i] = n;
+    if (way == 1) x[i] = (x[i] += n) ^ 1u;
+    if (way == 2) x[i] = (x[i] -= n) ^ 2u;
+    if (way == 3) x[i] = (x[i] *= n) ^ 3u;
+    if (way == 4) x.atomic_add(i, n);
+    if (way == 5) x.store_system(i, x.load_system(i) * n);
+    if (way == 6) x.atomic_exch(i, x.atomic_max(i, n) ^ 4u);
+    if (way == 7) x.atomic_cas(i, x.atomic_min(i, n), ~n);
+    if (way != 8) return;
+    x[i] = x[i];
+    x.atomic_or(i, n);
+}
+__global__ void operate(gpuvm::broadcast<unsigned> x, u64 first, u64 end, unsigned way, unsigned by) {
+    for (u64 i = first + lane(); i < end; i += lanes()) do_with(x, i, way, by);
+}
+
+// The same with 100 elements, each in a line of its own, until the first lane ends the launch where the others stand.
+__global__ void operate_until(gpuvm::broadcast<unsigned> x, unsigned way, unsigned by, unsigned steps) {
+    for (u64 n = lane(); n < 100 && lane(); n += lanes() - 1) do_with(x, n * 37, way, by);
+    for (unsigned n = 0; n < steps; ++n) x.load_system(0);
+    if (!lane()) *reinterpret_cast<volatile unsigned*>(8) = 1;
+}

@@ -2,14 +2,21 @@
 //! have ended, however pages are subscribed. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of simulated ones,
 //! `GPUVM_TEST_COUNTS=4,8,16` so many simulated ones.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
-use crate::common::{compare, counts, named_gpus, refused, scaled, simulated_gpu, with_causes, words};
+use crate::common::{compare, counts, named_gpus, planted, refused, scaled, simulated_gpu, with_causes, words};
 use crate::mock_gpu::MockGpu;
-use gpuvm::{Broadcast, Error, Kernel, LaunchConfig, Subscribers, Transport, Vm, VmBuilder};
+use crate::program::{rng, seeds};
+use gpuvm::{
+    Broadcast, Buffer, CompileOptions, Error, Kernel, LaunchConfig, SimulatedGpu, Subscribers, Transport, Vm, VmBuilder,
+};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 
 const SOURCE: &str = include_str!("../kernels/broadcast.cu");
-const KERNELS: [&str; 8] = [
+const KERNELS: [&str; 10] = [
+    "operate",
+    "operate_until",
     "store_late",
     "add",
     "increment",
@@ -23,7 +30,7 @@ const KERNELS: [&str; 8] = [
 /// A virtual memory of several GPUs, and the kernels of each.
 struct Several {
     vm: Vm,
-    kernels: Vec<[Kernel; 8]>,
+    kernels: Vec<[Kernel; 10]>,
 }
 
 impl Several {
@@ -43,8 +50,12 @@ impl Several {
     }
 
     fn over(vm: VmBuilder) -> Self {
+        Self::with(vm, &CompileOptions::default())
+    }
+
+    fn with(vm: VmBuilder, options: &CompileOptions) -> Self {
         let vm = vm.build().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-        let compile = |gpu: &gpuvm::VmGpu| gpu.kernels("broadcast.cu", SOURCE, KERNELS, &Default::default());
+        let compile = |gpu: &gpuvm::VmGpu| gpu.kernels("broadcast.cu", SOURCE, KERNELS, options);
         let kernels = vm.gpus().iter().map(compile).collect::<Result<_, _>>();
         Self {
             kernels: kernels.unwrap_or_else(|error| panic!("{}", with_causes(&error))),
@@ -582,4 +593,285 @@ fn misuse_is_refused_by_name() {
     let empty = several.vm.broadcast::<u32>().zeroed(0).unwrap();
     assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
     empty.flush().unwrap();
+}
+
+/// What `operate` makes of element `i`.
+fn operated(way: u32, old: u32, i: u64, by: u32) -> u32 {
+    let n = by.wrapping_add(i as u32);
+    match way {
+        0 => n,
+        1 => old.wrapping_add(n) ^ 1,
+        2 => old.wrapping_sub(n) ^ 2,
+        3 => old.wrapping_mul(n) ^ 3,
+        4 => old.wrapping_add(n),
+        5 => old.wrapping_mul(n),
+        6 => old ^ 4,
+        7 if old <= n => !n,
+        7 => n,
+        _ => old | n,
+    }
+}
+
+/// An array beside a plain one. Launches are not waited for, so what one of them has read is looked at later.
+struct Modelled {
+    array: Broadcast<u32>,
+    model: Vec<u32>,
+    /// GPUs with a launch in this round, whether one stores, and the bounds between what each of them may store to.
+    launched: BTreeSet<usize>,
+    stores: bool,
+    bounds: Vec<u64>,
+    /// As it was when the round began, and which elements have been stored to since: what the round's readers see of those is open.
+    before: Vec<u32>,
+    stored: Vec<Range<u64>>,
+    /// What readers of the round copied out, from which element on.
+    read: Vec<(u64, Buffer<u32>)>,
+}
+
+impl Modelled {
+    fn ends_round(&mut self) {
+        for (first, out) in self.read.drain(..) {
+            for (i, found) in (first..).zip(out.to_vec().unwrap()) {
+                let open = self.stored.iter().any(|stored| stored.contains(&i));
+                let expected = self.before[i as usize];
+                assert!(
+                    open || found == expected,
+                    "element {i} of {first}..: {found:#x}, not {expected:#x}"
+                );
+            }
+        }
+        self.launched.clear();
+        self.stores = false;
+        self.stored.clear();
+        self.before.clone_from(&self.model);
+    }
+
+    /// A launch on a GPU comes after those on others, and what they have stored, if it had one there in this round.
+    fn launches(&mut self, gpu: usize, stores: bool, gpus: usize, rng: &mut ChaCha8Rng) {
+        if self.launched.contains(&gpu) && (stores || self.stores) {
+            self.ends_round();
+        }
+        if self.launched.is_empty() {
+            let mut bounds: Vec<u64> = (1..gpus).map(|_| rng.random_range(0..=self.array.len())).collect();
+            bounds.sort_unstable();
+            self.bounds = [vec![0], bounds, vec![self.array.len()]].concat();
+        }
+        self.launched.insert(gpu);
+        self.stores |= stores;
+    }
+
+    fn operate(&mut self, several: &Several, gpu: usize, rng: &mut ChaCha8Rng) {
+        self.launches(gpu, true, several.gpus(), rng);
+        let (way, by) = (rng.random_range(0..9), rng.random());
+        let (from, to) = (self.bounds[gpu], self.bounds[gpu + 1]);
+        let first = rng.random_range(from..=to);
+        let end = rng.random_range(first..=to);
+        let launch = several.kernel(gpu, "operate");
+        drop(launch.launch(config(), (&self.array, first, end, way, by)).unwrap());
+        for i in first..end {
+            self.model[i as usize] = operated(way, self.model[i as usize], i, by);
+        }
+        self.stored.push(first..end);
+    }
+
+    fn read(&mut self, several: &Several, gpu: usize, rng: &mut ChaCha8Rng) -> Range<u64> {
+        self.launches(gpu, false, several.gpus(), rng);
+        let first = rng.random_range(0..self.array.len());
+        let end = rng.random_range(first + 1..=self.array.len());
+        let out = several.vm.gpu(gpu).unwrap().buffer::<u32>(end - first).unwrap();
+        let launch = several.kernel(gpu, "copy_out");
+        drop(launch.launch(config(), (&self.array, first, end, &out)).unwrap());
+        self.read.push((first, out));
+        first..end
+    }
+
+    /// Some reads are tracked: their pages are held by who has read them, all others by one GPU.
+    fn track(&mut self, several: &Several, rng: &mut ChaCha8Rng) {
+        // What was read before is nothing to it.
+        for _ in 0..rng.random_range(0..3) {
+            self.read(several, rng.random_range(0..several.gpus()), rng);
+        }
+        self.ends_round();
+        let page = self.array.page_elements();
+        let mut readers = vec![BTreeSet::new(); self.array.len().div_ceil(page) as usize];
+        let (times, gpus) = (rng.random_range(0..4), several.gpus());
+        let tracked = several.vm.track(|| {
+            for _ in 0..times {
+                let gpu = rng.random_range(0..gpus);
+                let read = self.read(several, gpu, rng);
+                for page in read.start / page..read.end.div_ceil(page) {
+                    readers[page as usize].insert(gpu);
+                }
+            }
+            Ok(())
+        });
+        tracked.unwrap();
+        self.ends_round();
+        for (n, readers) in (0..).zip(readers) {
+            let held = self.array.subscribers_of(n * page).unwrap();
+            let right = match readers.len() {
+                0 => held == [self.array.owner_of(n * page).unwrap()],
+                _ => held == Vec::from_iter(readers.clone()),
+            };
+            assert!(right, "page {n} was read by {readers:?}, and {held:?} hold it");
+        }
+    }
+
+    /// A GPU subscribes to a range, or unsubscribes: the first to all that it touches, the second from all that it covers.
+    fn subscribe(&mut self, gpu: usize, rng: &mut ChaCha8Rng) {
+        let n = self.array.len();
+        let first = rng.random_range(0..n);
+        let (end, subscribes) = (rng.random_range(first + 1..=n), rng.random());
+        let page = self.array.page_elements();
+        let holds = |p: u64| self.array.subscribers_of(p * page).unwrap().contains(&gpu);
+        let held: Vec<bool> = (0..n.div_ceil(page)).map(holds).collect();
+        let changed = match subscribes {
+            true => self.array.subscribe(gpu, first..end),
+            false => self.array.unsubscribe(gpu, first..end),
+        };
+        for (p, held) in (0..).zip(held).filter(|_| changed.is_ok()) {
+            let (touched, whole) = (p * page..((p + 1) * page).min(n), first..end);
+            let covered = whole.start <= touched.start && touched.end <= whole.end;
+            let meets = whole.start.max(touched.start) < whole.end.min(touched.end);
+            let expected = (held && (subscribes || !covered)) || (subscribes && meets);
+            assert_eq!(holds(p), expected, "page {p} of GPU {gpu} after {first}..{end}");
+        }
+        assert!(
+            matches!(changed, Ok(()) | Err(Error::LastSubscriber { .. })),
+            "{changed:?}"
+        );
+        self.ends_round();
+    }
+}
+
+/// One random program, beside a model of it.
+fn program(seed: u64, gpus: usize) {
+    let rng = &mut rng(seed);
+    let several = Several::new(gpus);
+    let gpus = several.gpus();
+    let pages = rng.random_range(0..4);
+    let n = elements(&several.vm, pages) + rng.random_range(0..9);
+    let model = words(seed, n);
+    let kinds = [Subscribers::All, Subscribers::Owners, Subscribers::Readers];
+    let array = several.vm.broadcast::<u32>().subscribers(kinds[(seed % 3) as usize]);
+    let mut one = Modelled {
+        array: array.from_slice(&model).unwrap(),
+        before: model.clone(),
+        model,
+        launched: BTreeSet::new(),
+        stores: false,
+        bounds: Vec::new(),
+        stored: Vec::new(),
+        read: Vec::new(),
+    };
+    for _ in 0..50 {
+        let gpu = rng.random_range(0..gpus);
+        match rng.random_range(0..20) {
+            0..8 => one.operate(&several, gpu, rng),
+            8..14 => drop(one.read(&several, gpu, rng)),
+            14 => one.track(&several, rng),
+            15 => {
+                one.ends_round();
+                let first = rng.random_range(0..n);
+                let new = words(rng.random(), rng.random_range(1..=(n - first).min(3000)));
+                one.array.write(first, &new).unwrap();
+                one.model[first as usize..][..new.len()].copy_from_slice(&new);
+                one.before.clone_from(&one.model);
+            }
+            16 => {
+                one.array.flush().unwrap();
+                compare(&one.array.read_home(), &one.model).unwrap();
+                one.ends_round();
+            }
+            17 => {
+                // Without a look by lanes, which would end the round.
+                for copy in one.array.copies().unwrap() {
+                    compare(&copy, &one.model).unwrap();
+                }
+                one.ends_round();
+            }
+            _ => one.subscribe(gpu, rng),
+        }
+    }
+    one.ends_round();
+    several.all_have(&one.array, &one.model);
+}
+
+#[test]
+fn random_programs_come_to_what_a_plain_array_comes_to() {
+    for seed in seeds(30_000, 12) {
+        for count in counts(&[2 + (seed % 3) as usize]) {
+            program(seed, count);
+        }
+    }
+}
+
+/// A launch that a lane's fault ends so many steps after it began: whether the others had done something, and not all.
+fn ended_after(steps: u32, way: u32, options: &CompileOptions) -> Result<bool, String> {
+    let vm = Several::builder().gpu(SimulatedGpu::new().memory(8 << 20).seed(steps.into()));
+    let several = Several::with(vm, options);
+    let before = words(3, 3700);
+    let array = several.vm.broadcast::<u32>().views_on_one_gpu(3);
+    let array = array.from_slice(&before).unwrap();
+    let args = (array.view(1), way, 3u32, steps);
+    let launch = several.kernel(0, "operate_until").launch(LaunchConfig::new(1, 5), args);
+    assert!(launch.unwrap().sync().is_err());
+    let found = array.to_vec().unwrap();
+    for copy in array.copies().unwrap() {
+        compare(&copy, &found).map_err(|wrong| format!("{steps} steps of way {way}: {wrong}"))?;
+    }
+    let changed = (1..100).filter(|n| found[37 * n] != before[37 * n]).count();
+    Ok(changed > 0 && changed < 90)
+}
+
+#[test]
+fn a_launch_that_is_killed_at_any_step_leaves_equal_copies() {
+    let all = (0..60).flat_map(|steps| [4, 5, 6, 8].map(|way| (steps, way)));
+    let amid = all.filter(|(steps, way)| ended_after(*steps, *way, &CompileOptions::default()).unwrap());
+    assert!(amid.count() > 20);
+    let (marked, stored) = (
+        "        detail::mark_line(this->desc_, byte);\n",
+        "        detail::st_relaxed_sys(reinterpret_cast<B*>(detail::at_owner(this->desc_, byte)), detail::bit_cast<B>(value));\n",
+    );
+    let late = planted(
+        "gpuvm/broadcast.cuh",
+        &format!("{marked}{stored}"),
+        &format!("{stored}{marked}"),
+    );
+    let found = (0..100).find(|steps| ended_after(*steps, 5, &late).is_err());
+    println!("found after {found:?} steps");
+    assert!(found.is_some(), "a line that is marked behind its change");
+}
+
+#[test]
+fn marks_that_could_not_be_passed_on_are_passed_on_later() {
+    let gpus = [MockGpu::new(None), MockGpu::new(None), MockGpu::new(None)];
+    let of = gpus.iter().map(|gpu| Arc::clone(gpu) as Arc<dyn gpuvm_gpu::Gpu>);
+    let several = Several::over(Several::builder().gpus(of));
+    let n = elements(&several.vm, 2);
+    let mut model = words(12, n);
+    let array = several.vm.broadcast::<u32>().from_slice(&model).unwrap();
+    for round in 0..6usize {
+        for gpu in 0..3 {
+            let (first, end) = several.part((gpu + round) % 3, n);
+            let launch = several.kernel(gpu, "operate");
+            drop(launch.launch(config(), (&array, first, end, 4u32, 1u32)).unwrap());
+        }
+        for (i, value) in (0..).zip(&mut model) {
+            *value = operated(4, *value, i, 1);
+        }
+        // The last one has marks that nobody has passed on yet.
+        let failing = &gpus[3 - round % 4..];
+        failing.iter().for_each(|gpu| gpu.fail_launches(1));
+        let failed = match round {
+            // The launch of a next round, or the host.
+            0..4 => several
+                .kernel(0, "operate")
+                .launch(config(), (&array, 0u64, 0u64, 0u32, 0u32))
+                .map(drop),
+            _ => array.flush(),
+        };
+        assert_eq!(failed.is_err(), round % 4 != 0, "{failed:?}");
+        failing.iter().for_each(|gpu| gpu.fail_launches(0));
+        several.all_have(&array, &model);
+    }
 }

@@ -58,3 +58,4 @@ mod timeline;
 mod two_gpus;
 mod untyped;
 mod victims;
+mod wrapping;

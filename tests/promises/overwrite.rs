@@ -1,6 +1,9 @@
 //! `overwrite` brings no page that is written whole, keeps what lies beside what is written, and comes to the same as a plain array.
 
-use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, compare, simulated, simulated_soft, small};
+use crate::common::{
+    Adjust, Bench, Kernels, PAGE, PAGE_WORDS, check_frames, compare, simulated, simulated_soft, small,
+};
+use crate::program::seeds;
 use gpuvm::{LaunchConfig, Stats, Transport, VmBuilder};
 
 const SOURCE: Kernels = Kernels {
@@ -23,6 +26,17 @@ __global__ void write_between(gpuvm::array<unsigned> a, u64 first, u64 past, u64
             u64 count = held.size() < end - at ? held.size() : end - at;
             for (u64 k = threadIdx.x % 32; k < count; k += 32) held[k] = base + static_cast<unsigned>(at + k);
             at += count;
+        }
+    }
+}
+
+// All warps write the same words, each page in a piece of its own, again and again.
+__global__ void write_together(gpuvm::array<unsigned> a, u64 page_words, unsigned rounds, unsigned base) {
+    for (unsigned round = 0; round < rounds; ++round) {
+        for (u64 at = round % 3 * page_words; at < a.size(); at += page_words) {
+            auto held = a.overwrite(at, page_words);
+            if (!held) return;
+            for (u64 k = threadIdx.x % 32; k < held.size(); k += 32) held[k] = base + static_cast<unsigned>(at + k);
         }
     }
 }
@@ -124,6 +138,26 @@ fn a_page_that_is_there_is_written_where_it_is() {
     }
     let took = bench.vm.stats().unwrap().difference(&before);
     assert_eq!((took.pages_overwritten, took.bytes_fetched), (20, 0), "{took:?}");
+}
+
+#[test]
+fn warps_that_come_to_a_page_together_leave_every_frame_in_its_place() {
+    for seed in seeds(50_000, 20) {
+        let direct = seed % 2 == 0;
+        // Each warp holds one; while it looks for that nobody may have claimed the page for good.
+        let builder = match direct {
+            true => simulated(5).transport(Transport::Direct),
+            false => simulated_soft(5),
+        };
+        let bench = Bench::new(builder.seed(seed), SOURCE);
+        let n = (6 + seed % 5) * PAGE_WORDS + 77 * (seed % 3);
+        let a = bench.vm.region::<u32>().from_iter((0..n).map(|_| OLD)).unwrap();
+        let config = LaunchConfig::new(2, 64).warp_spans(1);
+        bench.must("write_together", config, (&a, PAGE_WORDS, 6u32, 9u32));
+        check_frames(&bench.vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let expected: Vec<u32> = (0..n as u32).map(|i| 9 + i).collect();
+        compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
 }
 
 #[test]

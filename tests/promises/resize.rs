@@ -7,8 +7,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{
-    Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, with_causes,
-    words,
+    Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, check_frames, compare, refused, scaled, simulated, simulated_gpu, small,
+    with_causes, words,
 };
 use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, SimulatedGpu, Transport, Vm, VmBuilder};
 
@@ -334,31 +334,133 @@ fn a_launch_that_was_stopped_leaves_frames_as_they_were_told() {
     compare(&region.to_vec().unwrap(), &added(&before, 3)).unwrap();
 }
 
+/// As [`must`], once no kernel is there any more at whose addresses memory lingers, such as one that came too late for its change.
+fn must_soon(vm: &Vm, units: u64) {
+    let limit = Instant::now() + scaled(Duration::from_secs(20));
+    while resize(vm, units).missing_bytes != 0 {
+        assert!(Instant::now() < limit, "memory lingers");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    must(vm, units);
+}
+
+/// Some changes that are not waited for: each begins where the one before it has left off.
+fn resize_soon(vm: &Vm, rng: &mut ChaCha8Rng) {
+    for _ in 0..rng.random_range(1..=4) {
+        let (units, within) = (rng.random_range(1..=6), Duration::from_micros(rng.random_range(0..300)));
+        let resized = vm.resize_frames_within(units * unit(vm), within).unwrap();
+        let settled = resized.bytes + resized.missing_bytes - resized.kept_bytes;
+        assert_eq!(settled, units * unit(vm), "{resized:?}");
+        assert_eq!(resized.bytes, vm.frames() * PAGE);
+    }
+}
+
+/// Spans that are held by a launch in flight take as many frames as there are in some units, or one more or fewer: one frame more than that
+/// stays.
+fn resize_beside_spans(bench: &Bench, region: &Region<u32>, rng: &mut ChaCha8Rng) {
+    let (vm, each) = (&bench.vm, unit(&bench.vm) / PAGE);
+    must_soon(vm, 6);
+    let spans = (rng.random_range(1..=4) * each + rng.random_range(0..3) - 1).min(6 * each - 1);
+    let (hold, told) = (bench.kernel("hold_pages"), told(vm, 0));
+    let launch = hold.launch(LaunchConfig::new(1, 1).lane_spans(spans), (region, PAGE_WORDS, &told));
+    let launch = launch.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    vm.resize_frames_within(unit(vm), Duration::from_millis(10)).unwrap();
+    let frames = vm.frames();
+    vm.device().write(told.pointer(), &1u32.to_ne_bytes()).unwrap();
+    launch.sync().unwrap();
+    assert!(frames > spans, "{spans} spans, {frames} frames");
+}
+
+/// A kernel that looks for no frame leaves no place to those that change their number: each change finds the one before under way.
+fn resize_without_a_place(bench: &Bench, region: &Region<u32>, rng: &mut ChaCha8Rng) {
+    let hold = bench.kernel("hold_pages");
+    let launch = |words: &ElasticBuffer<u32>| {
+        let config = LaunchConfig::new(2, 64).warp_spans(1);
+        hold.launch(config, (region, PAGE_WORDS, words))
+    };
+    let running = Running::begin(bench, launch, 2);
+    resize_soon(&bench.vm, rng);
+    running.end();
+}
+
 #[test]
 fn whatever_comes_and_goes_each_word_is_what_was_written() {
-    for seed in 0..4 {
-        let bench = bench(3);
+    for seed in 0..6 {
+        // A GPU with room for two blocks.
+        let crowded = seed == 5;
+        let full = |gpu: SimulatedGpu| gpu.lanes_per_worker(64).room_for_all(false);
+        let bench = match crowded {
+            true => Bench::new(
+                changing(3)
+                    .wait_limit(scaled(Duration::from_secs(1)))
+                    .simulated_gpu(full),
+                HOLDING,
+            ),
+            false => bench(3),
+        };
         let (vm, mut rng) = (&bench.vm, ChaCha8Rng::seed_from_u64(seed));
-        let before = words(seed, length(vm));
-        let region = vm.region::<u32>().from_slice(&before).unwrap();
-        let mut times = 0;
+        let mut model = words(seed, length(vm));
+        let region = vm.region::<u32>().from_slice(&model).unwrap();
         for _ in 0..50 {
-            match rng.random_range(0..4u32) {
+            match rng.random_range(0..6u32) {
+                0 if crowded => {
+                    resize_without_a_place(&bench, &region, &mut rng);
+                    for block in 0..2 {
+                        let word = &mut model[block * PAGE_WORDS as usize + 1];
+                        *word = word.wrapping_add(1);
+                    }
+                }
                 0 => {
                     add_one(&bench, &region);
-                    times += 1;
+                    model = added(&model, 1);
                 }
-                1 => {
+                1 | 2 => {
                     let (churn, told) = (bench.kernel("churn"), told(vm, 1));
                     let launch = churn.launch(config(), (&region, &told)).unwrap();
-                    resize(vm, rng.random_range(1..=6));
+                    match rng.random() {
+                        true => drop(resize(vm, rng.random_range(1..=6))),
+                        false => resize_soon(vm, &mut rng),
+                    }
                     launch.sync().unwrap();
-                    times += 1;
+                    model = added(&model, 1);
                 }
+                3 => {
+                    resize_beside_spans(&bench, &region, &mut rng);
+                    model[1] = model[1].wrapping_add(1);
+                }
+                4 => resize_soon(vm, &mut rng),
                 _ => drop(resize(vm, rng.random_range(1..=6))),
             }
         }
-        compare(&region.to_vec().unwrap(), &added(&before, times)).unwrap();
+        must_soon(vm, 6);
+        check_frames(vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        compare(&region.to_vec().unwrap(), &model).unwrap();
+    }
+}
+
+#[test]
+fn frames_without_a_minimum_give_all_but_one_unit() {
+    let (handle, gpu) = (1u64 << 16, simulated_gpu(4).memory((24 << 16) + (4 << 20)));
+    for minimum in [None, Some(0), Some(1), Some(handle + 1)] {
+        let builder = simulated(4)
+            .gpu(gpu.clone())
+            .frame_memory(16 * handle)
+            .frame_capacity(16 * handle);
+        let bench = Bench::new(
+            match minimum {
+                None => builder,
+                Some(minimum) => builder.frame_minimum(minimum),
+            },
+            HOLDING,
+        );
+        let hog = bench.vm.elastic::<u32>(1 << 32).name("hog").build().unwrap();
+        while hog.grow(handle / 4).is_ok() {}
+        // An eighth stays where nothing is said.
+        let least = minimum.unwrap_or(2 * handle).div_ceil(handle).max(1);
+        assert_eq!(bench.vm.frames() * PAGE, least * handle, "{minimum:?}");
+        drop(hog);
+        must(&bench.vm, 16);
+        check_frames(&bench.vm).unwrap();
     }
 }
 

@@ -389,8 +389,11 @@ fn program(seed: u64, gpus: usize, transport: Transport) {
             16 => good(region.evict()),
             17 => good(region.flush_beside()),
             18 => {
-                // What is home is what is dropped back to.
+                // What is home is what is dropped back to: pages that are never evicted go there by a flush alone.
                 good(region.flush());
+                if at == 1 {
+                    drop(good(node.add.launch(config(), (region, by))));
+                }
                 good(region.discard(0..COUNT));
             }
             _ => {

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use bytemuck::Zeroable;
 use gpuvm::{ElasticBuffer, LaunchConfig};
-use gpuvm_layouts as layout;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{close, launch, needs};
-use crate::bench::{Bench, Calm, Wrong, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, check_frames, compare, pattern};
 use crate::program::rng;
 use crate::run::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
@@ -84,7 +82,7 @@ pub(super) fn resize(room: &mut Room<'_>) -> Result<(), Wrong> {
         if rng.random() {
             resizing.change(&mut rng)?;
         }
-        resizing.check_frames()?;
+        check_frames(&bench.vm)?;
     }
     let Resizing { others, .. } = resizing;
     drop(others);
@@ -92,33 +90,6 @@ pub(super) fn resize(room: &mut Room<'_>) -> Result<(), Wrong> {
 }
 
 impl Resizing<'_> {
-    /// No lane runs: as many frames are withdrawn as the host says that there are not.
-    fn check_frames(&self) -> Result<(), Wrong> {
-        let vm = &self.bench.vm;
-        let mut desc = [layout::VmDesc::zeroed()];
-        let read = |at, out: &mut [u8]| {
-            vm.device()
-                .read(at, out)
-                .map_err(|error| Wrong::Differs(error.to_string()))
-        };
-        read(vm.description_address(), bytemuck::cast_slice_mut(&mut desc))?;
-        let mut held = vec![0u64; vm.frame_capacity() as usize];
-        read(desc[0].frame_pages, bytemuck::cast_slice_mut(&mut held))?;
-        let mut counts = [layout::PAGE_WITHDRAWN, layout::PAGE_RETURNING]
-            .map(|mark| held.iter().filter(|held| **held == mark).count() as u64);
-        counts[0] += vm.frames();
-        match counts == [vm.frame_capacity(), 0] {
-            true => Ok(()),
-            false => Err(Wrong::Differs(format!(
-                "of {} frames the host counts {} as there, and {} are withdrawn, {} on their way back",
-                vm.frame_capacity(),
-                vm.frames(),
-                counts[0] - vm.frames(),
-                counts[1]
-            ))),
-        }
-    }
-
     /// More frames or fewer. Others have the memory of those that went, and store in it.
     fn change(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         let units = rng.random_range(1..=UNITS_MAX);

@@ -15,6 +15,8 @@ namespace detail {
 // a queue pair and all that is in flight on it. Relaxed: a hint, which orders nothing.
 constexpr u32 kBackOffShift = 16;  // its time is in 2^16 ns
 constexpr u32 kBackOffShare = 64;  // of the wait limit
+// In its units. A time that is farther away is over: the clock has wrapped since.
+constexpr u32 kBackOffMost = 1u << 24;
 GPUVM_DEVICE u32* back_off_word(const layout::RegionDesc* region) {
     return const_cast<u32*>(&region->backed_off_until);
 }
@@ -24,7 +26,7 @@ GPUVM_DEVICE void back_off(const layout::VmDesc* vm, const layout::RegionDesc* r
 }
 GPUVM_DEVICE bool is_backed_off(const layout::RegionDesc* region) {
     u32 until = ld_relaxed_gpu(back_off_word(region));
-    return until != 0 && static_cast<int>(until - static_cast<u32>(time_ns() >> kBackOffShift)) > 0;
+    return until != 0 && until - static_cast<u32>(time_ns() >> kBackOffShift) - 1 < kBackOffMost;
 }
 GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
     if (ld_relaxed_gpu(back_off_word(region)) != 0) st_relaxed_gpu(back_off_word(region), 0u);

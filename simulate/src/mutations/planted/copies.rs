@@ -64,4 +64,7 @@ planted! {
         OVERWRITE "            if (status == kHeld) mark_dirty(word, 0);\n" => "";
     "overwriters-come-apart", Copies(10), Spans, &["instead of"], "lanes that overwrite a page together come to it together":
         ACCESS "u32 group = __match_any_sync(together, whole ?" => "u32 group = __match_any_sync(__activemask(), whole ?";
+    "overwriter-keeps-its-frame", Copies(11), Spans, &["are free at the end", "is not in the pool", "no frame for page", "did not end"],
+    "who has a frame for a page that others have brought meanwhile gives it back":
+        OVERWRITE "            if (frame != kNoFrame) give_frame_back(miss, frame);\n" => "";
 }
