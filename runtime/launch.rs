@@ -103,6 +103,8 @@ pub(crate) struct InFlight {
     pub label: Arc<str>,
     /// Whether it calls for recovery has been looked at.
     pub examined: AtomicBool,
+    /// How many launches were put on streams of its GPU before it, once it is on one.
+    number: OnceLock<u64>,
 }
 
 impl InFlight {
@@ -120,7 +122,19 @@ impl InFlight {
             memories: Vec::new(),
             label: Arc::clone(label),
             examined: AtomicBool::new(false),
+            number: OnceLock::new(),
         }
+    }
+
+    /// It is put on a stream, after so many others of its GPU.
+    pub fn set_number(&self, number: u64) {
+        // It is put once.
+        let _ = self.number.set(number);
+    }
+
+    /// How many launches were put on streams of its GPU before it.
+    pub fn number(&self) -> u64 {
+        self.number.get().copied().unwrap_or_default()
     }
 
     /// What the region is called that has this index on the GPU at `place`, if it reaches it.

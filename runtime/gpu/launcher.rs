@@ -193,6 +193,8 @@ impl PagedGpu {
             // A launch was stopped while this one was on its way; or this one has ended so by now.
             flight.stop(&reason);
         }
+        in_flight.set_number(state.put);
+        state.put += 1;
         state.in_flight.push(Arc::clone(in_flight));
         Ok(())
     }
