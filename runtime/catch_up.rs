@@ -316,6 +316,7 @@ fn mend_copies_of(region: &RegionInner) -> Result<()> {
         if region.has_ended() {
             return Ok(());
         }
+        region.expect_stores();
         region.own.view.expect_pages();
         region.own.view.expect_writes();
         let mended = region

@@ -75,6 +75,8 @@ pub(crate) struct RegionInner {
     /// Launches that name the region, and which GPU's copies count. Held while the host reads or writes the home, so that none begins
     /// meanwhile.
     launches: Mutex<Naming>,
+    /// The homes may hold what the system has not stored. Relaxed: the lock on the launches orders it.
+    unsynced: AtomicBool,
     /// `close` has begun.
     closed: AtomicBool,
     /// The home may be reached still: its memory is never given back.
@@ -133,6 +135,7 @@ impl RegionInner {
             element: plan.element,
             length: plan.length,
             launches: Mutex::default(),
+            unsynced: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             leaked: AtomicBool::new(false),
             failure: Mutex::default(),
@@ -233,9 +236,21 @@ impl RegionInner {
         launches
     }
 
-    /// Has the system store what the homes hold.
-    fn sync(&self) -> Result<()> {
-        self.own.rows().try_for_each(|(_, home)| home.sync())
+    /// Has the system store what the homes hold, if launches or the host may have written any of it. `quiet`: none of them writes now.
+    fn sync(&self, quiet: bool) -> Result<()> {
+        if !self.unsynced.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.own.rows().try_for_each(|(_, home)| home.sync())?;
+        if quiet {
+            self.unsynced.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The homes are about to be written.
+    pub fn expect_stores(&self) {
+        self.unsynced.store(true, Ordering::Relaxed);
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
@@ -250,7 +265,7 @@ impl RegionInner {
         }
         let mut launches = self.quiesce();
         let flushed = self.flush_at_last(&mut launches);
-        let synced = self.sync();
+        let synced = self.sync(true);
         let everywhere = self.everywhere();
         let mut released = Ok(());
         let mut frames_left = Vec::new();

@@ -30,13 +30,37 @@ pub trait Child: Send + Sync {
     fn end(&self, py: Python<'_>) -> PyResult<()>;
 }
 
+/// A list of what others end.
+struct Crowd<T> {
+    all: Vec<T>,
+    /// So many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
+    full: usize,
+}
+
+impl<T> Default for Crowd<T> {
+    fn default() -> Self {
+        let (all, full) = (Vec::new(), 0);
+        Self { all, full }
+    }
+}
+
+impl<T> Crowd<T> {
+    fn push(&mut self, one: T, is_there: impl Fn(&T) -> bool) {
+        if self.all.len() >= self.full {
+            self.all.retain(is_there);
+            self.full = 2 * self.all.len() + 16;
+        }
+        self.all.push(one);
+    }
+}
+
 /// What a virtual memory and all that was made of it share.
 #[derive(Default)]
 pub struct Family {
     pub flights: Arc<Flights>,
-    children: Mutex<Vec<Weak<dyn Child>>>,
+    children: Mutex<Crowd<Weak<dyn Child>>>,
     /// Elastic buffers that have a tag.
-    tagged: Mutex<Vec<(String, Weak<Slot<RawElasticBuffer>>)>>,
+    tagged: Mutex<Crowd<(String, Weak<Slot<RawElasticBuffer>>)>>,
 }
 
 /// How long frames have to leave before Python looks for signals.
@@ -46,20 +70,18 @@ impl Family {
     fn add(&self, child: &Arc<impl Child + 'static>) {
         let child: Weak<dyn Child> = Arc::downgrade(child) as _;
         let mut children = self.children.lock();
-        children.retain(|child| child.strong_count() > 0);
-        children.push(child);
+        children.push(child, |child| child.strong_count() > 0);
     }
 
     fn tag(&self, tag: String, buffer: &Arc<Slot<RawElasticBuffer>>) {
         let mut tagged = self.tagged.lock();
-        tagged.retain(|(_, buffer)| buffer.strong_count() > 0);
-        tagged.push((tag, Arc::downgrade(buffer)));
+        tagged.push((tag, Arc::downgrade(buffer)), |(_, buffer)| buffer.strong_count() > 0);
     }
 
     /// The elastic buffers that have the tag.
     fn tagged(&self, tag: &str) -> Vec<Arc<Slot<RawElasticBuffer>>> {
         let tagged = self.tagged.lock();
-        let those = tagged.iter().filter(|(other, _)| other == tag);
+        let those = tagged.all.iter().filter(|(other, _)| other == tag);
         those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
     }
 
@@ -67,7 +89,7 @@ impl Family {
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let children = std::mem::take(&mut *self.children.lock());
         let mut outcome = Ok(());
-        for child in children.iter().filter_map(Weak::upgrade) {
+        for child in children.all.iter().filter_map(Weak::upgrade) {
             outcome = outcome.and(child.end(py));
         }
         outcome

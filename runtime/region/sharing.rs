@@ -45,6 +45,7 @@ impl Memory for RegionInner {
             on.view.expect_pages();
             // Lanes that read a replicated region mend its copies, by pages that count as written.
             if (writes && !self.kind.read_only) || self.own.is_replicated() {
+                self.expect_stores();
                 on.view.expect_writes();
             }
         }

@@ -4,7 +4,7 @@
 //! paired with the acquire load of a lookup) and is given to a new key only after every engine has been seen at rest
 //! since its old key was cleared, so a lookup never mixes two registrations.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -46,12 +46,50 @@ struct Free {
     fresh: u32,
 }
 
+/// What serves addresses that are no memory.
+#[derive(Default)]
+struct Backings {
+    by_slot: HashMap<u32, Arc<dyn Backing>>,
+    /// The slots of those that [poll](Backing::poll) the same.
+    polled: HashMap<usize, BTreeSet<u32>>,
+}
+
+impl Backings {
+    fn insert(&mut self, slot: u32, backing: Arc<dyn Backing>) {
+        self.polled.entry(backing.polled()).or_default().insert(slot);
+        self.by_slot.insert(slot, backing);
+    }
+
+    /// Whether there was one.
+    fn remove(&mut self, slot: u32) -> bool {
+        let Some(backing) = self.by_slot.remove(&slot) else {
+            return false;
+        };
+        let polled = backing.polled();
+        if let Some(slots) = self.polled.get_mut(&polled) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                self.polled.remove(&polled);
+            }
+        }
+        true
+    }
+
+    /// Whether anything came of a poll of all.
+    fn poll(&self) -> bool {
+        let firsts = self
+            .polled
+            .values()
+            .filter_map(|slots| self.by_slot.get(slots.first()?));
+        firsts.fold(false, |any, backing| backing.poll() | any)
+    }
+}
+
 pub(super) struct MemoryTable {
     /// Each as soon as one of its slots is used.
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     free: Mutex<Free>,
-    /// By slot: what serves addresses that are no memory.
-    backings: RwLock<HashMap<u32, Arc<dyn Backing>>>,
+    backings: RwLock<Backings>,
     /// How many there are.
     backed: AtomicU32,
     dead_keys: AtomicU64,
@@ -155,7 +193,7 @@ impl MemoryTable {
 
     /// Gives the slot back. Every engine must have been seen at rest since [`clear`](Self::clear).
     pub fn release(&self, index: u32) {
-        if self.backings.write().remove(&index).is_some() {
+        if self.backings.write().remove(index) {
             // Relaxed: a hint, at its next use at the latest.
             self.backed.fetch_sub(1, Ordering::Relaxed);
         }
@@ -177,18 +215,13 @@ impl MemoryTable {
 
     /// Lets what serves addresses that are no memory go on. Whether anything came of it.
     pub fn poll_backings(&self) -> bool {
-        self.is_backed()
-            && self
-                .backings
-                .read()
-                .values()
-                .fold(false, |any, backing| backing.poll() | any)
+        self.is_backed() && self.backings.read().poll()
     }
 
     /// What serves the addresses of a remote key that [`allows`](Self::allows) an access, if they are no memory.
     pub fn backing(&self, rkey: u32) -> Option<Arc<dyn Backing>> {
         let index = (rkey >> 8).wrapping_sub(INDEX_FIRST);
-        self.backings.read().get(&index).map(Arc::clone)
+        self.backings.read().by_slot.get(&index).map(Arc::clone)
     }
 
     /// Whether `key`, named by `side`, allows `access` to the `bytes` bytes at `addr`. To be asked, and the answer
