@@ -9,7 +9,7 @@ mod spans;
 mod tokens;
 
 pub use self::arguments::Arguments;
-pub use self::cache::{Cache, Key};
+pub use self::cache::{Cache, Key, check_code};
 pub use self::diagnostics::missing_kernel;
 pub use self::ranges::Ranges;
 pub use self::spans::Spans;

@@ -1,6 +1,7 @@
 //! A virtual memory.
 
 use std::{
+    os::unix::ffi::OsStringExt,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -408,6 +409,17 @@ impl Vm {
         let vm = self.slot.get()?;
         let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
         let module = py.detach(|| vm.load(name, &image, &names)).raised()?;
+        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
+        self.family.add(&slot);
+        Ok(Module::new(slot, Arc::clone(&self.family)))
+    }
+
+    /// Kernels of a file that was compiled elsewhere, which nobody else may have written.
+    fn load_file(&self, py: Python<'_>, name: &str, path: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
+        let vm = self.slot.get()?;
+        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
+        let path = std::ffi::OsString::from_vec(path);
+        let module = py.detach(|| vm.load_file_as(name, path, &names)).raised()?;
         let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
         self.family.add(&slot);
         Ok(Module::new(slot, Arc::clone(&self.family)))

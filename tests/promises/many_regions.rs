@@ -155,3 +155,41 @@ fn buffers_of_all_kinds_come_and_go() {
     });
     in_time("elastic buffers freed", || drop(elastic));
 }
+
+/// Memory that says when it is given back.
+struct Owner(Vec<u32>, std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.1.store(true, std::sync::atomic::Ordering::Release);
+    }
+}
+
+#[test]
+fn memory_goes_with_its_region_although_handles_of_launches_stay() {
+    let bench = Bench::new(simulated(4), BASIC);
+    let gone = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut owner = Owner(vec![0; 64], std::sync::Arc::clone(&gone));
+    let (base, bytes) = (owner.0.as_mut_ptr().cast(), 256);
+    let lent = bench.vm.raw_region(gpuvm::ElementType::U32).name("lent");
+    // SAFETY: the owner keeps the memory, to which nobody else has a reference.
+    let lent = unsafe { lent.from_owner(owner, base, bytes) }.expect("a region");
+    let launch = bench.launch("fill", LaunchConfig::new(1, 32), (&lent, 7_u32));
+    launch.sync().expect("a fill");
+    assert!(!gone.load(std::sync::atomic::Ordering::Acquire));
+    drop(lent);
+    assert!(
+        gone.load(std::sync::atomic::Ordering::Acquire),
+        "the launch was waited for"
+    );
+    launch.sync().expect("it is told again");
+    // The name of what met a fault is told again as well, whatever became of it.
+    let faulty = Bench::new(simulated(4), crate::common::FAULTY);
+    let short = faulty.vm.region::<u32>().name("short").zeroed(8).expect("a region");
+    let out = faulty.vm.buffer::<u32>(1).expect("a buffer");
+    let launch = faulty.launch("read_at", LaunchConfig::new(1, 1), (&short, 8_u64, &out));
+    let told = || launch.sync().map(drop).expect_err("past the end").to_string();
+    let first = told();
+    drop((short, out));
+    assert!(first.contains("short") && first == told(), "{first}");
+}
