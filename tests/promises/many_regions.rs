@@ -1,9 +1,15 @@
 //! As many regions as are documented, 65,536, are made and freed in a time that grows as their number does, in each way in which regions come
 //! and go. Each time a look at all others would take minutes, and is far beyond the limit.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use gpuvm::{LaunchConfig, Queues, Region, Soft, Vm};
+use gpuvm::{Arg, ElementType, LaunchConfig, Queues, Region, Soft, Vm};
 
 use crate::common::{BASIC, Bench, PAGE, scaled, simulated, simulated_gpu, simulated_soft};
 
@@ -157,31 +163,31 @@ fn buffers_of_all_kinds_come_and_go() {
 }
 
 /// Memory that says when it is given back.
-struct Owner(Vec<u32>, std::sync::Arc<std::sync::atomic::AtomicBool>);
+struct Owner(Vec<u32>, Arc<AtomicBool>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.1.store(true, std::sync::atomic::Ordering::Release);
+        self.1.store(true, Ordering::Release);
     }
 }
 
 #[test]
 fn memory_goes_with_its_region_although_handles_of_launches_stay() {
     let bench = Bench::new(simulated(4), BASIC);
-    let gone = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let mut owner = Owner(vec![0; 64], std::sync::Arc::clone(&gone));
+    let gone = Arc::new(AtomicBool::new(false));
+    let mut owner = Owner(vec![0; 64], Arc::clone(&gone));
     let (base, bytes) = (owner.0.as_mut_ptr().cast(), 256);
-    let lent = bench.vm.raw_region(gpuvm::ElementType::U32).name("lent");
+    let lent = bench.vm.raw_region(ElementType::U32).name("lent");
     // SAFETY: the owner keeps the memory, to which nobody else has a reference.
     let lent = unsafe { lent.from_owner(owner, base, bytes) }.expect("a region");
-    let launch = bench.launch("fill", LaunchConfig::new(1, 32), (&lent, 7_u32));
+    let seven = 7_u32.to_ne_bytes();
+    let args = [Arg::from(&lent), Arg::value(ElementType::U32, &seven)];
+    let launch = bench.kernel("fill").launch_raw(LaunchConfig::new(1, 32), &args);
+    let launch = launch.expect("a launch");
     launch.sync().expect("a fill");
-    assert!(!gone.load(std::sync::atomic::Ordering::Acquire));
+    assert!(!gone.load(Ordering::Acquire));
     drop(lent);
-    assert!(
-        gone.load(std::sync::atomic::Ordering::Acquire),
-        "the launch was waited for"
-    );
+    assert!(gone.load(Ordering::Acquire), "the launch was waited for");
     launch.sync().expect("it is told again");
     // The name of what met a fault is told again as well, whatever became of it.
     let faulty = Bench::new(simulated(4), crate::common::FAULTY);
