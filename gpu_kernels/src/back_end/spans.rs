@@ -128,7 +128,7 @@ fn join<V>(before: Link<V>, behind: Link<V>) -> Link<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::Spans;
+    use super::{Range, Spans};
 
     /// A sequence that is the same in each run.
     fn draw(state: &mut u64, below: u64) -> u64 {
@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn it_finds_what_a_look_at_all_finds() {
-        let (mut spans, mut all, mut state) = (Spans::default(), Vec::new(), 7);
+        let (mut spans, mut state) = (Spans::default(), 7);
+        let mut all: Vec<(Range<u64>, u64)> = Vec::new();
         for number in 0..4000_u64 {
             let start = draw(&mut state, 500);
             let span = start..start + draw(&mut state, 30);
@@ -153,7 +154,7 @@ mod tests {
             }
             let asked = draw(&mut state, 530);
             let asked = asked..asked + draw(&mut state, 8);
-            let meets = |(span, _): &&(std::ops::Range<u64>, u64)| {
+            let meets = |(span, _): &&(Range<u64>, u64)| {
                 span.start.max(asked.start) < span.end.min(asked.end) && !span.is_empty()
             };
             let expected = all.iter().any(|one| meets(&one));
@@ -166,8 +167,9 @@ mod tests {
                 );
             }
         }
-        all.drain(..)
-            .for_each(|(span, number)| drop(spans.remove(span.start, number)));
+        for (span, number) in all {
+            spans.remove(span.start, number);
+        }
         assert!(spans.is_empty());
     }
 
