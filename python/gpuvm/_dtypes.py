@@ -113,7 +113,9 @@ def described(dtype: np.dtype[Any], what: str) -> Described:
 
 def unmasked(source: Any, what: str) -> Any:
     """An object that is no masked array with masked elements: kernels know no masks."""
-    if np.ma.is_masked(source):
+    mask = np.ma.getmask(source)
+    # The mask of a structure has a value for each field.
+    if mask is not np.ma.nomask and np.ascontiguousarray(mask).reshape(-1).view(np.bool_).any():
         raise LayoutError(f"{what} is a NumPy masked array, and kernels see what is under the mask: give .filled(value)")
     return source
 

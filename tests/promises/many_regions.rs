@@ -86,7 +86,8 @@ fn regions_over_one_memory_and_beside_each_other_come_and_go() {
     let scope = vm.scope(|scope| {
         // All of the first lie over the last element, inside each other.
         in_time("lent for reading", || {
-            (0..MOST / 2).try_for_each(|n| scope.read_only("read", &read[n..]).map(drop))
+            let each = (0..MOST / 2).map(|n| scope.read_only("read", &read[n..]));
+            each.collect::<Result<Vec<_>, _>>().map(drop)
         })?;
         in_time("lent for writing", || {
             let pieces = written.chunks_mut(8);
