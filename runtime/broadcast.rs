@@ -20,6 +20,7 @@ pub use handle::{Broadcast, RawBroadcast, Traffic};
 
 use self::{subscriptions::Subscriptions, views::Views};
 use crate::{
+    crowd::Crowd,
     device::DeviceArray,
     element::ElementType,
     error::{Doing, Error, Result, check_range},
@@ -74,13 +75,12 @@ struct OnView {
 
 /// The broadcast arrays of a virtual memory.
 #[derive(Default)]
-pub(crate) struct Arrays(Mutex<Vec<Weak<BroadcastInner>>>);
+pub(crate) struct Arrays(Mutex<Crowd<Weak<BroadcastInner>>>);
 
 impl Arrays {
     fn enter(&self, array: &Arc<BroadcastInner>) {
         let mut arrays = self.0.lock();
-        arrays.retain(|array| array.strong_count() > 0);
-        arrays.push(Arc::downgrade(array));
+        arrays.push(Arc::downgrade(array), |array| array.strong_count() > 0);
     }
 
     /// Those that there are.

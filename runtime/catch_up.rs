@@ -5,6 +5,7 @@
 //! replicated region, and new connections of its queue pairs, all while the pairs are closed to lanes.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -210,25 +211,32 @@ impl Catching<'_> {
         };
         self.bring_to_rest(queues, Returned::Node(place))?;
         // Everything that the node may refuse comes first, so that it takes part with all regions or with none.
-        let mut memory: Vec<(Weak<RegionInner>, Vec<Moved>)> = Vec::new();
+        let mut memory: HashMap<*const RegionInner, (Weak<RegionInner>, Vec<Moved>)> = HashMap::new();
         loop {
             for weak in self.regions() {
                 go_on()?;
-                let asked = memory.iter().any(|(known, _)| known.ptr_eq(&weak));
+                let asked = memory.contains_key(&weak.as_ptr());
                 let region = live(&weak).filter(|region| region.own.is_replicated() && region.own.is_at_nodes());
                 if let (Some(region), false) = (region, asked) {
-                    memory.push((weak, region.own.ask_for_memory(place, session)?));
+                    // The weak handle is kept with it, so that no other region comes to that address.
+                    let moved = region.own.ask_for_memory(place, session)?;
+                    memory.insert(weak.as_ptr(), (weak, moved));
                 }
             }
-            let regions = self.regions.lock();
-            let asked = |weak: &Weak<RegionInner>| memory.iter().any(|(known, _)| known.ptr_eq(weak));
-            let new = regions.iter().find(|weak| {
-                let region = live(weak).filter(|region| std::ptr::eq(&raw const *region.own.gpu, self.gpu));
-                region.is_some_and(|region| region.own.is_replicated() && region.own.is_at_nodes()) && !asked(weak)
+            let asked = |weak: &Weak<RegionInner>| memory.contains_key(&weak.as_ptr());
+            let all_asked = self.regions.with_all(|mut regions| {
+                let new = |weak: &Weak<RegionInner>| {
+                    let region = live(weak).filter(|region| std::ptr::eq(&raw const *region.own.gpu, self.gpu));
+                    region.is_some_and(|region| region.own.is_replicated() && region.own.is_at_nodes()) && !asked(weak)
+                };
+                let all_asked = !regions.any(new);
+                if all_asked {
+                    // With the regions locked: one that is made from here on has its memory of this session.
+                    node.go_on_with(session);
+                }
+                all_asked
             });
-            if new.is_none() {
-                // With the regions locked: one that is made from here on has its memory of this session.
-                node.go_on_with(session);
+            if all_asked {
                 break;
             }
         }
@@ -241,8 +249,10 @@ impl Catching<'_> {
             if region.has_ended() || region.pages.count() == 0 {
                 continue;
             }
-            let of_it = memory.iter_mut().find(|(known, _)| known.ptr_eq(&weak));
-            let moved = of_it.map(|(_, moved)| std::mem::take(moved)).unwrap_or_default();
+            let moved = memory
+                .remove(&weak.as_ptr())
+                .map(|(_, moved)| moved)
+                .unwrap_or_default();
             region.own.move_to_session(place, moved)?;
         }
         go_on()?;
@@ -306,6 +316,8 @@ fn mend_copies_of(region: &RegionInner) -> Result<()> {
         if region.has_ended() {
             return Ok(());
         }
+        region.expect_stores();
+        region.own.view.expect_pages();
         region.own.view.expect_writes();
         let mended = region
             .own

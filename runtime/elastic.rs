@@ -31,6 +31,7 @@ use self::{
 };
 use crate::{
     background::Background,
+    crowd::Crowd,
     element::ElementType,
     error::{Doing, Error, Result},
     handles::{GivesHandles, Handle, Handles},
@@ -45,7 +46,7 @@ pub(crate) struct Elastics {
     device: Arc<dyn Gpu>,
     handles: Arc<Handles>,
     book: Mutex<Book<Handle>>,
-    buffers: Mutex<Vec<Weak<ElasticInner>>>,
+    buffers: Mutex<Crowd<Weak<ElasticInner>>>,
     /// Held by who pauses or resumes.
     pausing: Mutex<()>,
     ahead: Ahead,
@@ -136,8 +137,7 @@ impl Elastics {
 
     /// Those that there are.
     fn live(&self) -> Vec<Arc<ElasticInner>> {
-        let mut buffers = self.buffers.lock();
-        buffers.retain(|buffer| buffer.strong_count() > 0);
+        let buffers = self.buffers.lock();
         let live = buffers.iter().filter_map(Weak::upgrade);
         live.filter(|buffer| !buffer.state.lock().closed).collect()
     }
@@ -145,7 +145,8 @@ impl Elastics {
     fn enter(&self, buffer: &Arc<ElasticInner>) {
         let giver: Weak<ElasticInner> = Arc::downgrade(buffer);
         self.handles.register(giver);
-        self.buffers.lock().push(Arc::downgrade(buffer));
+        let buffer = Arc::downgrade(buffer);
+        self.buffers.lock().push(buffer, |buffer| buffer.strong_count() > 0);
     }
 
     fn handle_bytes(&self) -> u64 {

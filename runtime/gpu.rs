@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -40,6 +40,7 @@ mod meters;
 mod pool;
 mod read_costs;
 mod recovery;
+mod region_places;
 mod region_table;
 mod resizing;
 mod slots;
@@ -55,6 +56,7 @@ use meters::Meters;
 use pool::FramePool;
 pub use read_costs::ReadCosts;
 pub(crate) use read_costs::measure_reads;
+use region_places::RegionPlaces;
 use region_table::RegionTable;
 pub use resizing::Resized;
 use support::Support;
@@ -63,19 +65,17 @@ pub(crate) use view::{PageTable, RegionTables, RegionView};
 
 /// What changes while the GPU is used.
 pub(crate) struct GpuState {
-    /// By their place in the region table.
-    views: Vec<Option<Weak<RegionView>>>,
+    places: RegionPlaces,
     /// In the order in which they were put on streams.
     in_flight: Vec<Arc<InFlight>>,
+    /// Launches that were put on streams so far.
+    put: u64,
     /// Of [`PagedGpu::ended`] those that are not in flight any more.
     pruned: u64,
     /// The host mends all before the next launch: see [`recovery`].
     needs_recovery: bool,
     poisoned: Option<String>,
     errors: FailedPages,
-    /// Page tables of closed regions, which lanes of launches in flight may look at still: they walk the table of frames,
-    /// not only their own regions. Given back when no launch is in flight.
-    retired: Vec<Retired>,
 }
 
 /// Pages whose fetches have failed.
@@ -94,12 +94,6 @@ struct Lost {
     cause: GpuError,
     /// Regions that may have lost writes.
     regions: Vec<String>,
-}
-
-/// A closed region's place in the region table, and its page table.
-struct Retired {
-    id: u32,
-    _tables: RegionTables,
 }
 
 /// Who catches up with homes that have returned, and why.
@@ -325,7 +319,7 @@ impl PagedGpu {
     fn holder_of(&self, region: u32, page: u64) -> Option<String> {
         // For a message only: who asks does not wait for those who hold these locks.
         let state = self.state.try_lock()?;
-        let view = state.views.get(region as usize)?.as_ref()?.upgrade()?;
+        let view = state.places.at(region)?;
         view.home().holder(page)
     }
 
@@ -348,10 +342,7 @@ impl PagedGpu {
 
     /// Tells the device how many frames to keep free: none while all pages of all regions find one.
     fn write_low_water(&self, state: &GpuState) -> Result<()> {
-        let evictable = state.live().filter(|region| !region.is_never_evicted());
-        let low = self
-            .pool
-            .low_water(evictable.map(|region| region.pages().count()).sum());
+        let low = self.pool.low_water(state.places.evictable_pages());
         self.pool
             .free
             .set_low_water(&*self.device, low)
@@ -362,29 +353,29 @@ impl PagedGpu {
     pub fn enter(&self, view: &Arc<RegionView>, describe: impl FnOnce() -> Result<RegionDesc>) -> Result<()> {
         let (mut state, id) = loop {
             let state = self.lock();
-            let id = state.free_place();
-            if id >= self.settings.regions_max as usize {
+            let Some(id) = state.places.free_place() else {
                 return Err(self.no_place(view));
-            }
-            if self.regions.has(id as u32) {
+            };
+            if self.regions.has(id) {
                 break (state, id);
             }
             drop(state);
             // Without the lock: others may be asked for memory.
-            self.regions.grow(&self.handles, id as u32)?;
+            self.regions.grow(&self.handles, id)?;
         };
-        view.set_id(id as u32);
+        view.set_id(id);
         let desc = describe()?;
         if let Some(timeline) = &self.timeline {
-            timeline.name_region(id as u32, view.name());
+            timeline.name_region(id, view.name());
         }
         self.regions
-            .write(&*self.device, id as u32, desc)
+            .write(&*self.device, id, desc)
             .doing(|| format!("describing region `{}`", view.name()))?;
-        let longer = state.views.len().max(id + 1);
-        state.views.resize(longer, None);
-        state.views[id] = Some(Arc::downgrade(view));
-        self.write_low_water(&state)
+        state.places.take(id, view);
+        self.write_low_water(&state).inspect_err(|_| {
+            let put = state.put;
+            state.places.retire(view, put);
+        })
     }
 
     fn no_place(&self, view: &RegionView) -> Error {
@@ -430,15 +421,10 @@ impl PagedGpu {
         let mut state = self.lock();
         // Frames of the region that are left, if any, are found by the host's pass.
         state.needs_recovery |= frames_left;
-        let tables = view.end();
+        let put = state.put;
+        state.places.retire(view, put);
         if let Err(error) = self.write_low_water(&state) {
             tracing::warn!(%error, "pages are evicted ahead though frames would do for all");
-        }
-        if let Some(tables) = tables {
-            state.retired.push(Retired {
-                id: view.id(),
-                _tables: tables,
-            });
         }
     }
 
@@ -483,9 +469,10 @@ impl PagedGpu {
             // Lanes that copy pages themselves have no queue pairs.
             state.needs_recovery |= self.queues.as_ref().is_some_and(|queues| queues.any_given_up());
         }
-        if state.in_flight.is_empty() && !state.needs_recovery {
-            // No lane looks at the words of closed regions any more.
-            state.retired.clear();
+        if !state.needs_recovery {
+            // Lanes of launches that came later find no frame with a page of a region that had ended.
+            let first = state.in_flight.first().map_or(u64::MAX, |launch| launch.number());
+            state.places.free_retired(first);
         }
         done
     }
@@ -557,7 +544,7 @@ impl PagedGpu {
             self.lock_peers().broken = None;
             self.recover(state)?;
             state.errors.found = false;
-            state.retired.clear();
+            state.places.free_retired(u64::MAX);
         }
         drop(done);
         if let Some(reason) = &state.poisoned {
@@ -625,34 +612,22 @@ impl PagedGpu {
 }
 
 impl GpuState {
-    fn new() -> Self {
+    /// With places for so many regions.
+    fn new(regions_max: u32) -> Self {
         Self {
-            views: Vec::new(),
+            places: RegionPlaces::new(regions_max),
             in_flight: Vec::new(),
+            put: 0,
             pruned: 0,
             needs_recovery: false,
             poisoned: None,
             errors: FailedPages::default(),
-            retired: Vec::new(),
         }
     }
 
     /// The regions that have not ended.
     fn live(&self) -> impl Iterator<Item = Arc<RegionView>> {
-        let views = self.views.iter().flatten().filter_map(Weak::upgrade);
-        views.filter(|region| !region.has_ended())
-    }
-
-    /// A place in the region table that no lane can look at: the first.
-    fn free_place(&self) -> usize {
-        let free = self.views.iter().enumerate().position(|(id, slot)| {
-            let live = slot
-                .as_ref()
-                .and_then(Weak::upgrade)
-                .is_some_and(|region| !region.has_ended());
-            !live && !self.retired.iter().any(|retired| retired.id as usize == id)
-        });
-        free.unwrap_or(self.views.len())
+        self.places.live()
     }
 }
 

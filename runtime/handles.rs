@@ -7,6 +7,7 @@ use gpuvm_gpu::{Gpu, GpuError, Piece};
 use gpuvm_tenants::AskError;
 use parking_lot::Mutex;
 
+use crate::crowd::Crowd;
 use crate::error::{Error, Result};
 use crate::tenancy::Member;
 
@@ -71,7 +72,7 @@ struct State {
     free: Vec<Handle>,
     stats: HandleStats,
     /// As they came.
-    givers: Vec<Weak<dyn GivesHandles>>,
+    givers: Crowd<Weak<dyn GivesHandles>>,
 }
 
 impl Handles {
@@ -98,8 +99,7 @@ impl Handles {
     /// Someone to ask when the driver has no memory.
     pub fn register(&self, giver: Weak<dyn GivesHandles>) {
         let mut state = self.state.lock();
-        state.givers.retain(|giver| giver.strong_count() > 0);
-        state.givers.push(giver);
+        state.givers.push(giver, |giver| giver.strong_count() > 0);
     }
 
     /// `count` handles: those that were given back, then new ones of the driver, then what others of this process give up, then other

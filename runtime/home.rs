@@ -116,13 +116,6 @@ pub(crate) struct FileSpan {
     pub bytes: Range<u64>,
 }
 
-impl FileSpan {
-    pub fn meets(&self, other: &Self) -> bool {
-        let (mine, theirs) = (&self.bytes, &other.bytes);
-        self.identity == other.identity && mine.start < theirs.end && theirs.start < mine.end
-    }
-}
-
 /// One of a region's homes, and how the region's GPU reaches it.
 pub(crate) struct ReachedHome {
     // Dropped in this order: nobody reaches memory that is gone.

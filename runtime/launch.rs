@@ -99,10 +99,14 @@ pub(crate) struct InFlight {
     /// Frames that its declared spans can hold at once.
     pub span_frames: u64,
     pub state: StateSlot,
-    pub memories: Vec<Arc<dyn Memory>>,
+    memories: Mutex<Vec<Arc<dyn Memory>>>,
+    /// What the region of its first fault is called, since the memories may be gone when that is asked again.
+    fault_region: OnceLock<String>,
     pub label: Arc<str>,
     /// Whether it calls for recovery has been looked at.
     pub examined: AtomicBool,
+    /// How many launches were put on streams of its GPU before it, once it is on one.
+    number: OnceLock<u64>,
 }
 
 impl InFlight {
@@ -117,21 +121,50 @@ impl InFlight {
             region: None,
             span_frames: 0,
             state,
-            memories: Vec::new(),
+            memories: Mutex::default(),
+            fault_region: OnceLock::new(),
             label: Arc::clone(label),
             examined: AtomicBool::new(false),
+            number: OnceLock::new(),
         }
     }
 
-    /// What the region is called that has this index on the GPU at `place`, if it reaches it.
-    pub fn region_name(&self, place: usize, region: u32) -> Option<String> {
-        let own = self.region.iter().find(|(id, _)| *id == region);
-        let named = || {
-            self.memories
-                .iter()
-                .find_map(|memory| memory.region_name(place, region))
+    /// It is put on a stream, after so many others of its GPU.
+    pub fn set_number(&self, number: u64) {
+        // It is put once.
+        let _ = self.number.set(number);
+    }
+
+    /// How many launches were put on streams of its GPU before it.
+    pub fn number(&self) -> u64 {
+        self.number.get().copied().unwrap_or_default()
+    }
+
+    /// What it names, which stays as long as it runs.
+    pub fn keep(&mut self, memories: Vec<Arc<dyn Memory>>) {
+        *self.memories.get_mut() = memories;
+    }
+
+    /// It has ended and its outcome was looked at: what it named goes with its owners, whoever keeps the launch's handle.
+    pub fn let_go(&self) {
+        let memories = std::mem::take(&mut *self.memories.lock());
+        // Not under the lock: an owner's end is anybody's code.
+        drop(memories);
+    }
+
+    /// What the region of its first fault is called, which has this index on the GPU at `place`.
+    pub fn fault_region(&self, place: usize, region: u32) -> String {
+        let name = || {
+            let own = self.region.iter().find(|(id, _)| *id == region);
+            let named = || {
+                let memories = self.memories.lock();
+                memories.iter().find_map(|memory| memory.region_name(place, region))
+            };
+            own.map(|(_, name)| name.clone())
+                .or_else(named)
+                .unwrap_or_else(|| format!("#{region}"))
         };
-        own.map(|(_, name)| name.clone()).or_else(named)
+        self.fault_region.get_or_init(name).clone()
     }
 
     /// Whether it has ended. Until it is on its stream it has not.

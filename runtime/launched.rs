@@ -53,6 +53,7 @@ impl Launch {
             timeline.look();
         }
         let result = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
+        self.in_flight.let_go();
         // Never waits: another thread may hold the state for as long as a launch runs.
         self.gpu.try_prune();
         Some(result)

@@ -61,6 +61,7 @@ mod broadcast;
 mod buffer;
 mod catch_up;
 mod coherence;
+mod crowd;
 mod device;
 mod device_code;
 mod elastic;

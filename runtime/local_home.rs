@@ -1,9 +1,12 @@
 //! Homes in this host's memory that can be lost one by one, as memory nodes are: for regions with replicas where there is no
 //! memory node, and for tests of what happens then.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use gpuvm_nic::{Nic, NicError};
@@ -19,13 +22,16 @@ pub(crate) struct LocalHome {
     /// Times that it was lost: what was connected to it before is connected to nothing.
     epoch: AtomicU64,
     /// Memory of replicated regions, which goes with the home.
-    spans: Mutex<Vec<Span>>,
+    spans: Mutex<Spans>,
     /// The queue pairs that reach it.
     pairs: Mutex<Vec<(Arc<dyn Nic>, u32)>>,
 }
 
+/// Each with how many regions lie over it.
+pub(crate) type Spans = HashMap<Span, u32>;
+
 /// Memory of a region.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     pub base: *mut u8,
     pub bytes: u64,
@@ -73,15 +79,21 @@ impl LocalHome {
     }
 
     pub fn add(&self, span: Span) {
-        self.spans.lock().push(span);
+        *self.spans.lock().entry(span).or_default() += 1;
     }
 
     pub fn remove(&self, span: Span) {
-        self.spans.lock().retain(|known| *known != span);
+        let mut spans = self.spans.lock();
+        if let Entry::Occupied(mut known) = spans.entry(span) {
+            *known.get_mut() -= 1;
+            if *known.get() == 0 {
+                known.remove();
+            }
+        }
     }
 
     /// The home's memory, for the host's own accesses: it is not lost while the guard lives.
-    pub fn hold(&self) -> MutexGuard<'_, Vec<Span>> {
+    pub fn hold(&self) -> MutexGuard<'_, Spans> {
         self.spans.lock()
     }
 
@@ -93,7 +105,7 @@ impl LocalHome {
         }
         *self.failure.lock() = Some("it was taken away".into());
         self.epoch.fetch_add(1, Ordering::Release);
-        for span in &*spans {
+        for span in spans.keys() {
             // SAFETY: the span is a region's memory, valid while it is listed; the NIC does not reach it any more, and the
             // host does so only with the lock.
             unsafe { std::ptr::write_bytes(span.base, GARBAGE, span.bytes as usize) };

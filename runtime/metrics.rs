@@ -144,6 +144,12 @@ fn listen(address: SocketAddr) -> Option<SocketAddr> {
         }
         Err(error) => {
             tracing::warn!(%error, "no metrics: nothing can listen at {address}");
+            // Who set the variable may have no subscriber that shows it.
+            if !tracing::enabled!(tracing::Level::WARN) {
+                eprintln!(
+                    "warning: no metrics, {VARIABLE} asks for them at {address}, where nothing can listen: {error}"
+                );
+            }
             None
         }
     }

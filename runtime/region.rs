@@ -3,7 +3,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod advice;
+mod book;
 mod builder;
 mod flags;
 mod handle;
@@ -36,6 +37,7 @@ mod sharing;
 
 pub use advice::Advice;
 use advice::Advised;
+pub(crate) use book::Regions;
 pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};
@@ -66,38 +68,21 @@ pub(crate) struct RegionInner {
     priority: AtomicI32,
     rank: AtomicU32,
     regions: Arc<Regions>,
+    /// Tells it apart from all others of its virtual memory.
+    number: u64,
     pub element: ElementType,
     pub length: u64,
     /// Launches that name the region, and which GPU's copies count. Held while the host reads or writes the home, so that none begins
     /// meanwhile.
     launches: Mutex<Naming>,
+    /// The homes may hold what the system has not stored. Relaxed: the lock on the launches orders it.
+    unsynced: AtomicBool,
     /// `close` has begun.
     closed: AtomicBool,
     /// The home may be reached still: its memory is never given back.
     leaked: AtomicBool,
     /// Why a borrowed region that was dropped did not end well: its scope returns it.
     failure: Mutex<Option<Error>>,
-}
-
-/// The regions of a virtual memory, on all of its GPUs.
-#[derive(Default)]
-pub(crate) struct Regions {
-    all: Mutex<Vec<Weak<RegionInner>>>,
-    /// Held by who tells lanes whose pages leave first. Taken before all other locks.
-    ranking: Mutex<()>,
-}
-
-impl Regions {
-    pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<RegionInner>>> {
-        self.all.lock()
-    }
-
-    /// Those that were made on one GPU. They are not held, so that what nobody wants any more can be told.
-    pub fn of(&self, gpu: &PagedGpu) -> Vec<Weak<RegionInner>> {
-        let regions = self.lock();
-        let of_it = |region: &&Weak<RegionInner>| region.upgrade().is_some_and(|region| region.is_of(gpu));
-        regions.iter().filter(of_it).cloned().collect()
-    }
 }
 
 /// Where a region is made.
@@ -146,57 +131,38 @@ impl RegionInner {
             priority: plan.priority.into(),
             rank: AtomicU32::default(),
             regions: Arc::clone(&place.regions),
+            number: place.regions.next_number(),
             element: plan.element,
             length: plan.length,
             launches: Mutex::default(),
+            unsynced: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             leaked: AtomicBool::new(false),
             failure: Mutex::default(),
         });
-        region.enter(&place.regions)?;
-        place.regions.rank()?;
+        place.regions.enter(&region)?;
+        if let Err(error) = place.regions.rank(&region) {
+            // Nobody has its handle.
+            place.regions.leave(&region);
+            region.own.gpu.retire(&region.own.view, false);
+            return Err(error);
+        }
         Ok(region)
     }
 
-    /// Takes its place among the regions of the virtual memory, and in the region table of its GPU, where kernels find it.
-    fn enter(self: &Arc<Self>, regions: &Regions) -> Result<()> {
-        let mut regions = regions.lock();
-        regions.retain(|other| other.strong_count() > 0);
-        if let Some(other) = regions
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|other| self.clashes_with(other))
-        {
-            return Err(Error::Overlap {
-                region: self.name.clone(),
-                other: other.name.clone(),
-            });
-        }
+    /// Takes its place in the region table of its GPU.
+    fn enter_table(&self) -> Result<()> {
         self.own.check_sessions()?;
         self.own.gpu.enter(&self.own.view, || {
             self.own.join_local_homes();
             self.own.write_stripes()?;
             Ok(self.desc(&self.own, Advised::default()))
-        })?;
-        regions.push(Arc::downgrade(self));
-        Ok(())
+        })
     }
 
     /// Whether it was made on that GPU.
     fn is_of(&self, gpu: &PagedGpu) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.own.gpu), gpu)
-    }
-
-    /// Whether both lie over the same host memory, or the same bytes of a file, and one may be written.
-    fn clashes_with(&self, other: &Self) -> bool {
-        if other.has_ended() || (self.kind.read_only && other.kind.read_only) {
-            return false;
-        }
-        let (mine, theirs) = (self.own.home(), other.own.home());
-        let one_memory = mine.host_memory().zip(theirs.host_memory());
-        let one_file = mine.file_span().zip(theirs.file_span());
-        one_memory.is_some_and(|(mine, theirs)| !mine.is_apart_from(theirs))
-            || one_file.is_some_and(|(mine, theirs)| mine.meets(&theirs))
     }
 
     /// Whether it has given its frames and its host memory back.
@@ -270,9 +236,21 @@ impl RegionInner {
         launches
     }
 
-    /// Has the system store what the homes hold.
-    fn sync(&self) -> Result<()> {
-        self.own.rows().try_for_each(|(_, home)| home.sync())
+    /// Has the system store what the homes hold, if launches or the host may have written any of it. `quiet`: none of them writes now.
+    fn sync(&self, quiet: bool) -> Result<()> {
+        if !self.unsynced.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.own.rows().try_for_each(|(_, home)| home.sync())?;
+        if quiet {
+            self.unsynced.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The homes are about to be written.
+    pub fn expect_stores(&self) {
+        self.unsynced.store(true, Ordering::Relaxed);
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
@@ -287,7 +265,7 @@ impl RegionInner {
         }
         let mut launches = self.quiesce();
         let flushed = self.flush_at_last(&mut launches);
-        let synced = self.sync();
+        let synced = self.sync(true);
         let everywhere = self.everywhere();
         let mut released = Ok(());
         let mut frames_left = Vec::new();
@@ -301,6 +279,8 @@ impl RegionInner {
             released = released.and(freed);
         }
         let gone = self.let_go(borrowed);
+        // Before its place in the region table is another's, whose flags are not told it.
+        self.regions.leave_ranks(self);
         // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
         if released.is_ok() {
             self.own.rows().for_each(|(_, home)| home.give_back());
@@ -309,12 +289,10 @@ impl RegionInner {
         for (on, frames_left) in everywhere.iter().zip(frames_left).rev() {
             on.gpu.retire(&on.view, frames_left);
         }
+        self.regions.leave(self);
         drop(launches);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
         everywhere.iter().for_each(|on| on.gpu.prune());
-        if let Err(error) = self.regions.rank() {
-            tracing::warn!(%error, "pages of other regions stay longer than they need to");
-        }
         flushed.and(synced).and(released).and(gone)
     }
 

@@ -596,17 +596,30 @@ impl VmGpu {
         Ok(module)
     }
 
-    /// Loads the file at `path`, as [`load`](Self::load).
+    /// Loads the file at `path`, as [`load`](Self::load). Its code runs as the user: it belongs to the user or to root, and not everybody
+    /// may write to it or replace it in its folder.
     ///
     /// # Errors
-    /// [`Error::File`], and as there.
+    /// [`Error::File`], with [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) where others may have written it; and as there.
     pub fn load_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
         let path = path.as_ref();
-        let image = std::fs::read(path).map_err(|source| Error::File {
+        self.load_file_as(&path.display().to_string(), path, kernels)
+    }
+
+    /// As [`load_file`](Self::load_file), with what error messages call it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_file_as(&self, name: &str, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        let path = path.as_ref();
+        let failed = |source| Error::File {
             path: path.to_owned(),
             source,
-        })?;
-        self.load(&path.display().to_string(), &image, kernels)
+        };
+        let image = std::fs::read(path).map_err(failed)?;
+        let trusted = gpuvm_gpu::back_end::check_code(path);
+        trusted.map_err(|why| failed(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why)))?;
+        self.load(name, &image, kernels)
     }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary

@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -109,8 +109,8 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
         .is_some_and(|(one, other)| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
-/// A file that appears when it is complete. Until then it is another file in the same folder, which is gone when this
-/// is dropped or a signal ends the process.
+/// A file that appears when it is complete. Until then it has no name, so that nothing stays however the process ends; where the file system
+/// needs one it is another file in the same folder, which is gone when this is dropped or a signal that can be caught ends the process.
 #[derive(Debug)]
 pub struct Output {
     target: Target,
@@ -118,7 +118,14 @@ pub struct Output {
 
 #[derive(Debug)]
 enum Target {
-    /// A regular file, or none yet: written beside and renamed. A file that has come meanwhile is replaced or not.
+    /// A regular file, or none yet: written without a name, which it gets at the end. A file that has come meanwhile is replaced or not.
+    Nameless {
+        file: File,
+        folder: PathBuf,
+        path: PathBuf,
+        replaces: bool,
+    },
+    /// As that, on file systems that know no file without a name: written beside and renamed.
     Beside {
         file: NamedTempFile,
         path: PathBuf,
@@ -144,7 +151,7 @@ impl Output {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let mut output = Output::create(path)?;
-        if let Target::Beside { replaces, .. } = &mut output.target {
+        if let Target::Nameless { replaces, .. } | Target::Beside { replaces, .. } = &mut output.target {
             *replaces = replace;
         }
         Ok(output)
@@ -183,12 +190,23 @@ impl Output {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
+        if let Some(file) = nameless(folder, mode.mode()) {
+            if let Some(kept) = kept {
+                file.set_permissions(kept)?;
+            }
+            let folder = folder.to_owned();
+            let replaces = true;
+            return Ok(Output {
+                target: Target::Nameless {
+                    file,
+                    folder,
+                    path,
+                    replaces,
+                },
+            });
+        }
         let mut unfinished = UNFINISHED.lock();
-        let file = tempfile::Builder::new()
-            .prefix(".gpuvm-")
-            .suffix(".tmp")
-            .permissions(mode)
-            .tempfile_in(folder)?;
+        let file = hidden().permissions(mode).tempfile_in(folder)?;
         unfinished.push(file.path().to_owned());
         drop(unfinished);
         if let Some(kept) = kept {
@@ -210,7 +228,7 @@ impl Output {
     pub fn handle(&self) -> io::Result<File> {
         match &self.target {
             Target::Beside { file, .. } => file.as_file().try_clone(),
-            Target::Direct(file) => file.try_clone(),
+            Target::Nameless { file, .. } | Target::Direct(file) => file.try_clone(),
         }
     }
 
@@ -221,24 +239,35 @@ impl Output {
     pub fn finish(mut self, write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<()> {
         let target = match &mut self.target {
             Target::Beside { file, .. } => file.as_file_mut(),
-            Target::Direct(file) => file,
+            Target::Nameless { file, .. } | Target::Direct(file) => file,
         };
         let mut out = BufWriter::with_capacity(1 << 16, target);
         write(&mut out)?;
         out.flush()?;
         drop(out);
-        if let Target::Beside { file, path, replaces } = self.target {
-            file.as_file().sync_all()?;
-            let mut unfinished = UNFINISHED.lock();
-            let written = file.path().to_owned();
-            let renamed = match replaces {
-                true => file.persist(path),
-                false => file.persist_noclobber(path),
-            };
-            unfinished.retain(|path| *path != written);
-            renamed.map_err(|error| error.error)?;
+        match self.target {
+            Target::Direct(_) => Ok(()),
+            Target::Nameless {
+                file,
+                folder,
+                path,
+                replaces,
+            } => {
+                file.sync_all()?;
+                if !replaces {
+                    return link(&file, &path);
+                }
+                let mut unfinished = UNFINISHED.lock();
+                // No call gives a file a name that another one has: it gets one beside, for a moment.
+                let named = hidden().make_in(folder, |name| link(&file, name))?;
+                unfinished.push(named.path().to_owned());
+                give_name(&mut unfinished, named, &path, replaces)
+            }
+            Target::Beside { file, path, replaces } => {
+                file.as_file().sync_all()?;
+                give_name(&mut UNFINISHED.lock(), file, &path, replaces)
+            }
         }
-        Ok(())
     }
 }
 
@@ -278,6 +307,46 @@ impl ResultFile {
         let written = output.finish(|out| format.write(columns, out));
         written.map_err(|source| CliError::Output { path, source })
     }
+}
+
+/// How files are called that are not complete.
+fn hidden() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".gpuvm-").suffix(".tmp");
+    builder
+}
+
+/// Renames a file that is complete.
+fn give_name<F>(unfinished: &mut Vec<PathBuf>, file: NamedTempFile<F>, path: &Path, replaces: bool) -> io::Result<()> {
+    let written = file.path().to_owned();
+    let renamed = match replaces {
+        true => file.persist(path).map(drop).map_err(|error| error.error),
+        false => file.persist_noclobber(path).map(drop).map_err(|error| error.error),
+    };
+    unfinished.retain(|path| *path != written);
+    renamed
+}
+
+/// A new file in a folder that has no name, and goes with the process unless it is given one. None where the file system has no such files, or
+/// they cannot be named later.
+fn nameless(folder: &Path, mode: u32) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(mode);
+    let file = options.custom_flags(libc::O_TMPFILE).open(folder).ok()?;
+    // Without /proc only root could name it.
+    Path::new(&own_name(&file)).exists().then_some(file)
+}
+
+/// By which the system knows an open file.
+fn own_name(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Gives a file without a name that name.
+fn link(file: &File, name: &Path) -> io::Result<()> {
+    let (here, follow) = (rustix::fs::CWD, rustix::fs::AtFlags::SYMLINK_FOLLOW);
+    rustix::fs::linkat(here, own_name(file), here, name, follow)?;
+    Ok(())
 }
 
 /// The number of the open file of this process that `path` stands for, as /dev/stdout and /dev/fd/3 do.

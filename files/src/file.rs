@@ -97,6 +97,11 @@ impl File {
         self.tier.poll()
     }
 
+    /// What [`poll`](Self::poll) goes on with, as a number: files behind one tier have the same.
+    pub fn tier_address(&self) -> usize {
+        Arc::as_ptr(&self.tier).addr()
+    }
+
     /// A count that changes when what had to wait may be there: whoever was told [`Got::Wait`] asks again after that. It is to be read before
     /// asking.
     pub fn progress(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! The files of a tier that are open.
 
 use std::{
+    collections::HashMap,
     path::PathBuf,
     sync::{Arc, Weak},
 };
@@ -82,10 +83,15 @@ impl Opened {
     }
 }
 
+/// What files have in common that are one: device and number, whether they may be written, their bytes.
+type Same = ((u64, u64), bool, u64);
+
 /// The files of a tier that are open.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
-    files: Vec<Weak<Opened>>,
+    files: HashMap<Same, Weak<Opened>>,
+    /// So many of them are looked through for those that are closed.
+    full: usize,
     next: u32,
 }
 
@@ -99,12 +105,13 @@ impl OpenFiles {
         look: Look,
         device: Option<&Arc<dyn DeviceSlots>>,
     ) -> std::io::Result<Arc<Opened>> {
-        self.files.retain(|file| file.strong_count() > 0);
-        let same = |file: &Arc<Opened>| {
-            file.identity == look.identity && file.writable == writable && file.length == look.length
-        };
-        if let Some(file) = self.files.iter().filter_map(Weak::upgrade).find(same) {
+        let same = (look.identity, writable, look.length);
+        if let Some(file) = self.files.get(&same).and_then(Weak::upgrade) {
             return Ok(file);
+        }
+        if self.files.len() >= self.full {
+            self.files.retain(|_, file| file.strong_count() > 0);
+            self.full = 2 * self.files.len() + 16;
         }
         let device = device.map(|slots| OnDevice::open(slots, &*storage)).transpose()?;
         let file = Arc::new(Opened {
@@ -117,7 +124,7 @@ impl OpenFiles {
             identity: look.identity,
         });
         self.next += 1;
-        self.files.push(Arc::downgrade(&file));
+        self.files.insert(same, Arc::downgrade(&file));
         Ok(file)
     }
 }

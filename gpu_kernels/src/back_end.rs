@@ -5,11 +5,13 @@ mod cache;
 mod diagnostics;
 pub mod params;
 mod ranges;
+mod spans;
 mod tokens;
 
 pub use self::arguments::Arguments;
-pub use self::cache::{Cache, Key};
+pub use self::cache::{Cache, Key, check_code};
 pub use self::diagnostics::missing_kernel;
 pub use self::ranges::Ranges;
+pub use self::spans::Spans;
 pub use self::tokens::{Token, TokenKind, tokens};
 pub use crate::memory::Release;

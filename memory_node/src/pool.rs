@@ -1,6 +1,6 @@
 //! The node's memory, handed out in slices of whole pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -14,23 +14,43 @@ pub const PAGE_BYTES: u64 = 4096;
 #[derive(Debug)]
 struct FreeList {
     pieces: BTreeMap<u64, u64>,
+    /// The same as (bytes, first byte): the shortest piece that is long enough is found without a look at all.
+    by_length: BTreeSet<(u64, u64)>,
     free: u64,
 }
 
 impl FreeList {
     fn new(bytes: u64) -> FreeList {
         let bytes = bytes / PAGE_BYTES * PAGE_BYTES;
-        let pieces = (bytes > 0).then_some((0, bytes)).into_iter().collect();
-        FreeList { pieces, free: bytes }
+        let mut list = FreeList {
+            pieces: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+            free: bytes,
+        };
+        if bytes > 0 {
+            list.insert(0, bytes);
+        }
+        list
+    }
+
+    fn insert(&mut self, start: u64, length: u64) {
+        self.pieces.insert(start, length);
+        self.by_length.insert((length, start));
+    }
+
+    /// Removes the piece that begins there: its bytes.
+    fn remove(&mut self, start: u64) -> Option<u64> {
+        let length = self.pieces.remove(&start)?;
+        self.by_length.remove(&(length, start));
+        Some(length)
     }
 
     /// The first byte of a piece of `bytes`, a multiple of the page: out of the shortest piece that is long enough.
     fn take(&mut self, bytes: u64) -> Option<u64> {
-        let fitting = self.pieces.iter().filter(|&(_, &length)| length >= bytes);
-        let (&start, &length) = fitting.min_by_key(|&(&start, &length)| (length, start))?;
-        self.pieces.remove(&start);
+        let &(length, start) = self.by_length.range((bytes, 0)..).next()?;
+        self.remove(start);
         if length > bytes {
-            self.pieces.insert(start + bytes, length - bytes);
+            self.insert(start + bytes, length - bytes);
         }
         self.free -= bytes;
         Some(start)
@@ -42,19 +62,19 @@ impl FreeList {
         if let Some((&before, &before_length)) = self.pieces.range(..start).next_back()
             && before + before_length == start
         {
-            self.pieces.remove(&before);
+            self.remove(before);
             first = before;
             length += before_length;
         }
-        if let Some(after) = self.pieces.remove(&(start + bytes)) {
+        if let Some(after) = self.remove(start + bytes) {
             length += after;
         }
-        self.pieces.insert(first, length);
+        self.insert(first, length);
         self.free += bytes;
     }
 
     fn longest(&self) -> u64 {
-        self.pieces.values().copied().max().unwrap_or(0)
+        self.by_length.last().map_or(0, |&(length, _)| length)
     }
 }
 

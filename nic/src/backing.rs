@@ -40,6 +40,11 @@ pub trait Backing: Send + Sync {
     /// Goes on with what was begun. Whether anything came of it.
     fn poll(&self) -> bool;
 
+    /// What it [polls](Self::poll), as a number: of several backings with the same, one is polled.
+    fn polled(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// A count that changes whenever what had to [wait](Acquired::Wait) may be there: until then nobody asks again.
     fn progress(&self) -> u64;
 }

@@ -89,6 +89,15 @@ def described(dtype: np.dtype[Any], what: str) -> Described:
     return dtype.kind, dtype.itemsize, dtype.alignment, dtype.name
 
 
+def unmasked(source: Any, what: str) -> Any:
+    """An object that is no masked array with masked elements: kernels know no masks."""
+    mask = np.ma.getmask(source)
+    # The mask of a structure has a value for each field.
+    if mask is not np.ma.nomask and np.ascontiguousarray(mask).reshape(-1).view(np.bool_).any():
+        raise LayoutError(f"{what} is a NumPy masked array, and kernels see what is under the mask: give .filled(value)")
+    return source
+
+
 def in_place(source: Any, name: str) -> np.ndarray[Any, np.dtype[Any]]:
     """An object's memory as a NumPy array, without a copy."""
     if not isinstance(source, np.ndarray):
@@ -113,7 +122,8 @@ def in_place(source: Any, name: str) -> np.ndarray[Any, np.dtype[Any]]:
 
 def as_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> Bytes:
     """The bytes of a contiguous array, as the core takes them."""
-    return np.ndarray.view(array.reshape(-1), np.ndarray).view(np.uint8)
+    # Subclasses have shapes of their own: a matrix stays one of two dimensions.
+    return np.asarray(array).reshape(-1).view(np.uint8)
 
 
 def rows_of(shape: Tuple[int, ...]) -> int:

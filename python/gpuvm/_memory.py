@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol, Tuple, Union
 import numpy as np
 
 from . import _core
-from ._dtypes import Bytes, as_bytes, priority_of, rows_of
+from ._dtypes import Bytes, as_bytes, priority_of, rows_of, unmasked
 from .errors import DtypeError, LayoutError, OutOfRangeError
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ class _Sliced(_Shaped):
 
     def __setitem__(self, key: Any, values: Any) -> None:
         """Stores elements. Kernels that are launched later see them."""
+        unmasked(values, f"what is stored in {self._what}")
         low, high, rest = self._span(key)
         row = rows_of(self.shape)
         shape = (high - low, *self.shape[1:]) if self.shape else ()
@@ -310,7 +311,7 @@ class Buffer(_Shaped):
 
     def write(self, values: Any) -> None:
         """Stores all elements, after the launches that were given it."""
-        given = np.asarray(values)
+        given = np.asarray(unmasked(values, "what is stored in a buffer"))
         if given.dtype != self._dtype:
             raise DtypeError(f"a buffer of {self._dtype} was given {given.dtype}: convert it by .astype")
         if given.shape != self._shape:

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 import numpy as np
 
 from . import _core
-from ._dtypes import Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, whole
+from ._dtypes import Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, unmasked, whole
 from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
@@ -224,6 +224,7 @@ class Vm:
         ``"in_place"``, ``"while_free"`` or ``"auto"``. ``priority``: while frames are short, pages of arrays of lower priority leave first.
         """
         label = name if name is not None else f"array {self._arrays + 1}"
+        unmasked(source, f"array `{label}`")
         values = np.ascontiguousarray(source) if copy else in_place(source, label)
         if copy and np.ndim(source) == 0:
             values = values.reshape(())
@@ -361,21 +362,21 @@ class Vm:
 
     def load(self, image: Union[str, os.PathLike[str], bytes], kernels: Sequence[str], *, name: Optional[str] = None) -> Module:
         """Loads kernels that nvcc compiled: the path of a cubin, a fat binary or PTX, or its bytes. ``GPUVM_EXPORT(kernel)`` follows each of
-        ``kernels`` in the source. ``name``: what errors call it.
+        ``kernels`` in the source. ``name``: what errors call it. A file belongs to the user or to root, and not everybody may write to it.
 
         The simulated GPU has none: it compiles sources.
         """
         if isinstance(kernels, str):
             raise SettingError(f"kernels is the text {kernels!r}: expected a list of names")
         if not isinstance(image, bytes):
-            name = os.fspath(image) if name is None else name
+            name = os.fsdecode(image) if name is None else name
             if os.path.exists(image) and not os.path.isfile(image):
                 raise FileError(f"{name}: it is no regular file")
             try:
-                with open(image, "rb") as file:
-                    image = file.read()
+                open(image, "rb").close()
             except OSError as error:
                 raise FileError(f"{name}: {error.strerror}") from error
+            return Module(self, self._core.load_file(name, os.fsencode(image), list(kernels)))
         return Module(self, self._core.load(name or "kernels", image, list(kernels)))
 
     def kernel(self, source: str, name: str) -> Kernel:

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _core
+from ._dtypes import unmasked
 from ._kernel import Kernel, Launch, Module
 from ._memory import Array, Buffer
 from ._vm import Vm
@@ -107,8 +108,9 @@ def _table(table: Any, names: Dict[str, str], what: str) -> Tuple[str, int, int]
 
 
 def _host(values: Any) -> NdArray:
-    found: NdArray = values.numpy() if isinstance(values, (Array, Buffer)) else np.asarray(values)
-    return found
+    if isinstance(values, (Array, Buffer)):
+        return values.numpy()
+    return np.asarray(unmasked(values, "an operand"))
 
 
 def _ids(ids: Ids, rows: int, what: str) -> NdArray:
@@ -233,7 +235,7 @@ def spmv(indptr: Union[Array, Buffer, NdArray], indices: Array, data: Array, x: 
     if data.ndim != 1 or indices.shape != data.shape:
         raise LayoutError(f"indices have shape {indices.shape} and data {data.shape}: expected one dimension, the same length")
     starts = _starts(indptr, data.size, "indptr")
-    vector = x if isinstance(x, Buffer) else np.ascontiguousarray(x)
+    vector = x if isinstance(x, Buffer) else np.ascontiguousarray(unmasked(x, "x"))
     if vector.dtype != data.dtype:
         raise DtypeError(f"x has {vector.dtype}, and data has {data.dtype}: convert it by .astype")
     if vector.ndim != 1:

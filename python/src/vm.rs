@@ -1,6 +1,7 @@
 //! A virtual memory.
 
 use std::{
+    os::unix::ffi::OsStringExt,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -30,13 +31,37 @@ pub trait Child: Send + Sync {
     fn end(&self, py: Python<'_>) -> PyResult<()>;
 }
 
+/// A list of what others end.
+struct Crowd<T> {
+    all: Vec<T>,
+    /// So many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
+    full: usize,
+}
+
+impl<T> Default for Crowd<T> {
+    fn default() -> Self {
+        let (all, full) = (Vec::new(), 0);
+        Self { all, full }
+    }
+}
+
+impl<T> Crowd<T> {
+    fn push(&mut self, one: T, is_there: impl Fn(&T) -> bool) {
+        if self.all.len() >= self.full {
+            self.all.retain(is_there);
+            self.full = 2 * self.all.len() + 16;
+        }
+        self.all.push(one);
+    }
+}
+
 /// What a virtual memory and all that was made of it share.
 #[derive(Default)]
 pub struct Family {
     pub flights: Arc<Flights>,
-    children: Mutex<Vec<Weak<dyn Child>>>,
+    children: Mutex<Crowd<Weak<dyn Child>>>,
     /// Elastic buffers that have a tag.
-    tagged: Mutex<Vec<(String, Weak<Slot<RawElasticBuffer>>)>>,
+    tagged: Mutex<Crowd<(String, Weak<Slot<RawElasticBuffer>>)>>,
 }
 
 /// How long frames have to leave before Python looks for signals.
@@ -46,20 +71,18 @@ impl Family {
     fn add(&self, child: &Arc<impl Child + 'static>) {
         let child: Weak<dyn Child> = Arc::downgrade(child) as _;
         let mut children = self.children.lock();
-        children.retain(|child| child.strong_count() > 0);
-        children.push(child);
+        children.push(child, |child| child.strong_count() > 0);
     }
 
     fn tag(&self, tag: String, buffer: &Arc<Slot<RawElasticBuffer>>) {
         let mut tagged = self.tagged.lock();
-        tagged.retain(|(_, buffer)| buffer.strong_count() > 0);
-        tagged.push((tag, Arc::downgrade(buffer)));
+        tagged.push((tag, Arc::downgrade(buffer)), |(_, buffer)| buffer.strong_count() > 0);
     }
 
     /// The elastic buffers that have the tag.
     fn tagged(&self, tag: &str) -> Vec<Arc<Slot<RawElasticBuffer>>> {
         let tagged = self.tagged.lock();
-        let those = tagged.iter().filter(|(other, _)| other == tag);
+        let those = tagged.all.iter().filter(|(other, _)| other == tag);
         those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
     }
 
@@ -67,7 +90,7 @@ impl Family {
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let children = std::mem::take(&mut *self.children.lock());
         let mut outcome = Ok(());
-        for child in children.iter().filter_map(Weak::upgrade) {
+        for child in children.all.iter().filter_map(Weak::upgrade) {
             outcome = outcome.and(child.end(py));
         }
         outcome
@@ -349,6 +372,17 @@ impl Vm {
         let vm = self.slot.get()?;
         let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
         let module = py.detach(|| vm.load(name, &image, &names)).raised()?;
+        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
+        self.family.add(&slot);
+        Ok(Module::new(slot, Arc::clone(&self.family)))
+    }
+
+    /// Kernels of a file that was compiled elsewhere, which nobody else may have written.
+    fn load_file(&self, py: Python<'_>, name: &str, path: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
+        let vm = self.slot.get()?;
+        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
+        let path = std::ffi::OsString::from_vec(path);
+        let module = py.detach(|| vm.load_file_as(name, path, &names)).raised()?;
         let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
         self.family.add(&slot);
         Ok(Module::new(slot, Arc::clone(&self.family)))

@@ -492,3 +492,37 @@ def test_ready_operations_need_no_compiler(tmp_path):
         GPUVM_CACHE_DIR=str(tmp_path),
     )
     assert done.returncode == 0 and done.stdout.count("no C++ compiler") == 4, done.stderr
+
+
+def test_masks_are_refused_and_matrices_are_arrays(vm, kernels):
+    masked = np.ma.array(np.arange(6.0), mask=[0, 1, 0, 0, 1, 0])
+    target, buffer = vm.array(np.zeros(6), name="target"), vm.buffer(6, np.float64)
+    calls = (
+        lambda: vm.array(masked),
+        lambda: vm.array(masked, copy=True),
+        lambda: vm.buffer(masked),
+        lambda: buffer.write(masked),
+        lambda: target.__setitem__(slice(None), masked),
+        lambda: gpuvm.ops.take(target, np.ma.array([0, 1], mask=[0, 1])),
+    )
+    for call in calls:
+        with refused(errors.LayoutError, "masked array", "filled"):
+            call()
+    # A mask that hides nothing changes nothing.
+    assert gpuvm.ops.sum(vm.array(np.ma.array(np.arange(6.0)))) == 15.0
+    matrix = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+    for copy in (False, True):
+        array = vm.array(matrix, copy=copy)
+        assert array.shape == (2, 2) and array.numpy().tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert vm.buffer(matrix).numpy().tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_code_that_others_may_have_written_is_not_loaded(vm, tmp_path):
+    image = tmp_path / "kernels.ptx"
+    image.write_text(".version 8.0")
+    image.chmod(0o666)
+    with refused(errors.FileError, "kernels.ptx", "chmod o-w"):
+        vm.load(image, ["f"])
+    image.chmod(0o644)
+    with refused(errors.UnavailableError, "compiles their source"):
+        vm.load(os.fsencode(image).decode(), ["f"])

@@ -128,7 +128,7 @@ pub(crate) fn bring_up(
         _timeline_desc: timeline_desc,
         support: Support::compile(&*gpu, &options, timeline.is_some())?,
         stream: gpu.stream().doing(|| "creating the default stream".into())?,
-        state: Mutex::new(GpuState::new()),
+        state: Mutex::new(GpuState::new(settings.regions_max)),
         lost: OnceLock::new(),
         timeline,
         peers: Arc::default(),

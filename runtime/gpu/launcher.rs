@@ -124,7 +124,7 @@ impl PagedGpu {
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
         in_flight.span_frames = spans.frames;
-        in_flight.memories = memories.iter().map(|(memory, _)| Arc::clone(memory)).collect();
+        in_flight.keep(memories.iter().map(|(memory, _)| Arc::clone(memory)).collect());
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();
         self.make_ready(&mut state)?;
@@ -193,6 +193,8 @@ impl PagedGpu {
             // A launch was stopped while this one was on its way; or this one has ended so by now.
             flight.stop(&reason);
         }
+        in_flight.set_number(state.put);
+        state.put += 1;
         state.in_flight.push(Arc::clone(in_flight));
         Ok(())
     }
@@ -244,8 +246,7 @@ impl PagedGpu {
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
     pub fn outcome_of(&self, launch: &InFlight, outcome: LaunchOutcome) -> Result<LaunchReport> {
         if let Some((record, later)) = launch.fault(&*self.device)? {
-            let region = launch.region_name(self.place, record.region);
-            let region = region.unwrap_or_else(|| format!("#{}", record.region));
+            let region = launch.fault_region(self.place, record.region);
             let holder = self.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, self.transport.name(), holder));
             if fault.is_of_transport() {

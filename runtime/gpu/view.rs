@@ -100,6 +100,8 @@ pub(crate) struct RegionView {
     tables: Mutex<Option<RegionTables>>,
     /// A launch may have written it since its last flush that was completed.
     unflushed: AtomicBool,
+    /// A launch may have brought pages of it: no other has any to give back.
+    touched: AtomicBool,
     /// No frame holds a page of the region, and none comes any more.
     ended: AtomicBool,
 }
@@ -123,6 +125,7 @@ impl RegionView {
             words_addr: tables.words.addr(),
             tables: Mutex::new(Some(tables)),
             unflushed: AtomicBool::new(false),
+            touched: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -190,6 +193,17 @@ impl RegionView {
     pub(super) fn end(&self) -> Option<RegionTables> {
         self.ended.store(true, Ordering::Release);
         self.tables().take()
+    }
+
+    /// A launch is about to begin that may touch its pages. Called with the launches locked.
+    pub fn expect_pages(&self) {
+        // Relaxed: the lock on the launches orders it.
+        self.touched.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a launch may have touched its pages.
+    pub fn may_have_pages(&self) -> bool {
+        self.touched.load(Ordering::Relaxed)
     }
 
     /// A launch is about to begin that may write it. Called with the launches locked, as `note_flushed` is.

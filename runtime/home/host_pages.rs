@@ -158,15 +158,8 @@ impl HostPages {
         }
     }
 
-    /// Whether it shares no byte with `other`.
-    pub fn is_apart_from(&self, other: &Self) -> bool {
-        let (mine, theirs) = (self.span(), other.span());
-        let apart = theirs.end <= mine.start || mine.end <= theirs.start;
-        apart || mine.is_empty() || theirs.is_empty()
-    }
-
     /// The addresses it covers.
-    fn span(&self) -> Range<u64> {
+    pub fn span(&self) -> Range<u64> {
         self.base as u64..self.base as u64 + self.bytes
     }
 }

@@ -106,6 +106,10 @@ impl Backing for Served {
         self.file.poll()
     }
 
+    fn polled(&self) -> usize {
+        self.file.tier_address()
+    }
+
     fn progress(&self) -> u64 {
         self.file.progress()
     }

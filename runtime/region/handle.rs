@@ -71,7 +71,7 @@ impl<E> Region<E> {
         let _span = self.inner.span("wait and flush");
         let mut launches = self.inner.quiesce();
         self.inner.flush_quiet(&mut launches)?;
-        self.inner.sync()
+        self.inner.sync(true)
     }
 
     /// Writes dirty pages home without waiting for launches: it covers the writes that happened before it, and ends although kernels
@@ -85,7 +85,7 @@ impl<E> Region<E> {
             return self.flush();
         }
         self.inner.flush_beside()?;
-        self.inner.sync()
+        self.inner.sync(false)
     }
 
     /// Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
@@ -186,6 +186,7 @@ impl<E> Region<E> {
         let _span = self.inner.span("write");
         let mut launches = self.inner.quiesce();
         self.inner.release_pages(&mut launches, false)?;
+        self.inner.expect_stores();
         let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
         // until a launch that begins after the guard is gone.

@@ -1,14 +1,11 @@
 //! What the program says of a region while it is used: advice, and whose pages leave first. Hints change what a launch costs, never what
 //! it computes.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Weak, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_layouts as layout;
 
-use super::{Advice, Region, RegionInner, Regions};
+use super::{Advice, Region, RegionInner, book::Standing};
 use crate::error::Result;
 
 impl<E> Region<E> {
@@ -42,7 +39,7 @@ impl<E> Region<E> {
     pub fn set_priority(&self, priority: i32) -> Result<()> {
         // Relaxed: what follows takes a lock.
         self.inner.priority.store(priority, Ordering::Relaxed);
-        let told = self.inner.regions.rank();
+        let told = self.inner.regions.rank(&self.inner);
         self.inner.own.gpu.or_lost(told)
     }
 
@@ -52,25 +49,8 @@ impl<E> Region<E> {
     }
 }
 
-impl Regions {
-    /// Tells lanes whose pages leave before whose: a rank for each priority that a region has, from 0 for the lowest.
-    pub(super) fn rank(&self) -> Result<()> {
-        let _ranking = self.ranking.lock();
-        let regions: Vec<Arc<RegionInner>> = self.lock().iter().filter_map(Weak::upgrade).collect();
-        let there = || regions.iter().filter(|region| !region.has_ended());
-        let standings: BTreeSet<Standing> = there().map(|region| region.standing()).collect();
-        there().try_for_each(|region| {
-            let below = standings.range(..region.standing()).count();
-            region.set_rank((below as u32).min(layout::REGION_RANK_MAX))
-        })
-    }
-}
-
-/// Advice to keep pages counts more than any priority.
-type Standing = (bool, i32);
-
 impl RegionInner {
-    fn advise(&self, advice: Advice) -> Result<bool> {
+    fn advise(self: &Arc<Self>, advice: Advice) -> Result<bool> {
         // A lane that fetches a page relies on what others do that store: launches which differ about it never meet.
         let mut quiet = None;
         let (mut advised, change) = loop {
@@ -100,7 +80,7 @@ impl RegionInner {
         drop(advised);
         drop(quiet);
         if keeps != after.keeps_resident() {
-            self.regions.rank()?;
+            self.regions.rank(self)?;
         }
         Ok(match advice {
             Advice::Normal | Advice::Random | Advice::Fetch => true,
@@ -114,7 +94,7 @@ impl RegionInner {
         self.priority.load(Ordering::Relaxed)
     }
 
-    fn set_rank(&self, rank: u32) -> Result<()> {
+    pub(super) fn set_rank(&self, rank: u32) -> Result<()> {
         // Under this lock flags are written, here and by advice.
         let advised = self.advised.lock();
         if self.rank.swap(rank, Ordering::Relaxed) == rank {
@@ -127,7 +107,7 @@ impl RegionInner {
     }
 
     /// Where it stands among other regions.
-    fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> Standing {
         (self.advised.lock().keeps_resident(), self.priority())
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     home::Home,
-    local_home::{LocalHome, Span},
+    local_home::{LocalHome, Span, Spans},
 };
 
 /// Bits of the replicas, one for each page.
@@ -95,7 +95,7 @@ impl OnGpu {
     }
 
     /// Keeps local homes from being lost while the host looks at them.
-    pub(super) fn hold(&self) -> Vec<MutexGuard<'_, Vec<Span>>> {
+    pub(super) fn hold(&self) -> Vec<MutexGuard<'_, Spans>> {
         let locals = self.gpu.queues().into_iter().flat_map(|queues| queues.local_homes());
         locals.map(|local| local.hold()).collect()
     }

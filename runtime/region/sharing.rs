@@ -41,12 +41,13 @@ impl Memory for RegionInner {
     }
 
     fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) {
-        // Lanes that read a replicated region mend its copies, by pages that count as written.
-        if let (Some(on), true) = (
-            self.at(gpu),
-            (writes && !self.kind.read_only) || self.own.is_replicated(),
-        ) {
-            on.view.expect_writes();
+        if let Some(on) = self.at(gpu) {
+            on.view.expect_pages();
+            // Lanes that read a replicated region mend its copies, by pages that count as written.
+            if (writes && !self.kind.read_only) || self.own.is_replicated() {
+                self.expect_stores();
+                on.view.expect_writes();
+            }
         }
         launches.coherence.begin(gpu, writes);
     }
@@ -219,7 +220,7 @@ impl RegionInner {
 }
 
 fn release(on: &OnGpu, pages: Range<u64>, discard: bool) -> Result<()> {
-    match pages.is_empty() {
+    match pages.is_empty() || !on.view.may_have_pages() {
         true => Ok(()),
         false => on.gpu.release(&on.view, pages, discard),
     }

@@ -83,6 +83,24 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _bytes: usize, data: *
     1
 }
 
+/// Why an object cannot be loaded, with what to do where its file system lets nothing be executed.
+fn advised(path: &Path, cause: String) -> String {
+    let folder = path.parent().unwrap_or(path);
+    let name = std::ffi::CString::new(folder.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    // SAFETY: all zeroes are a value of it.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the name ends with a zero, and the structure is the call's to fill.
+    let known = unsafe { libc::statvfs(name.as_ptr(), &raw mut about) } == 0;
+    match known && about.f_flag & libc::ST_NOEXEC != 0 {
+        true => format!(
+            "{cause}; the file system of the kernel cache {} is mounted noexec, and compiled kernels are loaded from there: set \
+             GPUVM_CACHE_DIR to a folder on another file system",
+            folder.display()
+        ),
+        false => cause,
+    }
+}
+
 impl ModuleInner {
     /// Loads the shared object at `path` and binds it to `hooks`.
     pub(crate) fn load(path: &Path, name: &str, seeded: bool, hooks: &'static Hooks) -> Result<Self, GpuError> {
@@ -92,7 +110,8 @@ impl ModuleInner {
         };
         // SAFETY: the object was compiled by this crate from the user's kernel source. Its initialisers are those of the source's own
         // global variables; running user code is what a kernel module is for.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| failed(e.to_string()))?;
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|e| failed(advised(path, e.to_string())))?;
         // SAFETY: `gpuvm_sim/cuda.h`, which is included in every module, defines both symbols with these signatures.
         let (bind, mark) = unsafe {
             let bind = library.get::<unsafe extern "C" fn(&'static Hooks)>(b"gpuvm_sim_bind\0");

@@ -9,7 +9,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, io};
 
 use sha2::{Digest, Sha256};
 use tempfile::{Builder, TempDir, TempPath};
@@ -113,10 +113,12 @@ impl Cache {
 
     /// A fresh directory for one compilation, removed when dropped.
     pub fn work_dir(&self) -> Result<TempDir, GpuError> {
-        Builder::new()
-            .prefix(BUILD)
-            .tempdir_in(&self.dir)
-            .map_err(self.fail("make a directory in"))
+        let made = Builder::new().prefix(BUILD).tempdir_in(&self.dir);
+        let made = made.or_else(|error| match is_read_only(&error) {
+            true => Builder::new().prefix(BUILD).tempdir(),
+            false => Err(error),
+        });
+        made.map_err(self.fail("make a directory in"))
     }
 
     /// The bytes of the entry, if it is there and whole.
@@ -135,10 +137,12 @@ impl Cache {
 
     /// Adds `bytes` as entry `key`.
     pub fn store_bytes(&self, key: &str, bytes: &[u8]) -> Result<(), GpuError> {
-        let mut entry = Builder::new()
-            .prefix(ENTRY)
-            .tempfile_in(&self.dir)
-            .map_err(self.fail("write to"))?;
+        let entry = Builder::new().prefix(ENTRY).tempfile_in(&self.dir);
+        let mut entry = match entry {
+            // What is not there is compiled each time.
+            Err(error) if is_read_only(&error) => return Ok(()),
+            entry => entry.map_err(self.fail("write to"))?,
+        };
         entry.write_all(bytes).map_err(self.fail("write to"))?;
         entry.write_all(&Sha256::digest(bytes)).map_err(self.fail("write to"))?;
         entry
@@ -170,14 +174,51 @@ impl Cache {
 
     /// A file of its own for `object`, which is removed when it is dropped.
     pub fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
-        let mut file = Builder::new()
-            .prefix(LOAD)
-            .suffix(".so")
+        let mut named = Builder::new();
+        named.prefix(LOAD).suffix(".so");
+        // Nobody but the user may write to the file, wherever it lies.
+        let file = named
             .tempfile_in(&self.dir)
-            .map_err(self.fail("write to"))?;
+            .or_else(|error| match is_read_only(&error) {
+                true => named.tempfile(),
+                false => Err(error),
+            });
+        let mut file = file.map_err(self.fail("write to"))?;
         file.write_all(object).map_err(self.fail("write to"))?;
         Ok(file.into_temp_path())
     }
+}
+
+/// Whether it lies on a file system that nobody writes to, as that of an image: what is in it is used all the same.
+fn is_read_only(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
+
+/// Why a file that its user names cannot be loaded as code that runs as the user: others may have written it.
+///
+/// # Errors
+/// What is wrong with the file or with a folder on its path, and how to mend it.
+pub fn check_code(path: &Path) -> Result<(), String> {
+    let whole = path.canonicalize().map_err(|e| e.to_string())?;
+    let look = |at: &Path| fs::metadata(at).map_err(|e| format!("{}: {e}", at.display()));
+    let known = look(&whole)?;
+    let mode = known.mode() & 0o7777;
+    if known.uid() != 0 && known.uid() != user() {
+        let owner = known.uid();
+        return Err(format!(
+            "it belongs to the user {owner}, who may put other code there: load a copy of your own"
+        ));
+    }
+    if mode & 0o002 != 0 {
+        return Err(format!(
+            "everybody may put other code there (mode {mode:o}): chmod o-w {}",
+            whole.display()
+        ));
+    }
+    for folder in whole.ancestors().skip(1) {
+        stays_in_place(&look(folder)?).map_err(|why| format!("in its folder {} {why}", folder.display()))?;
+    }
+    Ok(())
 }
 
 /// This process' effective user.
@@ -230,6 +271,40 @@ mod tests {
     use std::time::SystemTime;
 
     use super::{Cache, STALE_AGE};
+
+    #[test]
+    fn code_that_others_may_replace_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("kernels.cubin");
+        std::fs::write(&file, "code").expect("a file");
+        let mode = |at: &std::path::Path, mode| {
+            std::fs::set_permissions(at, Permissions::from_mode(mode)).expect("it is ours");
+        };
+        // Of a sticky folder, as /tmp is, and of a group.
+        for (of_folder, of_file) in [(0o700, 0o644), (0o755, 0o664), (0o1777, 0o600)] {
+            mode(dir.path(), of_folder);
+            mode(&file, of_file);
+            assert_eq!(super::check_code(&file), Ok(()));
+        }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        mode(&file, 0o646);
+        for name in [&file, &link] {
+            let why = super::check_code(name).expect_err("everybody may write it");
+            assert!(why.contains("mode 646") && why.contains("chmod o-w"), "{why}");
+        }
+        mode(&file, 0o600);
+        mode(dir.path(), 0o777);
+        let why = super::check_code(&file).expect_err("everybody may replace it");
+        assert!(why.contains("in its folder") && why.contains("chmod o-w"), "{why}");
+        mode(dir.path(), 0o700);
+        // Root alone may give files away.
+        if chown(&file, Some(12_345), None).is_ok() {
+            let why = super::check_code(&file).expect_err("another user's");
+            assert!(why.contains("the user 12345"), "{why}");
+        }
+        assert!(super::check_code(&dir.path().join("none")).is_err());
+    }
 
     #[test]
     fn what_ended_processes_left_is_removed_once_it_is_old() {

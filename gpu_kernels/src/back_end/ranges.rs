@@ -1,12 +1,14 @@
-//! First-fit allocation in one range of addresses.
+//! Best-fit allocation in one range of addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The holes of a range of addresses.
 #[derive(Debug, Default)]
 pub struct Ranges {
     /// First address -> bytes; holes never touch each other.
     holes: BTreeMap<u64, u64>,
+    /// The same as (bytes, first address), so that no search looks at holes that are too short.
+    by_room: BTreeSet<(u64, u64)>,
     free: u64,
 }
 
@@ -15,6 +17,7 @@ impl Ranges {
     pub fn new(base: u64, bytes: u64) -> Self {
         Self {
             holes: BTreeMap::from([(base, bytes)]),
+            by_room: BTreeSet::from([(bytes, base)]),
             free: bytes,
         }
     }
@@ -24,21 +27,33 @@ impl Ranges {
         self.free
     }
 
-    /// The first hole that has `bytes` bytes at a multiple of `align`, a power of two; none when there is none.
+    fn insert(&mut self, hole: u64, room: u64) {
+        self.holes.insert(hole, room);
+        self.by_room.insert((room, hole));
+    }
+
+    /// Removes the hole that begins there: its bytes.
+    fn remove(&mut self, hole: u64) -> Option<u64> {
+        let room = self.holes.remove(&hole)?;
+        self.by_room.remove(&(room, hole));
+        Some(room)
+    }
+
+    /// The shortest hole that has `bytes` bytes at a multiple of `align`, a power of two; none when there is none.
     pub fn take(&mut self, bytes: u64, align: u64) -> Option<u64> {
         if bytes == 0 || bytes > self.free {
             return None;
         }
-        let (hole, room, addr) = self.holes.iter().find_map(|(&hole, &room)| {
+        let (hole, room, addr) = self.by_room.range((bytes, 0)..).find_map(|&(room, hole)| {
             let addr = hole.checked_next_multiple_of(align)?;
             (addr.checked_add(bytes)? <= hole + room).then_some((hole, room, addr))
         })?;
-        self.holes.remove(&hole);
+        self.remove(hole);
         if addr > hole {
-            self.holes.insert(hole, addr - hole);
+            self.insert(hole, addr - hole);
         }
         if addr + bytes < hole + room {
-            self.holes.insert(addr + bytes, hole + room - addr - bytes);
+            self.insert(addr + bytes, hole + room - addr - bytes);
         }
         self.free -= bytes;
         Some(addr)
@@ -51,13 +66,13 @@ impl Ranges {
         if let Some((&before, &size)) = self.holes.range(..addr).next_back()
             && before + size == addr
         {
-            self.holes.remove(&before);
+            self.remove(before);
             (start, room) = (before, size + bytes);
         }
-        if let Some(after) = self.holes.remove(&(addr + bytes)) {
+        if let Some(after) = self.remove(addr + bytes) {
             room += after;
         }
-        self.holes.insert(start, room);
+        self.insert(start, room);
     }
 }
 

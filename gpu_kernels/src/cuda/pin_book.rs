@@ -1,6 +1,8 @@
 //! The book of pinned ranges: which pages are pinned, for whom, and what a new registration has to pin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::back_end::Spans;
 
 /// What a registration was made for.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +43,12 @@ pub(crate) struct Book {
     last: u64,
     /// By number.
     live: BTreeMap<u64, Live>,
+    /// The pages of the same.
+    covered: Spans<()>,
     /// By first host address; ranges do not overlap.
     pinned: BTreeMap<u64, Pinned>,
+    /// Where those begin that nobody uses.
+    unused: BTreeSet<u64>,
 }
 
 impl Live {
@@ -59,13 +65,37 @@ impl Book {
             page,
             last: 0,
             live: BTreeMap::new(),
+            covered: Spans::default(),
             pinned: BTreeMap::new(),
+            unused: BTreeSet::new(),
         }
     }
 
     fn overlapping(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, &Pinned)> {
-        let touching = self.pinned.range(..end).filter(move |(_, pinned)| pinned.end > first);
+        let touching = self.pinned.range(self.first_near(first)..end);
+        let touching = touching.filter(move |(_, pinned)| pinned.end > first);
         touching.map(|(&start, pinned)| (start, pinned))
+    }
+
+    /// Where the range begins that may reach over `first`: those before it end before.
+    fn first_near(&self, first: u64) -> u64 {
+        let before = self.pinned.range(..=first).next_back();
+        before.map_or(first, |(&start, _)| start)
+    }
+
+    /// Changes how many use each range that touches the pages of `live`.
+    fn count_users(&mut self, live: &Live, change: impl Fn(u64) -> u64) {
+        let (first, end) = live.pages(self.page);
+        for (start, pinned) in self.pinned.range_mut(self.first_near(first)..end) {
+            if pinned.end <= first {
+                continue;
+            }
+            pinned.users = change(pinned.users);
+            match pinned.users {
+                0 => self.unused.insert(*start),
+                _ => self.unused.remove(start),
+            };
+        }
     }
 
     /// Whether nobody uses a range among those that touch the pages of `live`.
@@ -77,13 +107,17 @@ impl Book {
     /// Takes out the ranges that nobody uses among those that touch the pages of `live`, all of them without one. What nobody uses may
     /// hold pages that were unmapped since: it must not be taken for today's.
     pub(crate) fn take_unused(&mut self, live: Option<&Live>) -> Vec<u64> {
-        let (first, end) = live.map_or((0, u64::MAX), |live| live.pages(self.page));
-        let unused = self
-            .overlapping(first, end)
-            .filter_map(|(start, pinned)| (pinned.users == 0).then_some(start));
-        let unused: Vec<u64> = unused.collect();
+        let unused: Vec<u64> = match live {
+            None => self.unused.iter().copied().collect(),
+            Some(live) => {
+                let (first, end) = live.pages(self.page);
+                let unused = self.overlapping(first, end).filter(|(_, pinned)| pinned.users == 0);
+                unused.map(|(start, _)| start).collect()
+            }
+        };
         for start in &unused {
             self.pinned.remove(start);
+            self.unused.remove(start);
         }
         unused
     }
@@ -110,17 +144,14 @@ impl Book {
 
     /// Whether live registrations cover all of these pages: then the pages are still those that were pinned.
     fn is_live(&self, first: u64, end: u64) -> bool {
-        let pages = self.live.values().map(|live| live.pages(self.page));
-        let mut covers: Vec<_> = pages.filter(|(from, to)| *from < end && *to > first).collect();
-        covers.sort_unstable();
         let mut at = first;
-        for (from, to) in covers {
-            if from > at {
-                return false;
+        while at < end {
+            match self.covered.meeting(&(at..at + 1)) {
+                Some((pages, ())) => at = pages.end,
+                None => return false,
             }
-            at = at.max(to);
         }
-        at >= end
+        true
     }
 
     fn split(&self, live: &Live, from: u64, to: u64, ranges: &mut Vec<(u64, u64)>) {
@@ -164,22 +195,19 @@ impl Book {
             return Err(Conflict::Torn);
         }
         self.pinned.extend(added.iter().copied());
-        for (_, pinned) in self.pinned.range_mut(..end).filter(|(_, pinned)| pinned.end > first) {
-            pinned.users += 1;
-        }
+        self.count_users(&live, |users| users + 1);
         live.device = live.host.wrapping_add(shift);
         self.last += 1;
         self.live.insert(self.last, live);
+        self.covered.insert(first..end, self.last, ());
         Ok((self.last, live.device))
     }
 
     /// Registration `number` is gone; its ranges stay pinned until they are taken out.
     pub(crate) fn leave(&mut self, number: u64) {
         let Some(live) = self.live.remove(&number) else { return };
-        let (first, end) = live.pages(self.page);
-        for (_, pinned) in self.pinned.range_mut(..end).filter(|(_, pinned)| pinned.end > first) {
-            pinned.users -= 1;
-        }
+        self.covered.remove(live.pages(self.page).0, number);
+        self.count_users(&live, |users| users - 1);
     }
 
     /// How many of `bytes` from `addr` on one copy may move: the driver refuses one that goes from one pinned range into

@@ -4,16 +4,20 @@
 //! paired with the acquire load of a lookup) and is given to a new key only after every engine has been seen at rest
 //! since its old key was cleared, so a lookup never mixes two registrations.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::{Access, Backing, MemoryKey, NicError};
 
-/// Most registrations at one time.
-pub(super) const REGIONS_MAX: u32 = 16_384;
+/// Most registrations at one time: a virtual memory has up to 65,536 regions, with two homes and frames of their own.
+pub(super) const REGIONS_MAX: u32 = 1 << 18;
+/// Slots that are allocated at a time.
+const CHUNK: u32 = 1 << 12;
+/// So many slots are used once before any is used again, so that stale keys stay dead long.
+const FRESH_FIRST: u32 = 1 << 14;
 /// Index of the first key; 1 would make `MLX5_INVALID_LKEY` (0x100) a key.
 const INDEX_FIRST: u32 = 0x21;
 /// Low bit of a key: set in rkeys. Giving an lkey where an rkey is asked for fails, as it would on some NICs.
@@ -36,17 +40,56 @@ struct Slot {
 }
 
 struct Free {
-    /// Slots that were in use; the oldest is reused first, so that stale keys stay dead long.
+    /// Slots that were in use; the oldest is reused first.
     used: VecDeque<u32>,
     /// Slots from here on were never used.
     fresh: u32,
 }
 
+/// What serves addresses that are no memory.
+#[derive(Default)]
+struct Backings {
+    by_slot: HashMap<u32, Arc<dyn Backing>>,
+    /// The slots of those that [poll](Backing::poll) the same.
+    polled: HashMap<usize, BTreeSet<u32>>,
+}
+
+impl Backings {
+    fn insert(&mut self, slot: u32, backing: Arc<dyn Backing>) {
+        self.polled.entry(backing.polled()).or_default().insert(slot);
+        self.by_slot.insert(slot, backing);
+    }
+
+    /// Whether there was one.
+    fn remove(&mut self, slot: u32) -> bool {
+        let Some(backing) = self.by_slot.remove(&slot) else {
+            return false;
+        };
+        let polled = backing.polled();
+        if let Some(slots) = self.polled.get_mut(&polled) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                self.polled.remove(&polled);
+            }
+        }
+        true
+    }
+
+    /// Whether anything came of a poll of all.
+    fn poll(&self) -> bool {
+        let firsts = self
+            .polled
+            .values()
+            .filter_map(|slots| self.by_slot.get(slots.first()?));
+        firsts.fold(false, |any, backing| backing.poll() | any)
+    }
+}
+
 pub(super) struct MemoryTable {
-    slots: Box<[Slot]>,
+    /// Each as soon as one of its slots is used.
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
     free: Mutex<Free>,
-    /// By slot: what serves addresses that are no memory.
-    backings: RwLock<HashMap<u32, Arc<dyn Backing>>>,
+    backings: RwLock<Backings>,
     /// How many there are.
     backed: AtomicU32,
     dead_keys: AtomicU64,
@@ -55,7 +98,7 @@ pub(super) struct MemoryTable {
 impl MemoryTable {
     pub fn new() -> Self {
         MemoryTable {
-            slots: (0..REGIONS_MAX).map(|_| Slot::default()).collect(),
+            chunks: (0..REGIONS_MAX / CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::new(Free {
                 used: VecDeque::new(),
                 fresh: 0,
@@ -64,6 +107,33 @@ impl MemoryTable {
             backed: AtomicU32::new(0),
             dead_keys: AtomicU64::new(0),
         }
+    }
+
+    /// A slot that was used.
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        let chunk = self.chunks.get((index / CHUNK) as usize)?.get()?;
+        chunk.get((index % CHUNK) as usize)
+    }
+
+    /// A slot that no key has.
+    fn take(&self) -> Result<u32, NicError> {
+        let mut free = self.free.lock();
+        let used = match free.fresh < FRESH_FIRST {
+            true => None,
+            false => free.used.pop_front(),
+        };
+        if let Some(index) = used {
+            return Ok(index);
+        }
+        if free.fresh == REGIONS_MAX {
+            return Err(NicError::Exhausted {
+                what: "memory registrations",
+                limit: u64::from(REGIONS_MAX),
+            });
+        }
+        free.fresh += 1;
+        Ok(free.fresh - 1)
     }
 
     /// Publishes a span under a new key; of addresses that are no memory, with what serves them.
@@ -75,24 +145,15 @@ impl MemoryTable {
         backing: Option<Arc<dyn Backing>>,
     ) -> Result<MemoryKey, NicError> {
         check(addr, bytes, access)?;
-        let index = {
-            let mut free = self.free.lock();
-            if free.fresh < REGIONS_MAX {
-                free.fresh += 1;
-                free.fresh - 1
-            } else {
-                free.used.pop_front().ok_or(NicError::Exhausted {
-                    what: "memory registrations",
-                    limit: u64::from(REGIONS_MAX),
-                })?
-            }
-        };
+        let index = self.take()?;
         if let Some(backing) = backing {
             self.backings.write().insert(index, backing);
             // Relaxed: whoever sees the key below sees it.
             self.backed.fetch_add(1, Ordering::Relaxed);
         }
-        let slot = &self.slots[index as usize];
+        let new = || (0..CHUNK).map(|_| Slot::default()).collect();
+        let chunk = self.chunks[(index / CHUNK) as usize].get_or_init(new);
+        let slot = &chunk[(index % CHUNK) as usize];
         // Relaxed: the slot is ours until its key is published below. The old generation is left in `access`.
         let generation = (slot.access.load(Ordering::Relaxed) >> 24).wrapping_add(1) & 0x7f;
         slot.access.store(generation << 24 | access.bits(), Ordering::Relaxed);
@@ -111,7 +172,7 @@ impl MemoryTable {
     pub fn clear(&self, key: MemoryKey) -> Result<u32, NicError> {
         let unknown = NicError::UnknownKey { key };
         let index = (key.lkey >> 8).wrapping_sub(INDEX_FIRST);
-        let Some(slot) = self.slots.get(index as usize) else {
+        let Some(slot) = self.slot(index) else {
             return Err(unknown);
         };
         if key.lkey == 0 || key.rkey != key.lkey | REMOTE_BIT {
@@ -132,7 +193,7 @@ impl MemoryTable {
 
     /// Gives the slot back. Every engine must have been seen at rest since [`clear`](Self::clear).
     pub fn release(&self, index: u32) {
-        if self.backings.write().remove(&index).is_some() {
+        if self.backings.write().remove(index) {
             // Relaxed: a hint, at its next use at the latest.
             self.backed.fetch_sub(1, Ordering::Relaxed);
         }
@@ -154,18 +215,13 @@ impl MemoryTable {
 
     /// Lets what serves addresses that are no memory go on. Whether anything came of it.
     pub fn poll_backings(&self) -> bool {
-        self.is_backed()
-            && self
-                .backings
-                .read()
-                .values()
-                .fold(false, |any, backing| backing.poll() | any)
+        self.is_backed() && self.backings.read().poll()
     }
 
     /// What serves the addresses of a remote key that [`allows`](Self::allows) an access, if they are no memory.
     pub fn backing(&self, rkey: u32) -> Option<Arc<dyn Backing>> {
         let index = (rkey >> 8).wrapping_sub(INDEX_FIRST);
-        self.backings.read().get(&index).map(Arc::clone)
+        self.backings.read().by_slot.get(&index).map(Arc::clone)
     }
 
     /// Whether `key`, named by `side`, allows `access` to the `bytes` bytes at `addr`. To be asked, and the answer
@@ -173,8 +229,8 @@ impl MemoryTable {
     #[inline]
     pub fn allows(&self, side: Side, key: u32, addr: u64, bytes: u64, access: Access) -> bool {
         let remote = key & REMOTE_BIT != 0;
-        let index = (key >> 8).wrapping_sub(INDEX_FIRST) as usize;
-        let Some(slot) = self.slots.get(index) else {
+        let index = (key >> 8).wrapping_sub(INDEX_FIRST);
+        let Some(slot) = self.slot(index) else {
             return false;
         };
         // Acquire: pairs with the release in `insert`.

@@ -164,6 +164,7 @@ pub(super) fn push_edge<E>(edges: &mut Vec<E>, edge: E) -> Result<(), GraphError
         edges.try_reserve_exact(more).map_err(|_| MemoryError {
             needed_bytes,
             available_bytes: 0,
+            limit: None,
         })?;
     }
     edges.push(edge);

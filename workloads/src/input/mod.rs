@@ -1,6 +1,7 @@
 //! What readers of graphs, tables and vectors have in common: names of inputs, files and their errors, lines of text, and memory.
 
 mod lines;
+mod memory;
 mod name;
 
 use std::error::Error;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use gpuvm_files::{KIND_BYTES, open_regular, other_kind};
 
 pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
+pub use memory::MemoryLimit;
 pub(crate) use name::{Number, numbers};
 pub use name::{SpecError, named};
 
@@ -244,28 +246,29 @@ pub(crate) fn shown(word: &str) -> String {
 }
 
 /// An input that the machine cannot hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the input needs {needed_bytes} bytes of memory, this machine has {available_bytes} available; give a smaller one"
+    "the input needs {needed_bytes} bytes of memory, {} {available_bytes} available; give a smaller one{}",
+    .limit.as_ref().map_or_else(|| "this machine has".to_owned(), |limit| format!("and {limit} leaves")),
+    if .limit.is_some() { ", or raise that limit" } else { "" }
 )]
 pub struct MemoryError {
     /// Bytes needed.
     pub needed_bytes: u64,
-    /// Bytes that the machine has left.
+    /// Bytes that are left.
     pub available_bytes: u64,
+    /// The limit of a control group that leaves no more; none where the machine has no more.
+    pub limit: Option<MemoryLimit>,
 }
 
-/// Fails where the machine has less memory available, by `/proc/meminfo`.
-/// Linux grants more than it has and kills the process later; this says so before.
+/// Fails where the machine has less memory available, by `/proc/meminfo`, or a limit of the process's control groups leaves less.
+/// Linux grants more than there is and kills the process later; this says so before.
 pub(crate) fn require_memory(needed_bytes: u64) -> Result<(), MemoryError> {
-    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    match available.map(|kib| kib * 1024) {
-        Some(available_bytes) if needed_bytes > available_bytes => Err(MemoryError {
+    match memory::available() {
+        Some((available_bytes, limit)) if needed_bytes > available_bytes => Err(MemoryError {
             needed_bytes,
             available_bytes,
+            limit,
         }),
         _ => Ok(()),
     }
