@@ -22,7 +22,7 @@ use crate::{
     frames::FrameMemory,
     handles::Handles,
     home::Ways,
-    launch::{InFlight, LaunchConfig, Peers},
+    launch::{InFlight, LaunchConfig, Memory, Peers},
     launch_state::StatePool,
     node::Node,
     plan::{Settings, TransportKind},
@@ -145,6 +145,8 @@ pub(crate) struct PagedGpu {
     lost: OnceLock<Lost>,
     /// None where nobody asked for one.
     timeline: Option<Arc<GpuTimeline>>,
+    /// Memory whose pages stay where they are, since launches look them up.
+    held: Mutex<Vec<Weak<dyn Memory>>>,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,
