@@ -145,6 +145,8 @@ pub(crate) struct PagedGpu {
     lost: OnceLock<Lost>,
     /// None where nobody asked for one.
     timeline: Option<Arc<GpuTimeline>>,
+    /// Held while a launch is put on a stream: all that run look pages up, or none.
+    form: Mutex<()>,
     /// Memory whose pages stay where they are, since launches look them up.
     held: Mutex<Vec<Weak<dyn Memory>>>,
     peers: Arc<Mutex<Peers>>,

@@ -103,6 +103,8 @@ pub(crate) struct InFlight {
     pub label: Arc<str>,
     /// Whether it calls for recovery has been looked at.
     pub examined: AtomicBool,
+    /// Whether it looks up where pages are; none for the runtime's own kernels.
+    pub looks_up: Option<bool>,
 }
 
 impl InFlight {
@@ -120,6 +122,7 @@ impl InFlight {
             memories: Vec::new(),
             label: Arc::clone(label),
             examined: AtomicBool::new(false),
+            looks_up: None,
         }
     }
 
@@ -200,7 +203,7 @@ pub(crate) trait Memory: Send + Sync {
     /// What another GPU holds could not be brought home: the launch must not begin.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
 
-    /// Has its pages leave their frames again on the GPU at `place`, unless launches use it. False where they do.
+    /// Lets its pages leave their frames again on the GPU at `place`, unless launches or the host use it. False where they do.
     ///
     /// # Errors
     /// The kernel's that does it.

@@ -108,8 +108,13 @@ impl PagedGpu {
             continues,
             looks_up,
         } = named;
-        if !looks_up && !continues {
-            self.let_idle_go()?;
+        // Held until the launch is on its stream. Before the locks of memories.
+        let form = (!continues).then(|| self.form.lock());
+        if form.is_some() {
+            self.settle_form(!looks_up);
+            if !looks_up {
+                self.let_idle_go()?;
+            }
         }
         let mut shape = config.shape.clone();
         shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
@@ -134,6 +139,7 @@ impl PagedGpu {
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
         in_flight.span_frames = spans.frames;
+        in_flight.looks_up = (!continues).then_some(looks_up);
         in_flight.memories = memories.iter().map(|(memory, _)| Arc::clone(memory)).collect();
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();
@@ -149,6 +155,14 @@ impl PagedGpu {
             launches.push(kind(*writes), &in_flight);
         }
         Ok(in_flight)
+    }
+
+    /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
+    /// are held for the one are never what the other waits for.
+    fn settle_form(&self, looks_up: bool) {
+        let of_it = |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up);
+        let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
+        those.iter().for_each(|launch| launch.settle());
     }
 
     /// Pages of memory that launches looked up and that none uses now may leave their frames, for others that need some.

@@ -113,7 +113,7 @@ __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, un
     unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32, stay = 0;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32;
     for (unsigned long long page = first + warp; page < last; page += warps)
-        stay += gpuvm::detail::bring_page(vm, gpuvm::detail::page_id(region, page), gpuvm::detail::low_water(vm));
+        stay += gpuvm::detail::bring_page(vm, gpuvm::detail::page_id(region, page), 0);
     if (stay && threadIdx.x % 32 == 0) gpuvm::detail::atom_add_relaxed_gpu(absent, stay);
 }
 

@@ -23,9 +23,9 @@ GPUVM_DEVICE u64 place_now(const layout::ArrayDesc& array, u64 byte) {
     u64 page = byte >> array.page_shift;
     u64* words = words_of(array);
     // Of the states of a page that nobody fetches the resident one alone has the upper bit.
-    u64 word = ld_weak(words + page);
+    u32 word = static_cast<u32>(ld_weak(words + page));
     bool in_frame = word & layout::STATE_RESIDENT << layout::STATE_SHIFT;
-    u64 frame = array.frames + static_cast<u64>(static_cast<u32>(word & layout::FRAME_MASK)) * array.frame_scale +
+    u64 frame = array.frames + static_cast<u64>(word & static_cast<u32>(layout::FRAME_MASK)) * array.frame_scale +
                 (static_cast<u32>(byte) & array.offset_mask);
     if (Stores || !in_frame) *mark_of(words, page) = 1;
     return in_frame ? frame : array.home + byte;
