@@ -110,7 +110,7 @@ impl PagedGpu {
         } = named;
         // Held until the launch is on its stream. Before the locks of memories.
         let form = (!continues).then(|| self.form.lock());
-        if form.is_some() {
+        if form.is_some() && (looks_up || !self.held.lock().is_empty()) {
             self.settle_form(!looks_up);
             if !looks_up {
                 self.let_idle_go()?;
