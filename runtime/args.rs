@@ -62,6 +62,14 @@ pub(crate) enum Placed<'a> {
 }
 
 impl Placed<'_> {
+    /// Of an array: whether a launch may look up where its pages are.
+    pub fn looks_up(&self) -> Option<bool> {
+        match self {
+            Self::Region(region, on) => Some(region.looks_up(on)),
+            _ => None,
+        }
+    }
+
     /// What the kernel of a launch gets whose `VmDesc` is at `vm`. A region is described as advice has it at this moment.
     pub fn bytes(&self, vm: u64) -> Vec<u8> {
         match self {

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use crate::{
     frames::FrameMemory,
     handles::Handles,
     home::Ways,
-    launch::{InFlight, LaunchConfig, Peers},
+    launch::{InFlight, LaunchConfig, Memory, Peers},
     launch_state::StatePool,
     node::Node,
     plan::{Settings, TransportKind},
@@ -139,6 +139,10 @@ pub(crate) struct PagedGpu {
     lost: OnceLock<Lost>,
     /// None where nobody asked for one.
     timeline: Option<Arc<GpuTimeline>>,
+    /// Held while a launch is put on a stream: all that run look pages up, or none.
+    form: Mutex<()>,
+    /// Memory whose pages stay where they are, since launches look them up.
+    held: Mutex<Vec<Weak<dyn Memory>>>,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,

@@ -1,9 +1,10 @@
 //! Compiled modules and their kernels.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use gpuvm_gpu::{KernelInfo, ParamKind, Stream};
+use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
+use parking_lot::Mutex;
 
 use crate::{
     args::{Arg, KernelArgs, Placed},
@@ -20,11 +21,57 @@ use crate::{
 pub struct Module {
     gpu: Arc<PagedGpu>,
     module: Arc<dyn gpuvm_gpu::Module>,
+    /// What it is compiled of; none for what its user compiled.
+    of: Option<Arc<Compiled>>,
+}
+
+/// A source, for the form of its kernels that looks up where pages are: compiled when a launch wants it.
+struct Compiled {
+    source: Source,
+    kernels: Vec<String>,
+    options: CompileOptions,
+    looks_up: Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>,
+}
+
+impl Compiled {
+    fn kernel(&self, gpu: &PagedGpu, name: &str) -> Result<Arc<dyn gpuvm_gpu::Kernel>> {
+        let mut module = self.looks_up.lock();
+        if module.is_none() {
+            let mut options = self.options.clone();
+            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), None));
+            let kernels: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
+            *module = Some(gpu.compile(&self.source, &kernels, &options)?);
+        }
+        let kernel = module.as_ref().map(|module| module.kernel(name)).transpose();
+        let kernel = kernel.doing(|| format!("looking up kernel `{name}`"))?;
+        Ok(kernel.unwrap_or_else(|| unreachable!("compiled above")))
+    }
 }
 
 impl Module {
-    pub(crate) fn new(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
-        Self { gpu, module }
+    /// What its user compiled.
+    pub(crate) fn loaded(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
+        Self { gpu, module, of: None }
+    }
+
+    pub(crate) fn compile(
+        gpu: Arc<PagedGpu>,
+        source: Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Self> {
+        let module = gpu.compile(&source, kernels, options)?;
+        let of = Compiled {
+            source,
+            kernels: kernels.iter().map(|&name| name.to_owned()).collect(),
+            options: options.clone(),
+            looks_up: Mutex::default(),
+        };
+        Ok(Self {
+            gpu,
+            module,
+            of: Some(Arc::new(of)),
+        })
     }
 
     /// The kernel that was named so when the source was compiled.
@@ -40,6 +87,8 @@ impl Module {
             gpu: Arc::clone(&self.gpu),
             label: launch::label(name),
             kernel,
+            of: self.of.clone(),
+            looks_up: OnceLock::new(),
         })
     }
 }
@@ -50,6 +99,8 @@ pub struct Kernel {
     gpu: Arc<PagedGpu>,
     label: Arc<str>,
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
+    of: Option<Arc<Compiled>>,
+    looks_up: OnceLock<Arc<dyn gpuvm_gpu::Kernel>>,
 }
 
 impl Kernel {
@@ -132,11 +183,26 @@ impl Kernel {
             let writes = !matches!(param.kind, ParamKind::PagedArrayConst | ParamKind::BroadcastConst);
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
         }
+        let kernel = match placed.iter().filter_map(Placed::looks_up).reduce(|all, one| all && one) {
+            Some(true) => self.looking_up()?,
+            _ => None,
+        };
+        named.looks_up = kernel.is_some();
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
-        let job = Job::Kernel(&self.kernel, Box::new(args));
+        let job = Job::Kernel(kernel.unwrap_or(&self.kernel), Box::new(args));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+    }
+
+    /// The form of it that looks up where pages are; none of what its user compiled.
+    fn looking_up(&self) -> Result<Option<&Arc<dyn gpuvm_gpu::Kernel>>> {
+        let Some(of) = &self.of else { return Ok(None) };
+        if self.looks_up.get().is_none() {
+            // Another thread may have been faster: both are the same.
+            let _ = self.looks_up.set(of.kernel(&self.gpu, &self.info().name)?);
+        }
+        Ok(self.looks_up.get())
     }
 
     /// Checks arguments against the kernel's parameters and its GPU.

@@ -107,6 +107,8 @@ pub(crate) struct InFlight {
     pub examined: AtomicBool,
     /// How many launches were put on streams of its GPU before it, once it is on one.
     number: OnceLock<u64>,
+    /// Whether it looks up where pages are; none for the runtime's own kernels.
+    pub looks_up: Option<bool>,
 }
 
 impl InFlight {
@@ -126,6 +128,7 @@ impl InFlight {
             label: Arc::clone(label),
             examined: AtomicBool::new(false),
             number: OnceLock::new(),
+            looks_up: None,
         }
     }
 
@@ -233,6 +236,15 @@ pub(crate) trait Memory: Send + Sync {
     /// What another GPU holds could not be brought home: the launch must not begin.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
 
+    /// Lets its pages leave their frames again on the GPU at `place`, unless launches or the host use it. False where they do.
+    ///
+    /// # Errors
+    /// The kernel's that does it.
+    fn let_go(&self, place: usize) -> Result<bool> {
+        let _ = place;
+        Ok(true)
+    }
+
     /// The launch begins. Called with the launches locked, before its first write can be.
     fn expect(&self, launches: &mut Naming, to_begin: LaunchKind);
 }
@@ -244,6 +256,8 @@ pub(crate) struct LaunchKind {
     pub gpu: usize,
     /// Whether it may write the memory.
     pub writes: bool,
+    /// Whether it looks up where pages are, and none may come or go beside it.
+    pub looks_up: bool,
 }
 
 /// The launches that name one piece of memory, and what they make of its copies on several GPUs.

@@ -219,6 +219,11 @@ impl RegionInner {
         }
     }
 
+    /// Whether a launch on a GPU may look up where its pages are.
+    pub fn looks_up(&self, on: &OnGpu) -> bool {
+        on.traits.looks_up(*self.advised.lock()) && self.pages.count() > 0
+    }
+
     /// Something that the host begins to do with the region, until it is dropped.
     #[must_use = "it ends when it is dropped"]
     pub fn span(&self, what: &str) -> Span {

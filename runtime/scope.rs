@@ -66,7 +66,22 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`RegionBuilder::zeroed`], and [`crate::Error::Overlap`].
     pub fn region<T: Pod>(&'scope self, name: &str, memory: &'env mut [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>()).name(name);
+        self.region_placed(name, memory, Placement::Fetch)
+    }
+
+    /// [`region`](Self::region) with what a read does with a page that has no frame.
+    ///
+    /// # Errors
+    /// As [`region`](Self::region).
+    pub fn region_placed<T: Pod>(
+        &'scope self,
+        name: &str,
+        memory: &'env mut [T],
+        placement: Placement,
+    ) -> Result<ScopedRegion<'scope, T>> {
+        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>())
+            .name(name)
+            .placement(placement);
         // SAFETY: `memory` is borrowed mutably for 'env, which outlives the scope, and the scope closes the region
         // before it ends.
         unsafe { self.lend(builder, memory.as_mut_ptr(), memory.len()) }

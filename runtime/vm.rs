@@ -550,8 +550,7 @@ impl VmGpu {
     /// # Errors
     /// As [`compile`](Self::compile).
     pub fn compile_with(&self, name: &str, source: &str, kernels: &[&str], options: &CompileOptions) -> Result<Module> {
-        let module = self.paged().compile(&Source::new(name, source), kernels, options)?;
-        Ok(Module::new(Arc::clone(self.paged()), module))
+        Module::compile(Arc::clone(self.paged()), Source::new(name, source), kernels, options)
     }
 
     /// Compiles the CUDA C++ file at `path`.
@@ -589,7 +588,7 @@ impl VmGpu {
     /// [`Error::DeviceCode`] for kernels that do not fit this library or this virtual memory.
     pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Module> {
         let module = self.paged().load(name, image, kernels)?;
-        let module = Module::new(Arc::clone(self.paged()), module);
+        let module = Module::loaded(Arc::clone(self.paged()), module);
         for kernel in kernels {
             module.kernel(kernel)?.check_code()?;
         }

@@ -131,6 +131,8 @@ pub(crate) fn bring_up(
         state: Mutex::new(GpuState::new(settings.regions_max)),
         lost: OnceLock::new(),
         timeline,
+        form: Mutex::default(),
+        held: Mutex::default(),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

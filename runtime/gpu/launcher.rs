@@ -30,6 +30,8 @@ pub(crate) struct Named {
     pub region: Option<(u32, String)>,
     /// A fault ends nothing but what met it: of the runtime's own kernels.
     pub continues: bool,
+    /// It looks up where pages are, and none comes or goes beside it.
+    pub looks_up: bool,
 }
 
 /// What a launch runs.
@@ -104,7 +106,16 @@ impl PagedGpu {
             memories,
             region,
             continues,
+            looks_up,
         } = named;
+        // Held until the launch is on its stream. Before the locks of memories.
+        let form = (!continues).then(|| self.form.lock());
+        if form.is_some() && (looks_up || !self.held.lock().is_empty()) {
+            self.settle_form(!looks_up);
+            if !looks_up {
+                self.let_idle_go()?;
+            }
+        }
         let mut shape = config.shape.clone();
         shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
         let slot = self.state_for(label, continues)?;
@@ -116,14 +127,19 @@ impl PagedGpu {
         let kind = |writes| LaunchKind {
             gpu: self.place,
             writes,
+            looks_up,
         };
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;
+        }
+        if looks_up {
+            self.keep_held(&memories);
         }
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
         in_flight.span_frames = spans.frames;
+        in_flight.looks_up = (!continues).then_some(looks_up);
         in_flight.keep(memories.iter().map(|(memory, _)| Arc::clone(memory)).collect());
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();
@@ -139,6 +155,39 @@ impl PagedGpu {
             launches.push(kind(*writes), &in_flight);
         }
         Ok(in_flight)
+    }
+
+    /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
+    /// are held for the one are never what the other waits for.
+    fn settle_form(&self, looks_up: bool) {
+        let of_it = |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up);
+        let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
+        those.iter().for_each(|launch| launch.settle());
+    }
+
+    /// Pages of memory that launches looked up and that none uses now may leave their frames, for others that need some.
+    fn let_idle_go(&self) -> Result<()> {
+        let held = std::mem::take(&mut *self.held.lock());
+        for memory in held {
+            if let Some(named) = memory.upgrade()
+                && !named.let_go(self.place)?
+            {
+                self.held.lock().push(memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers memory whose pages a launch looks up.
+    fn keep_held(&self, memories: &[(Arc<dyn Memory>, bool)]) {
+        let mut held = self.held.lock();
+        held.retain(|memory| memory.strong_count() > 0);
+        for (memory, _) in memories {
+            let memory = Arc::downgrade(memory);
+            if !held.iter().any(|known| known.ptr_eq(&memory)) {
+                held.push(memory);
+            }
+        }
     }
 
     /// The state of a launch to come.
@@ -389,6 +438,55 @@ impl PagedGpu {
         let args = |vm| [over(vm, region, pages), vec![arg(u32::from(discard))]].concat();
         let label = format!("release of region `{}`", region.name());
         self.run(&support.stream, &support.release, config, args, Some(region), &label)
+    }
+
+    /// Keeps a region's pages where they are, for launches that look them up. None that fetches its pages runs.
+    pub fn hold(&self, region: &RegionView) -> Result<()> {
+        if region.is_held() {
+            return Ok(());
+        }
+        self.change_hold(region, true, false)?;
+        region.set_held(true);
+        Ok(())
+    }
+
+    /// Lets them leave again. No launch that looks them up runs.
+    pub fn let_go(&self, region: &RegionView) -> Result<()> {
+        if !region.is_held() {
+            return Ok(());
+        }
+        self.change_hold(region, false, false)?;
+        region.set_held(false);
+        Ok(())
+    }
+
+    /// Has what ended launches wrote that look pages up count as dirty, beside others that may run.
+    pub fn fold_marks(&self, region: &RegionView) -> Result<()> {
+        match region.is_held() {
+            true => self.change_hold(region, false, true),
+            false => Ok(()),
+        }
+    }
+
+    fn change_hold(&self, region: &RegionView, hold: bool, beside: bool) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let args = |vm| [over_all(vm, region), vec![arg(u32::from(hold)), arg(u32::from(beside))]].concat();
+        let label = format!("hold of region `{}`", region.name());
+        self.run(&support.stream, &support.hold, config, args, Some(region), &label)
+    }
+
+    /// Brings pages of a held region that were used at home into free frames. No launch with the region runs.
+    pub fn bring(&self, region: &RegionView) -> Result<()> {
+        if region.is_complete() {
+            return Ok(());
+        }
+        let (support, config) = (&self.support, self.service_config(region.pages().count() * 32));
+        let doing = || format!("bringing pages of region `{}`", region.name());
+        let absent = DeviceArray::<u64>::zeroed(&*self.device, 1).doing(doing)?;
+        let args = |vm| [over_all(vm, region), vec![arg(absent.addr())]].concat();
+        self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
+        region.set_complete(absent.read(&*self.device, 0, 1).doing(doing)?[0] == 0);
+        Ok(())
     }
 
     /// Finishes what has completed on queue pairs, and closes them to reservations.

@@ -21,8 +21,10 @@ pub(super) fn rebuild(
     // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
     for region in regions {
         let mut words = region.read_words(gpu)?;
+        let marks = region.end_hold(gpu)?;
         for (page, bits) in words.iter_mut().enumerate() {
-            let word = mended(PageWord::from_bits(*bits));
+            let mut word = mended(PageWord::from_bits(*bits));
+            word.dirty |= u64::from(word.state) == layout::STATE_RESIDENT && marks.get(page) == Some(&true);
             *bits = word.to_bits();
             // Frames of the region's own have no entry in the table, and never were in the pool.
             if u64::from(word.state) == layout::STATE_RESIDENT && !region.is_never_evicted() {

@@ -50,11 +50,6 @@ impl RegionPlaces {
         }
     }
 
-    /// Most regions at one time.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// The lowest place that no lane can look at.
     pub fn free_place(&self) -> Option<u32> {
         let fresh = (self.views.len() < self.count).then_some(self.views.len() as u32);

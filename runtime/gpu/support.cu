@@ -1,6 +1,7 @@
 // Kernels that the runtime itself launches.
 #include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
+#include <gpuvm/detail/look_up.cuh>
 #include <gpuvm/detail/resize.cuh>
 #include <gpuvm/gpuvm.cuh>
 
@@ -86,6 +87,34 @@ __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, 
         if (!gpuvm::detail::release_page(vm, gpuvm::detail::page_id(region, page), discard != 0) &&
             gpuvm_is_late(vm, begun))
             return;
+}
+
+// Pages [first, last) of a region stay where they are, for launches that look them up, or with `!hold` no longer.
+// Before that what those launches wrote counts as dirty; with `beside` some of them run still.
+__global__ void gpuvm_hold(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                           unsigned long long last, unsigned hold, unsigned beside) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes) {
+        unsigned long long id = gpuvm::detail::page_id(region, page);
+        if (hold) {
+            gpuvm::detail::hold_page(vm, id);
+            continue;
+        }
+        gpuvm::detail::fold_mark(vm, id, beside != 0);
+        if (!beside) gpuvm::detail::let_page_go(vm, id);
+    }
+}
+
+// Brings those of the pages [first, last) of a held region into frames that were used at home, as far as some are free,
+// and counts in `absent` those that have none then. Blocks are whole warps.
+__global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                            unsigned long long last, unsigned long long* absent) {
+    unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32, stay = 0;
+    unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32;
+    for (unsigned long long page = first + warp; page < last; page += warps)
+        stay += gpuvm::detail::bring_page(vm, gpuvm::detail::page_id(region, page), 0);
+    if (stay && threadIdx.x % 32 == 0) gpuvm::detail::atom_add_relaxed_gpu(absent, stay);
 }
 
 // Works on `change`, a change of the number of frames, for so long at most.

@@ -24,6 +24,8 @@ pub(super) struct Support {
     pub pass_on: Arc<dyn Kernel>,
     pub bring_copy: Arc<dyn Kernel>,
     pub change_frames: Arc<dyn Kernel>,
+    pub hold: Arc<dyn Kernel>,
+    pub bring: Arc<dyn Kernel>,
     /// None where there is no timeline.
     pub clock: Option<Arc<dyn Kernel>>,
     pub stream: Arc<dyn Stream>,
@@ -46,6 +48,8 @@ impl Support {
             "gpuvm_pass_on",
             "gpuvm_bring_copy",
             "gpuvm_change_frames",
+            "gpuvm_hold",
+            "gpuvm_bring",
             "gpuvm_clock",
         ];
         let there = &names[..names.len() - usize::from(!has_timeline)];
@@ -65,7 +69,9 @@ impl Support {
             pass_on: kernel(names[8])?,
             bring_copy: kernel(names[9])?,
             change_frames: kernel(names[10])?,
-            clock: has_timeline.then(|| kernel(names[11])).transpose()?,
+            hold: kernel(names[11])?,
+            bring: kernel(names[12])?,
+            clock: has_timeline.then(|| kernel(names[13])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

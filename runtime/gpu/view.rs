@@ -18,7 +18,7 @@ use crate::{
     pages::Pages,
 };
 
-/// A word a page, behind a [`TableHead`].
+/// A word a page, behind a [`TableHead`], and before that a byte a page that launches which look pages up set.
 pub(crate) struct PageTable {
     memory: DeviceArray<u64>,
     pages: u64,
@@ -29,48 +29,66 @@ const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
 const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
 const ABSENT: u64 = (core::mem::offset_of!(TableHead, absent) / size_of::<u64>()) as u64;
 
+/// Words of the marks, whole lines.
+const fn marks(pages: u64) -> u64 {
+    pages.next_multiple_of(128) / size_of::<u64>() as u64
+}
+
 /// Bytes of a table.
 const fn bytes_of(pages: u64) -> u64 {
-    (HEAD + pages) * size_of::<u64>() as u64
+    (marks(pages) + HEAD + pages) * size_of::<u64>() as u64
 }
 
 impl PageTable {
     /// No page is resident. With what `head` says of placement.
     pub fn absent(gpu: &dyn Gpu, pages: u64, head: TableHead) -> Result<Self, GpuError> {
-        let memory = DeviceArray::zeroed(gpu, HEAD + pages)?;
+        let memory = DeviceArray::zeroed(gpu, marks(pages) + HEAD + pages)?;
         let head = TableHead { absent: pages, ..head };
-        memory.write(gpu, 0, bytemuck::cast_slice(&[head]))?;
+        memory.write(gpu, marks(pages), bytemuck::cast_slice(&[head]))?;
         Ok(Self { memory, pages })
+    }
+
+    /// Number of the head's first word.
+    fn head(&self) -> u64 {
+        marks(self.pages)
     }
 
     /// Address of the first page's word.
     pub fn addr(&self) -> u64 {
-        self.memory.addr() + size_of::<TableHead>() as u64
+        self.memory.addr() + (self.head() + HEAD) * size_of::<u64>() as u64
     }
 
     /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<(), GpuError> {
-        let at = self.memory.addr() + core::mem::offset_of!(TableHead, sampling) as u64;
+        let at = self.memory.addr() + self.head() * 8 + core::mem::offset_of!(TableHead, sampling) as u64;
         // The low half of the word: host and GPU are little-endian.
         gpu.write(at, &draws.to_ne_bytes())
     }
 
     /// All words.
     pub fn read(&self, gpu: &dyn Gpu) -> Result<Vec<u64>, GpuError> {
-        self.memory.read(gpu, HEAD, self.pages as usize)
+        self.memory.read(gpu, self.head() + HEAD, self.pages as usize)
+    }
+
+    /// The marks, the first page's first, and from now on none is set.
+    pub fn take_marks(&self, gpu: &dyn Gpu) -> Result<Vec<bool>, GpuError> {
+        let words = self.memory.read(gpu, 0, self.head() as usize)?;
+        self.memory.write(gpu, 0, &vec![0; words.len()])?;
+        let bytes = words.iter().rev().flat_map(|word| word.to_be_bytes());
+        Ok(bytes.take(self.pages as usize).map(|mark| mark != 0).collect())
     }
 
     /// Lanes count there what they read at each page's home; 0: nowhere.
     pub fn count_chunks_at(&self, gpu: &dyn Gpu, addr: u64) -> Result<(), GpuError> {
-        self.memory.write(gpu, PAGE_CHUNKS, &[addr])
+        self.memory.write(gpu, self.head() + PAGE_CHUNKS, &[addr])
     }
 
     /// Replaces all words, and counts them anew. No kernel may run.
     pub fn write(&self, gpu: &dyn Gpu, words: &[u64]) -> Result<(), GpuError> {
-        self.memory.write(gpu, HEAD, words)?;
+        self.memory.write(gpu, self.head() + HEAD, words)?;
         let resident = |bits: &&u64| u64::from(PageWord::from_bits(**bits).state) == layout::STATE_RESIDENT;
         let there = words.iter().filter(resident).count() as u64;
-        self.memory.write(gpu, ABSENT, &[self.pages - there])
+        self.memory.write(gpu, self.head() + ABSENT, &[self.pages - there])
     }
 }
 
@@ -104,6 +122,10 @@ pub(crate) struct RegionView {
     touched: AtomicBool,
     /// No frame holds a page of the region, and none comes any more.
     ended: AtomicBool,
+    /// Its pages stay where they are, for launches that look them up. Changed with the launches locked.
+    held: AtomicBool,
+    /// Each of them has a frame.
+    complete: AtomicBool,
 }
 
 impl RegionView {
@@ -127,6 +149,8 @@ impl RegionView {
             unflushed: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            complete: AtomicBool::new(false),
         }
     }
 
@@ -222,6 +246,26 @@ impl RegionView {
         self.unflushed.load(Ordering::Relaxed)
     }
 
+    /// Whether its pages stay where they are, for launches that look them up.
+    pub fn is_held(&self) -> bool {
+        // Relaxed, as all of it: the lock on the launches orders it.
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+        self.set_complete(false);
+    }
+
+    /// Whether each page of a held region has a frame.
+    pub fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Relaxed)
+    }
+
+    pub fn set_complete(&self, complete: bool) {
+        self.complete.store(complete, Ordering::Relaxed);
+    }
+
     /// Bytes of the page table.
     pub fn table_bytes(&self) -> u64 {
         bytes_of(self.pages.count())
@@ -283,6 +327,14 @@ impl RegionView {
     /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<()> {
         self.with_words("advising region", |words| words.write_draws(gpu, draws))
+    }
+
+    /// Which pages of a held region were used by launches that look pages up. From now on it is not held, and none was. No kernel may run.
+    pub fn end_hold(&self, gpu: &dyn Gpu) -> Result<Vec<bool>> {
+        match self.held.swap(false, Ordering::Relaxed) {
+            true => self.with_words("reading the marks of", |words| words.take_marks(gpu)),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// Replaces the page table. No kernel may run.

@@ -47,6 +47,12 @@ impl Traits {
         self.placed(advised.placement.unwrap_or(placement)) | flag(stores, layout::ARRAY_STORES_IN_PLACE)
     }
 
+    /// Whether launches look up where pages are, if they do so with all of their arrays.
+    pub fn looks_up(&self, advised: Advised) -> bool {
+        let placed = advised.placement.unwrap_or(self.kind.placement) == Placement::LookUp;
+        placed && self.placed(Placement::LookUp) & layout::ARRAY_IN_PLACE != 0 && !self.borrows && !self.checked
+    }
+
     /// Those of them that say where pages are read.
     fn placed(&self, placement: Placement) -> u32 {
         let rules = match placement {
@@ -56,7 +62,7 @@ impl Traits {
             Placement::InPlace => 0,
             // Samples are drawn by 32 bits of a page's number.
             Placement::Auto if self.pages >> 32 == 0 => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
-            Placement::Auto | Placement::WhileFree => layout::ARRAY_FETCH_WHILE_FREE,
+            Placement::Auto | Placement::WhileFree | Placement::LookUp => layout::ARRAY_FETCH_WHILE_FREE,
         };
         layout::ARRAY_IN_PLACE | rules | flag(!self.kind.read_only, layout::ARRAY_HOME_CHANGES)
     }

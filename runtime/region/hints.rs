@@ -114,6 +114,8 @@ impl RegionInner {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use layout::{ARRAY_IN_PLACE, ARRAY_STORES_IN_PLACE};
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;

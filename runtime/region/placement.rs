@@ -33,6 +33,11 @@ pub enum Placement {
     /// The page is fetched while frames are free, and read in place from then on. What came first stays: right for cycles that are
     /// larger than the frames, such as a graph that is searched level by level.
     WhileFree,
+    /// The page is looked up, and the element is used where it is: in its frame, or at its home, stores and atomics too. Within a launch
+    /// no page comes or goes; between launches those that were used at home come into frames that are free. Where all arrays of a launch
+    /// are placed so, `a[i]` is a reference to plain memory, and costs little more. Otherwise, and in kernels that their user compiled,
+    /// as [`WhileFree`](Self::WhileFree).
+    LookUp,
 }
 
 impl Placement {
@@ -43,6 +48,7 @@ impl Placement {
             Self::Fetch => "fetch",
             Self::InPlace => "in-place",
             Self::WhileFree => "while-free",
+            Self::LookUp => "look-up",
         }
     }
 }
@@ -107,9 +113,9 @@ impl FromStr for Placement {
 
     /// Its [`name`](Self::name), with `-` or `_` between the words.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::Auto, Self::Fetch, Self::InPlace, Self::WhileFree];
+        let all = [Self::Auto, Self::Fetch, Self::InPlace, Self::WhileFree, Self::LookUp];
         all.into_iter()
             .find(|placement| placement.name() == text.replace('_', "-"))
-            .ok_or_else(|| format!("`{text}` is none of auto, fetch, in-place, while-free"))
+            .ok_or_else(|| format!("`{text}` is none of auto, fetch, in-place, while-free, look-up"))
     }
 }

@@ -27,7 +27,8 @@ impl Memory for RegionInner {
             .map(|_| self.name.clone())
     }
 
-    fn make_coherent(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+        let LaunchKind { gpu, writes, looks_up } = to_begin;
         for step in launches.coherence.before(gpu, writes) {
             match step {
                 Step::Wait { gpu, writers } => {
@@ -37,10 +38,34 @@ impl Memory for RegionInner {
                 Step::Drop { gpu } => self.at(gpu).map_or(Ok(()), |on| self.release_on(launches, &on, true))?,
             }
         }
-        Ok(())
+        let Some(on) = self.at(gpu).filter(|on| looks_up || on.view.is_held()) else {
+            return Ok(());
+        };
+        // Launches that fetch pages and those that look them up are never beside each other.
+        launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up);
+        if !looks_up {
+            return on.gpu.let_go(&on.view);
+        }
+        on.gpu.hold(&on.view)?;
+        match launches.is_idle() {
+            true => on.gpu.bring(&on.view),
+            false => Ok(()),
+        }
     }
 
-    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) {
+    fn let_go(&self, place: usize) -> Result<bool> {
+        // Whoever has the lock is about to use it.
+        let Some(launches) = self.launches.try_lock() else {
+            return Ok(false);
+        };
+        match self.at(place).filter(|on| on.view.is_held()) {
+            Some(_) if !launches.is_idle() => Ok(false),
+            Some(on) => on.gpu.let_go(&on.view).map(|()| true),
+            None => Ok(true),
+        }
+    }
+
+    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, .. }: LaunchKind) {
         if let Some(on) = self.at(gpu) {
             on.view.expect_pages();
             // Lanes that read a replicated region mend its copies, by pages that count as written.
@@ -129,8 +154,12 @@ impl RegionInner {
     /// there, and what its kernels wrote since the last flush is told as lost, once.
     fn work_on(&self, launches: &mut Naming, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let is_lost = || self.is_shared() && on.gpu.device.lost().is_some();
+        if on.view.is_held() {
+            let place = on.gpu.place;
+            launches.settle_those(|kind| kind.gpu == place && kind.looks_up);
+        }
         if !is_lost() {
-            let worked = work();
+            let worked = on.gpu.let_go(&on.view).and_then(|()| work());
             if worked.is_ok() || !is_lost() {
                 return worked;
             }
@@ -173,7 +202,8 @@ impl RegionInner {
         let mut flushed = Ok(());
         for on in self.everywhere() {
             if self.pages.count() != 0 && on.view.may_have_writes() {
-                flushed = flushed.and(on.gpu.flush(&on.view));
+                let folded = on.gpu.fold_marks(&on.view);
+                flushed = flushed.and(folded.and_then(|()| on.gpu.flush(&on.view)));
             }
         }
         flushed

@@ -62,6 +62,7 @@ fn what_is_read_is_the_same_under_any_advice_on_where() {
         Placement::Fetch,
         Placement::InPlace,
         Placement::WhileFree,
+        Placement::LookUp,
     ] {
         let bench = Bench::new(small(16).transport(Transport::Direct), BASIC);
         let a = bench.vm.region::<u32>().read_only().placement(placement);

@@ -139,7 +139,12 @@ fn elements_of_every_size_are_read_while_pages_come_and_go() {
 #[test]
 fn elements_of_every_size_are_read_in_each_placement() {
     let bench = Bench::new(small(17).transport(Transport::Direct), SOURCE);
-    for placement in [Placement::Auto, Placement::InPlace, Placement::WhileFree] {
+    for placement in [
+        Placement::Auto,
+        Placement::InPlace,
+        Placement::WhileFree,
+        Placement::LookUp,
+    ] {
         copies(&bench, 16, 40, placement);
     }
 }

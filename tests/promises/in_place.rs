@@ -81,8 +81,9 @@ __global__ void pin_and_read(gpuvm::array<const unsigned> a, unsigned* out) {
 ",
 };
 
-const ALL: [Placement; 4] = [
+const ALL: [Placement; 5] = [
     Placement::Auto,
+    Placement::LookUp,
     Placement::Fetch,
     Placement::InPlace,
     Placement::WhileFree,

@@ -30,6 +30,7 @@ mod inside_the_region;
 mod integrity;
 mod kernel_errors;
 mod lenders;
+mod look_up;
 mod many_regions;
 mod many_requests_in_flight;
 mod mapped_files;

@@ -46,6 +46,7 @@ fn a_program_comes_to_the_same_in_each_placement() {
             Placement::InPlace,
             Placement::WhileFree,
             Placement::Auto,
+            Placement::LookUp,
         ] {
             // The program is drawn anew for each, the same each time.
             let mut rng = rng(seed);

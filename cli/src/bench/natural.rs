@@ -386,7 +386,12 @@ impl<'a> Form<'a> {
         let half = data.len() / 2;
         let (x, y) = data.split_at_mut(half);
         let ran = self.machine.vm.scope(|scope| {
-            let (x, y) = (scope.read_only_placed("x", x, placement)?, scope.region("y", y)?);
+            let x = scope.read_only_placed("x", x, placement)?;
+            // Others than reads are placed by looking up alone.
+            let y = match placement {
+                Placement::LookUp => scope.region_placed("y", y, placement)?,
+                _ => scope.region("y", y)?,
+            };
             let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Vm);
             Ok(self.runs(which, &Arg::from(&*x), &Arg::from(&*y), cold))
         });

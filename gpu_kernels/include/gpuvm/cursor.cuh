@@ -9,17 +9,6 @@
 namespace gpuvm {
 namespace detail {
 
-template <class T>
-struct without_const {
-    static constexpr bool is_const = false;
-    using type = T;
-};
-template <class T>
-struct without_const<const T> {
-    static constexpr bool is_const = true;
-    using type = T;
-};
-
 // Neighbouring elements that a cursor may use.
 struct Stretch {
     u64 elements;  // where element 0 of the array would be

@@ -17,6 +17,18 @@ GPUVM_DEVICE Place place_of(const layout::ArrayDesc& array, u64 index) {
     return Place{byte >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};
 }
 
+// What an array has elements of, and whether they are only read.
+template <class T>
+struct without_const {
+    static constexpr bool is_const = false;
+    using type = T;
+};
+template <class T>
+struct without_const<const T> {
+    static constexpr bool is_const = true;
+    using type = T;
+};
+
 // Unsigned types by size, to move an element's bits through one access.
 template <int Bytes>
 struct bits_of;

@@ -1,0 +1,220 @@
+//! Arrays whose accesses look their page's place up (`Placement::LookUp`): `a[i]` is a reference to plain memory, pages come to frames
+//! between launches, and the host, kernels that fetch pages and frames that are given back find what was stored.
+
+use crate::common::{Bench, Kernels, PAGE_WORDS, compare, small};
+use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, Transport, VmBuilder};
+
+const SOURCE: Kernels = Kernels {
+    name: "look_up.cu",
+    text: r"
+#include <gpuvm/gpuvm.cuh>
+using u64 = unsigned long long;
+__device__ u64 lane() { return blockIdx.x * 1ull * blockDim.x + threadIdx.x; }
+__device__ u64 lanes() { return gridDim.x * 1ull * blockDim.x; }
+__global__ void add(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b, unsigned factor) {
+    for (u64 i = lane(); i < a.size(); i += lanes()) a[i] += factor * b[i];
+}
+__global__ void read(gpuvm::array<const unsigned> a, unsigned* out, u64 first, u64 count) {
+    for (u64 i = lane(); i < count; i += lanes()) out[i] = a[first + i];
+}
+// What only references allow: of faulting arrays an element has no address.
+__global__ void refer(gpuvm::array<unsigned> a, unsigned step) {
+#if defined(GPUVM_LOOKS_UP)
+    for (u64 i = lane() * 4; i + 4 <= a.size(); i += lanes() * 4) {
+        unsigned* p = &a[i];
+        auto& x = a[i + 1];
+        p[0] += step;
+        x += step;
+        atomicAdd(&a[i + 2], step);
+        struct four { unsigned words[4]; };
+        reinterpret_cast<four*>(p)->words[3] += step;
+    }
+#endif
+}
+__global__ void count_up(gpuvm::array<u64> a) {
+    for (u64 i = lane(); i < 4096; i += lanes()) a.atomic_add(i * 37 % a.size(), 1);
+}
+__global__ void past_the_end(gpuvm::array<unsigned> a, unsigned* out) {
+    if (lane() == 0) *out = a[a.size() + 5] + 1;
+    if (lane() == 1) a[a.size() + 6] = 7;
+}
+__global__ void fill_spans(gpuvm::array<unsigned> a, unsigned value) {
+    for (u64 at = blockIdx.x * 1024ull; at < a.size(); at += gridDim.x * 1024ull) {
+        auto s = a.pin(at);
+        for (u64 k = threadIdx.x; k < s.size(); k += blockDim.x) s[k] = value + static_cast<unsigned>(s.first() + k);
+    }
+}
+",
+};
+
+fn direct(frames: u64) -> VmBuilder {
+    small(frames).transport(Transport::Direct)
+}
+
+fn config() -> LaunchConfig {
+    LaunchConfig::new(3, 64)
+}
+
+/// Sizes that are no multiple of anything.
+const N: u64 = 11 * PAGE_WORDS + 77;
+
+fn values(seed: u32) -> Vec<u32> {
+    (0..N as u32)
+        .map(|i| i.wrapping_mul(2_654_435_761).wrapping_add(seed))
+        .collect()
+}
+
+#[test]
+fn pages_that_were_used_come_between_launches_as_far_as_frames_are_free() {
+    for frames in [40, 7, 1] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let (mut wanted, b) = (values(1), values(2));
+        let a = bench
+            .vm
+            .region::<u32>()
+            .placement(Placement::LookUp)
+            .from_slice(&wanted)
+            .unwrap();
+        let of_b = bench
+            .vm
+            .region::<u32>()
+            .read_only()
+            .placement(Placement::LookUp)
+            .from_slice(&b)
+            .unwrap();
+        let mut fetched = Vec::new();
+        for factor in 1..=3u32 {
+            bench.must("add", config(), (&a, &of_b, factor));
+            wanted
+                .iter_mut()
+                .zip(&b)
+                .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(factor)));
+            fetched.push(bench.vm.stats().unwrap().pages_fetched);
+        }
+        let some = frames.min(24);
+        assert_eq!(fetched, [0, some, some], "with {frames} frames");
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        // Again after the host has looked, and has written.
+        a.write(5, &[9; 3000]).unwrap();
+        wanted[5..3005].fill(9);
+        bench.must("add", config(), (&a, &of_b, 5u32));
+        wanted
+            .iter_mut()
+            .zip(&b)
+            .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(5)));
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+    }
+}
+
+#[test]
+fn an_element_is_a_reference_and_what_is_stored_through_it_comes_home() {
+    for frames in [3, 20] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let mut wanted = values(3);
+        let a = bench
+            .vm
+            .region::<u32>()
+            .placement(Placement::LookUp)
+            .from_slice(&wanted)
+            .unwrap();
+        for step in 1..=3u32 {
+            bench.must("refer", config(), (&a, step));
+            let whole = wanted.len() / 4 * 4;
+            wanted[..whole]
+                .iter_mut()
+                .for_each(|word| *word = word.wrapping_add(step));
+        }
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        bench.must("fill_spans", config(), (&a, 17u32));
+        bench.must("fill_spans", config(), (&a, 18u32));
+        let filled: Vec<u32> = (0..N as u32).map(|i| 18 + i).collect();
+        compare(&a.to_vec().unwrap(), &filled).unwrap();
+    }
+}
+
+#[test]
+fn atomics_count_each_time_in_frames_and_at_home() {
+    let bench = Bench::new(direct(2), SOURCE);
+    let a = bench
+        .vm
+        .region::<u64>()
+        .placement(Placement::LookUp)
+        .zeroed(3000)
+        .unwrap();
+    for _ in 0..3 {
+        bench.must("count_up", config(), (&a,));
+    }
+    let mut wanted = vec![0u64; 3000];
+    (0..3 * 4096u64).for_each(|i| wanted[(i % 4096 * 37 % 3000) as usize] += 1);
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
+fn launches_that_fetch_find_what_those_stored_that_look_up_and_the_other_way_round() {
+    let bench = Bench::new(direct(5), SOURCE);
+    let mut wanted = values(4);
+    let b = values(5);
+    let a = bench
+        .vm
+        .region::<u32>()
+        .placement(Placement::LookUp)
+        .from_slice(&wanted)
+        .unwrap();
+    let of_b = bench
+        .vm
+        .region::<u32>()
+        .read_only()
+        .placement(Placement::LookUp)
+        .from_slice(&b)
+        .unwrap();
+    let other = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
+    let out = bench.vm.buffer::<u32>(N).unwrap();
+    for factor in 1..=6u32 {
+        // In turn: both looked up; one of them fetched, with which all are; nothing waits between the launches.
+        let launch = match factor % 3 {
+            0 => bench.launch("add", config(), (&a, &other, factor)),
+            _ => bench.launch("add", config(), (&a, &of_b, factor)),
+        };
+        wanted
+            .iter_mut()
+            .zip(&b)
+            .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(factor)));
+        if factor == 4 {
+            a.advise(Advice::Fetch).unwrap();
+        }
+        if factor == 5 {
+            a.advise(Advice::Normal).unwrap();
+        }
+        if factor % 2 == 0 {
+            launch.sync().unwrap();
+            // Frames that the first ones hold are given up for pages of another region.
+            bench.must("read", config(), (&other, &out, 0u64, N));
+            compare(&out.to_vec().unwrap(), &b).unwrap();
+        }
+    }
+    a.flush().unwrap();
+    a.evict().unwrap();
+    bench.must("read", config(), (&a, &out, 0u64, N));
+    compare(&out.to_vec().unwrap(), &wanted).unwrap();
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
+fn an_index_past_the_end_is_told_and_harms_nobody() {
+    let bench = Bench::new(direct(4), SOURCE);
+    let wanted = values(6);
+    let a = bench
+        .vm
+        .region::<u32>()
+        .placement(Placement::LookUp)
+        .from_slice(&wanted)
+        .unwrap();
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    let Err(Error::Fault { fault, .. }) = bench.run("past_the_end", config(), (&a, &out)) else {
+        panic!("no fault");
+    };
+    let past =
+        |kind: &FaultKind| matches!(kind, FaultKind::OutOfRange { index, length: N } if (N + 5..N + 7).contains(index));
+    assert!(past(&fault.kind), "{fault}");
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
