@@ -215,7 +215,7 @@ fn look<T: Kind>(
 /// What a handle names. `what`: the parameter, for messages.
 ///
 /// # Errors
-/// [`Gone`].
+/// `Gone`.
 pub fn share<T: Kind>(what: &'static str, handle: u64) -> Result<Arc<Held<T>>, Gone> {
     Ok(look(&TABLE.lock(), what, handle)?.1)
 }
@@ -224,7 +224,7 @@ impl<T: Kind> Held<T> {
     /// The thing, which stays until the guard goes.
     ///
     /// # Errors
-    /// [`Gone::NoHandle`] when somebody freed it between.
+    /// `Gone::NoHandle` when somebody freed it between.
     pub fn get(&self, what: &'static str, handle: u64) -> Result<Guard<'_, T>, Gone> {
         // Also when somebody waits to free it: one call may use a thing twice.
         let guard = self.thing.read_recursive();
@@ -239,7 +239,7 @@ pub type Guard<'a, T> = parking_lot::MappedRwLockReadGuard<'a, T>;
 /// Calls `act` with what a handle names, which nobody frees meanwhile.
 ///
 /// # Errors
-/// [`Gone`], and those of `act`.
+/// `Gone`, and those of `act`.
 pub fn with<H: Handle, R>(handle: H, act: impl FnOnce(&H::Thing) -> Result<R>) -> Result<R> {
     let held = share::<H::Thing>(H::PARAMETER, handle.id())?;
     let guard = held.get(H::PARAMETER, handle.id())?;
@@ -249,7 +249,7 @@ pub fn with<H: Handle, R>(handle: H, act: impl FnOnce(&H::Thing) -> Result<R>) -
 /// A copy of what a handle names, for calls during which it may be freed.
 ///
 /// # Errors
-/// [`Gone`].
+/// `Gone`.
 pub fn copy<H: Handle<Thing: Clone>>(handle: H) -> Result<H::Thing> {
     with(handle, |thing| Ok(thing.clone()))
 }
@@ -257,7 +257,7 @@ pub fn copy<H: Handle<Thing: Clone>>(handle: H) -> Result<H::Thing> {
 /// Frees a handle: what it named, once the calls that use it have ended. The null handle names nothing to free, and is an error as well.
 ///
 /// # Errors
-/// [`Gone`].
+/// `Gone`.
 pub fn take<H: Handle>(handle: H) -> Result<H::Thing, Gone> {
     let (what, wanted) = (H::PARAMETER, H::Thing::NAME);
     let held = {

@@ -26,13 +26,16 @@ pub enum gpuvm_placement {
     WhileFree = 2,
     /// The GPU decides for each page.
     Auto = 3,
+    /// The page is looked up and used where it is, stores and atomics too; pages come between launches.
+    LookUp = 4,
 }
 
-const PLACEMENTS: [Placement; 4] = [
+const PLACEMENTS: [Placement; 5] = [
     Placement::Fetch,
     Placement::InPlace,
     Placement::WhileFree,
     Placement::Auto,
+    Placement::LookUp,
 ];
 
 /// Whether pages have checksums.

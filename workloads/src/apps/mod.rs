@@ -2,7 +2,7 @@
 //! would run instead.
 //!
 //! An [`App`] has its input and what comes out of it by the processor. [`App::load`] brings the input into a [`Space`], in whichever
-//! [`Way`]; [`Loaded::run`] runs it there, and [`Loaded::check`] compares.
+//! [`Way`]; [`Loaded::run`] runs it there, and [`Loaded::found`] compares.
 
 mod array;
 mod bfs;
