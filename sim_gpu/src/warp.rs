@@ -59,6 +59,8 @@ pub(crate) struct Warp {
     pub(crate) existing: u32,
     /// Collectives that may complete before the last arriver yields, so that a loop over collectives cannot hold the worker.
     pub(crate) fuel: i32,
+    /// The lanes above the one that was preempted last.
+    pub(crate) behind_preempted: u32,
     /// Basic blocks until a lane yields, where kernels count them.
     pub(crate) basic_blocks: i32,
     /// Collectives completed and lanes exited, for telling work from fruitless polling.
@@ -101,6 +103,7 @@ impl Warp {
             exited: 0,
             existing: 0,
             fuel: 0,
+            behind_preempted: 0,
             basic_blocks: 0,
             progress: 0,
             skip_exited: false,

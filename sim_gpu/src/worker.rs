@@ -30,6 +30,8 @@ pub(crate) struct Worker {
 /// Why a warp stopped running.
 enum Turn {
     Done,
+    /// A lane that never yields had its time: other warps and blocks are next.
+    Preempted,
     /// The launch was stopped or a lane faulted.
     Stopped,
 }
@@ -158,21 +160,23 @@ impl Worker {
                 .signals
                 .set_text(&Block::launch_of(block).kernel.module.text);
             for _ in 0..PASSES {
-                let mut ran = false;
+                let (mut ran, mut preempted) = (false, false);
                 for index in 0..(*block).units.len() {
                     let unit: *mut WarpUnit = &raw mut **(&mut (*block).units)[index..].as_mut_ptr();
                     if (*unit).warp.ready | (*unit).warp.gathering == 0 {
                         continue;
                     }
                     ran = true;
-                    if matches!(self.run_warp(block, unit), Turn::Stopped) {
-                        return false;
+                    match self.run_warp(block, unit) {
+                        Turn::Done => {}
+                        Turn::Preempted => preempted = true,
+                        Turn::Stopped => return false,
                     }
                 }
                 if (*block).live == 0 {
                     return false;
                 }
-                if !ran {
+                if !ran || preempted {
                     break;
                 }
             }
@@ -199,15 +203,24 @@ impl Worker {
                     (*unit).warp.fuel -= 1;
                     (*unit).warp.answer_some_gathering();
                 }
-                let lane = (*unit).warp.ready.trailing_zeros() as usize;
+                // After one that was preempted the lanes behind it come first: else those would never run.
+                let behind = (*unit).warp.ready & (*unit).warp.behind_preempted;
+                let ready = if behind == 0 { (*unit).warp.ready } else { behind };
+                let lane = ready.trailing_zeros() as usize;
+                let preempted = signals.preempted();
                 signals.enter_lane(unit, lane);
                 let returned = Block::resume(unit, lane);
                 signals.leave_lane();
+                let was_preempted = !returned && signals.preempted() != preempted;
                 if returned && !self.residents.lane_ended(block, unit, lane) {
                     return Turn::Stopped;
                 }
                 if launch.stopped() {
                     return Turn::Stopped;
+                }
+                if was_preempted {
+                    (*unit).warp.behind_preempted = !1 << lane;
+                    return Turn::Preempted;
                 }
             }
         }
