@@ -3,7 +3,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -37,7 +37,7 @@ mod sharing;
 
 pub use advice::Advice;
 use advice::Advised;
-pub(crate) use book::Regions;
+use book::{Listed, Standing};
 pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};
@@ -45,6 +45,9 @@ pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
 pub use placement::Placement;
+
+/// The regions of a virtual memory, on all of its GPUs.
+pub(crate) type Regions = book::Regions<RegionInner>;
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
@@ -148,16 +151,6 @@ impl RegionInner {
             return Err(error);
         }
         Ok(region)
-    }
-
-    /// Takes its place in the region table of its GPU.
-    fn enter_table(&self) -> Result<()> {
-        self.own.check_sessions()?;
-        self.own.gpu.enter(&self.own.view, || {
-            self.own.join_local_homes();
-            self.own.write_stripes()?;
-            Ok(self.desc(&self.own, Advised::default()))
-        })
     }
 
     /// Whether it was made on that GPU.
@@ -355,6 +348,57 @@ impl RegionInner {
             .iter()
             .map(|on| on.withdraw())
             .fold(Ok(()), Result::and)
+    }
+}
+
+impl Listed for RegionInner {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.kind.read_only
+    }
+
+    fn home(&self) -> &dyn Home {
+        self.own.home()
+    }
+
+    fn standing(&self) -> Standing {
+        (self.advised.lock().keeps_resident(), self.priority())
+    }
+
+    fn set_rank(&self, rank: u32) -> Result<()> {
+        // Under this lock flags are written, here and by advice.
+        let advised = self.advised.lock();
+        if self.rank.swap(rank, Ordering::Relaxed) == rank {
+            return Ok(());
+        }
+        for on in self.where_it_goes_on() {
+            on.gpu.write_region_flags(&on.view, self.flags(&on, *advised))?;
+        }
+        Ok(())
+    }
+
+    fn enter_table(&self) -> Result<()> {
+        self.own.check_sessions()?;
+        self.own.gpu.enter(&self.own.view, || {
+            self.own.join_local_homes();
+            self.own.write_stripes()?;
+            Ok(self.desc(&self.own, Advised::default()))
+        })
+    }
+}
+
+impl Regions {
+    /// Those that were made on one GPU.
+    pub fn of(&self, gpu: &PagedGpu) -> Vec<Weak<RegionInner>> {
+        let of_it = |region: &&Weak<RegionInner>| region.upgrade().is_some_and(|region| region.is_of(gpu));
+        self.with_all(|regions| regions.filter(of_it).cloned().collect())
     }
 }
 

@@ -14,7 +14,7 @@ pub const PAGE_BYTES: u64 = 4096;
 #[derive(Debug)]
 struct FreeList {
     pieces: BTreeMap<u64, u64>,
-    /// The same as (bytes, first byte): the shortest piece that is long enough is found without a look at all.
+    /// As (bytes, first byte): the shortest piece that is long enough is found without a look at all.
     by_length: BTreeSet<(u64, u64)>,
     free: u64,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_layouts as layout;
 
-use super::{Advice, Region, RegionInner, book::Standing};
+use super::{Advice, Region, RegionInner};
 use crate::error::Result;
 
 impl<E> Region<E> {
@@ -92,23 +92,6 @@ impl RegionInner {
 
     pub(super) fn priority(&self) -> i32 {
         self.priority.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_rank(&self, rank: u32) -> Result<()> {
-        // Under this lock flags are written, here and by advice.
-        let advised = self.advised.lock();
-        if self.rank.swap(rank, Ordering::Relaxed) == rank {
-            return Ok(());
-        }
-        for on in self.where_it_goes_on() {
-            on.gpu.write_region_flags(&on.view, self.flags(&on, *advised))?;
-        }
-        Ok(())
-    }
-
-    /// Where it stands among other regions.
-    pub(super) fn standing(&self) -> Standing {
-        (self.advised.lock().keeps_resident(), self.priority())
     }
 }
 

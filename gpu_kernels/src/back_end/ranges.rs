@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Ranges {
     /// First address -> bytes; holes never touch each other.
     holes: BTreeMap<u64, u64>,
-    /// The same as (bytes, first address), so that no search looks at holes that are too short.
+    /// As (bytes, first address), so that no search looks at holes that are too short.
     by_room: BTreeSet<(u64, u64)>,
     free: u64,
 }
