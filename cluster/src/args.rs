@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use gpuvm::{Gpu, Placement, Transport};
 use gpuvm_tenants::parse_bytes;
+use gpuvm_workloads::apps::{PageRankParameters, Parameters};
 use gpuvm_workloads::graph::GraphSpec;
 
 /// Applications over the ranks of MPI, a GPU a rank.
@@ -33,15 +34,15 @@ pub struct Pagerank {
     pub graph: GraphSpec,
 
     /// The most iterations [default: 20].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = |text: &str| checked("iterations", text))]
     pub iterations: Option<String>,
 
     /// What of a vertex's rank comes from its neighbours, from 0 to 1 [default: 0.85].
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = |text: &str| checked("damping", text))]
     pub damping: Option<String>,
 
     /// Iterations end when the ranks change by no more, all changes together; 0: after the most of them [default: 0].
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = |text: &str| checked("tolerance", text))]
     pub tolerance: Option<String>,
 
     /// The GPU of each rank: sim; cuda, which is cuda:N for the N-th rank of a host; cuda:0 for all where the launcher shows each rank one GPU.
@@ -115,6 +116,12 @@ fn parse_gpu(text: &str) -> Result<RankGpu, String> {
         _ if text.starts_with("cuda:") => text.parse().map(RankGpu::Given).map_err(|error| format!("{error}")),
         _ => Err(format!("'{text}' is none of sim, cuda, cuda:N, cuda:GPU-UUID")),
     }
+}
+
+/// A parameter as it was given, if the application takes it.
+fn checked(name: &'static str, text: &str) -> Result<String, String> {
+    let given = PageRankParameters::of(&[(name, text.to_owned())]);
+    given.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
