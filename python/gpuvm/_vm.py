@@ -51,7 +51,8 @@ def _written(name: str, value: Any) -> str:
         return os.fsdecode(value)
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value)).lower()
-    kind, _ = _SETTINGS.get(name, ("text", ""))
+    # Short names are not in the table: the core knows what they are.
+    kind, _ = _SETTINGS.get(name.replace("-", "_"), ("a value", ""))
     if kind == "text" or not isinstance(value, (int, float, np.integer, np.floating)):
         raise SettingError(f"{name} is {value!r}: expected {'a text' if kind == 'text' else kind}")
     return str(value)

@@ -220,7 +220,10 @@ impl Worker {
                 }
                 if was_preempted {
                     (*unit).warp.behind_preempted = !1 << lane;
-                    return Turn::Preempted;
+                    // Lanes that gather get their answer when no other can run: then all of them have their turn.
+                    if (*unit).warp.gathering == 0 {
+                        return Turn::Preempted;
+                    }
                 }
             }
         }
