@@ -13,7 +13,7 @@ use gpuvm_files::Tier;
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::{REGIONS_MAX, RegionDesc, StripeDesc, TimelineDesc, VmDesc};
 use gpuvm_nic::{Nic, SoftNic};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::{
     background::Background,
@@ -139,8 +139,8 @@ pub(crate) struct PagedGpu {
     lost: OnceLock<Lost>,
     /// None where nobody asked for one.
     timeline: Option<Arc<GpuTimeline>>,
-    /// Held while a launch is put on a stream: all that run look pages up, or none.
-    form: Mutex<()>,
+    /// Held while a launch is put on a stream, alone by one that looks pages up: all that run do, or none.
+    form: RwLock<()>,
     /// Memory whose pages stay where they are, since launches look them up.
     held: Mutex<Vec<Weak<dyn Memory>>>,
     peers: Arc<Mutex<Peers>>,

@@ -214,7 +214,7 @@ impl RegionInner {
 
     /// Whether a launch on a GPU may look up where its pages are.
     pub fn looks_up(&self, on: &OnGpu) -> bool {
-        on.traits.looks_up(*self.advised.lock()) && self.pages.count() > 0
+        on.traits.array_flags(*self.advised.lock()) & layout::ARRAY_LOOKED_UP != 0
     }
 
     /// Something that the host begins to do with the region, until it is dropped.

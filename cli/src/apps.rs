@@ -32,7 +32,7 @@ pub struct RunAppArgs {
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
     pub page_size: u64,
 
-    /// What reads do with a page that has no frame (auto, fetch, in-place, while-free); resident: memory holds all arrays, each of which
+    /// What reads do with a page that has no frame (auto, fetch, in-place, while-free, look-up); resident: memory holds all arrays, each of which
     /// has frames of its own, which auto then gives them, too; or what a user would run instead of paging, over
     /// plain pointers: raw (all in device memory), host (in pinned host memory, in place), managed, advised and prefetched (CUDA's
     /// managed memory without and with advice, and prefetched in one piece), chunked (explicit copies, double buffered). With --memory-node:

@@ -71,6 +71,9 @@ pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 pub const ARRAY_STORES_IN_PLACE: u32 = 0x0400_0000;
 /// Bit of [`ArrayDesc::region`]: the word of an absent page names a slot at a neighbour GPU, if any ([`VictimsDesc`]).
 pub const ARRAY_VICTIMS: u32 = 0x0200_0000;
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: a launch whose arrays all have it looks up where pages are. Lanes do
+/// not look at it.
+pub const ARRAY_LOOKED_UP: u32 = 0x0100_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].

@@ -222,7 +222,7 @@ class Vm:
         What kernels write is there after :meth:`Array.flush` or :meth:`Array.numpy`. What Python writes there meanwhile a kernel may see
         or not; store by ``array[...] = values`` instead. ``read_only``: kernels only read it, and the memory may be read-only.
         ``never_evicted``: it has GPU memory for all of its pages. ``placement``: what reads do with pages that have no frame, ``"fetch"``,
-        ``"in_place"``, ``"while_free"`` or ``"auto"``. ``priority``: while frames are short, pages of arrays of lower priority leave first.
+        ``"in_place"``, ``"while_free"``, ``"auto"``, or ``"look_up"``, with which stores go to where the page is, too. ``priority``: while frames are short, pages of arrays of lower priority leave first.
         """
         label = name if name is not None else f"array {self._arrays + 1}"
         unmasked(source, f"array `{label}`")

@@ -6,7 +6,7 @@ use gpuvm_files::{Engine, FileError, Tier, TierOptions};
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, TimelineDesc, VmDesc};
 use gpuvm_nic::Nic;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::{
     CatchingUp, GpuState, Machines, PagedGpu, keepers,
@@ -131,7 +131,7 @@ pub(crate) fn bring_up(
         state: Mutex::new(GpuState::new(settings.regions_max)),
         lost: OnceLock::new(),
         timeline,
-        form: Mutex::default(),
+        form: RwLock::default(),
         held: Mutex::default(),
         peers: Arc::default(),
         ended: Arc::default(),

@@ -109,12 +109,13 @@ impl PagedGpu {
             looks_up,
         } = named;
         // Held until the launch is on its stream. Before the locks of memories.
-        let form = (!continues).then(|| self.form.lock());
-        if form.is_some() && (looks_up || !self.held.lock().is_empty()) {
-            self.settle_form(!looks_up);
-            if !looks_up {
-                self.let_idle_go()?;
-            }
+        let alone = looks_up.then(|| self.form.write());
+        let beside = (!looks_up && !continues).then(|| self.form.read());
+        if alone.is_some() {
+            self.settle_form(false);
+        }
+        if beside.is_some() {
+            self.let_idle_go()?;
         }
         let mut shape = config.shape.clone();
         shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
@@ -165,17 +166,26 @@ impl PagedGpu {
         those.iter().for_each(|launch| launch.settle());
     }
 
-    /// Pages of memory that launches looked up and that none uses now may leave their frames, for others that need some.
+    /// Pages of memory that launches looked up may leave their frames again, when those have ended, for others that need some.
     fn let_idle_go(&self) -> Result<()> {
-        let held = std::mem::take(&mut *self.held.lock());
-        for memory in held {
-            if let Some(named) = memory.upgrade()
-                && !named.let_go(self.place)?
-            {
-                self.held.lock().push(memory);
-            }
+        // Locked all the time: another launch that needs frames waits until they can be had.
+        let mut held = self.held.lock();
+        if held.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.settle_form(true);
+        let mut gone = Ok(());
+        held.retain(|memory| {
+            let Some(memory) = memory.upgrade() else { return false };
+            match memory.let_go(self.place) {
+                Ok(is_gone) => !is_gone,
+                Err(error) => {
+                    gone = Err(error);
+                    true
+                }
+            }
+        });
+        gone
     }
 
     /// Remembers memory whose pages a launch looks up.

@@ -47,12 +47,6 @@ impl Traits {
         self.placed(advised.placement.unwrap_or(placement)) | flag(stores, layout::ARRAY_STORES_IN_PLACE)
     }
 
-    /// Whether launches look up where pages are, if they do so with all of their arrays.
-    pub fn looks_up(&self, advised: Advised) -> bool {
-        let placed = advised.placement.unwrap_or(self.kind.placement) == Placement::LookUp;
-        placed && self.placed(Placement::LookUp) & layout::ARRAY_IN_PLACE != 0 && !self.borrows && !self.checked
-    }
-
     /// Those of them that say where pages are read.
     fn placed(&self, placement: Placement) -> u32 {
         let rules = match placement {
@@ -62,7 +56,10 @@ impl Traits {
             Placement::InPlace => 0,
             // Samples are drawn by 32 bits of a page's number.
             Placement::Auto if self.pages >> 32 == 0 => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
-            Placement::Auto | Placement::WhileFree | Placement::LookUp => layout::ARRAY_FETCH_WHILE_FREE,
+            Placement::Auto | Placement::WhileFree => layout::ARRAY_FETCH_WHILE_FREE,
+            // What is written home by lanes has neither a checksum nor a second copy.
+            Placement::LookUp if self.borrows || self.checked || self.replicated => layout::ARRAY_FETCH_WHILE_FREE,
+            Placement::LookUp => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_LOOKED_UP,
         };
         layout::ARRAY_IN_PLACE | rules | flag(!self.kind.read_only, layout::ARRAY_HOME_CHANGES)
     }
@@ -108,6 +105,7 @@ pub(crate) fn placement_of(array_flags: u32) -> Placement {
         has(layout::ARRAY_FETCH_WHILE_FREE),
         has(layout::ARRAY_DUELS),
     ) {
+        _ if has(layout::ARRAY_LOOKED_UP) => Placement::LookUp,
         (false, ..) => Placement::Fetch,
         (true, false, _) => Placement::InPlace,
         (true, true, false) => Placement::WhileFree,

@@ -2,7 +2,7 @@
 //! between launches, and the host, kernels that fetch pages and frames that are given back find what was stored.
 
 use crate::common::{Bench, Kernels, PAGE_WORDS, compare, small};
-use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, Transport, VmBuilder};
+use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Transport, VmBuilder};
 
 const SOURCE: Kernels = Kernels {
     name: "look_up.cu",
@@ -34,6 +34,16 @@ __global__ void refer(gpuvm::array<unsigned> a, unsigned step) {
 __global__ void count_up(gpuvm::array<u64> a) {
     for (u64 i = lane(); i < 4096; i += lanes()) a.atomic_add(i * 37 % a.size(), 1);
 }
+__global__ void ask_for(gpuvm::array<unsigned> a, u64 first, u64 count) {
+    if (lane() == 0) a.prefetch(first, count);
+}
+// Walks by cursor and reader, named as their types.
+__global__ void walk(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b) {
+    gpuvm::cursor<unsigned> to = a.cursor();
+    gpuvm::reader<unsigned> from = b.reader();
+    u64 each = (a.size() + lanes() - 1) / lanes();
+    for (u64 i = lane() * each; i < (lane() + 1) * each && i < a.size(); ++i) to.write(i, to[i] + from[i]);
+}
 __global__ void past_the_end(gpuvm::array<unsigned> a, unsigned* out) {
     if (lane() == 0) *out = a[a.size() + 5] + 1;
     if (lane() == 1) a[a.size() + 6] = 7;
@@ -55,6 +65,17 @@ fn config() -> LaunchConfig {
     LaunchConfig::new(3, 64)
 }
 
+fn placed(bench: &Bench) -> RegionBuilder<u32> {
+    bench.vm.region::<u32>().placement(Placement::LookUp)
+}
+
+/// What `add` makes of `a`.
+fn add(a: &mut [u32], b: &[u32], factor: u32) {
+    a.iter_mut()
+        .zip(b)
+        .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(factor)));
+}
+
 /// Sizes that are no multiple of anything.
 const N: u64 = 11 * PAGE_WORDS + 77;
 
@@ -69,26 +90,12 @@ fn pages_that_were_used_come_between_launches_as_far_as_frames_are_free() {
     for frames in [40, 7, 1] {
         let bench = Bench::new(direct(frames), SOURCE);
         let (mut wanted, b) = (values(1), values(2));
-        let a = bench
-            .vm
-            .region::<u32>()
-            .placement(Placement::LookUp)
-            .from_slice(&wanted)
-            .unwrap();
-        let of_b = bench
-            .vm
-            .region::<u32>()
-            .read_only()
-            .placement(Placement::LookUp)
-            .from_slice(&b)
-            .unwrap();
+        let a = placed(&bench).from_slice(&wanted).unwrap();
+        let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
         let mut fetched = Vec::new();
         for factor in 1..=3u32 {
             bench.must("add", config(), (&a, &of_b, factor));
-            wanted
-                .iter_mut()
-                .zip(&b)
-                .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(factor)));
+            add(&mut wanted, &b, factor);
             fetched.push(bench.vm.stats().unwrap().pages_fetched);
         }
         let some = frames.min(24);
@@ -98,10 +105,7 @@ fn pages_that_were_used_come_between_launches_as_far_as_frames_are_free() {
         a.write(5, &[9; 3000]).unwrap();
         wanted[5..3005].fill(9);
         bench.must("add", config(), (&a, &of_b, 5u32));
-        wanted
-            .iter_mut()
-            .zip(&b)
-            .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(5)));
+        add(&mut wanted, &b, 5);
         compare(&a.to_vec().unwrap(), &wanted).unwrap();
     }
 }
@@ -111,12 +115,7 @@ fn an_element_is_a_reference_and_what_is_stored_through_it_comes_home() {
     for frames in [3, 20] {
         let bench = Bench::new(direct(frames), SOURCE);
         let mut wanted = values(3);
-        let a = bench
-            .vm
-            .region::<u32>()
-            .placement(Placement::LookUp)
-            .from_slice(&wanted)
-            .unwrap();
+        let a = placed(&bench).from_slice(&wanted).unwrap();
         for step in 1..=3u32 {
             bench.must("refer", config(), (&a, step));
             let whole = wanted.len() / 4 * 4;
@@ -124,6 +123,10 @@ fn an_element_is_a_reference_and_what_is_stored_through_it_comes_home() {
                 .iter_mut()
                 .for_each(|word| *word = word.wrapping_add(step));
         }
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        let b = placed(&bench).read_only().from_slice(&values(9)).unwrap();
+        bench.must("walk", config(), (&a, &b));
+        add(&mut wanted, &values(9), 1);
         compare(&a.to_vec().unwrap(), &wanted).unwrap();
         bench.must("fill_spans", config(), (&a, 17u32));
         bench.must("fill_spans", config(), (&a, 18u32));
@@ -154,19 +157,8 @@ fn launches_that_fetch_find_what_those_stored_that_look_up_and_the_other_way_rou
     let bench = Bench::new(direct(5), SOURCE);
     let mut wanted = values(4);
     let b = values(5);
-    let a = bench
-        .vm
-        .region::<u32>()
-        .placement(Placement::LookUp)
-        .from_slice(&wanted)
-        .unwrap();
-    let of_b = bench
-        .vm
-        .region::<u32>()
-        .read_only()
-        .placement(Placement::LookUp)
-        .from_slice(&b)
-        .unwrap();
+    let a = placed(&bench).from_slice(&wanted).unwrap();
+    let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
     let other = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
     let out = bench.vm.buffer::<u32>(N).unwrap();
     for factor in 1..=6u32 {
@@ -175,10 +167,7 @@ fn launches_that_fetch_find_what_those_stored_that_look_up_and_the_other_way_rou
             0 => bench.launch("add", config(), (&a, &other, factor)),
             _ => bench.launch("add", config(), (&a, &of_b, factor)),
         };
-        wanted
-            .iter_mut()
-            .zip(&b)
-            .for_each(|(a, b)| *a = a.wrapping_add(b.wrapping_mul(factor)));
+        add(&mut wanted, &b, factor);
         if factor == 4 {
             a.advise(Advice::Fetch).unwrap();
         }
@@ -200,15 +189,41 @@ fn launches_that_fetch_find_what_those_stored_that_look_up_and_the_other_way_rou
 }
 
 #[test]
+fn a_page_that_was_used_at_home_and_is_fetched_then_is_not_written_back() {
+    let bench = Bench::new(direct(30), SOURCE);
+    let b = values(7);
+    let a = placed(&bench).read_only().from_slice(&b).unwrap();
+    let out = bench.vm.buffer::<u32>(N).unwrap();
+    // Used at home; fetched by lanes; kept for a launch that looks up; let go for one that fetches.
+    for advice in [Advice::Normal, Advice::Fetch, Advice::Normal, Advice::Fetch] {
+        a.advise(advice).unwrap();
+        bench.must("read", config(), (&a, &out, 0u64, N));
+        compare(&out.to_vec().unwrap(), &b).unwrap();
+    }
+    let stats = bench.vm.stats().unwrap();
+    assert_eq!((stats.pages_fetched, stats.pages_written_back), (12, 0));
+    a.evict().unwrap();
+    assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
+}
+
+#[test]
+fn pages_that_a_kernel_asks_for_are_there_for_the_next_launch() {
+    let bench = Bench::new(direct(30), SOURCE);
+    let b = values(8);
+    let a = placed(&bench).from_slice(&b).unwrap();
+    bench.must("ask_for", config(), (&a, 3 * PAGE_WORDS, 4 * PAGE_WORDS));
+    assert_eq!(bench.vm.stats().unwrap().pages_fetched, 0);
+    bench.must("ask_for", config(), (&a, 0u64, 0u64));
+    assert_eq!(bench.vm.stats().unwrap().pages_fetched, 4);
+    compare(&a.to_vec().unwrap(), &b).unwrap();
+    assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
+}
+
+#[test]
 fn an_index_past_the_end_is_told_and_harms_nobody() {
     let bench = Bench::new(direct(4), SOURCE);
     let wanted = values(6);
-    let a = bench
-        .vm
-        .region::<u32>()
-        .placement(Placement::LookUp)
-        .from_slice(&wanted)
-        .unwrap();
+    let a = placed(&bench).from_slice(&wanted).unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
     let Err(Error::Fault { fault, .. }) = bench.run("past_the_end", config(), (&a, &out)) else {
         panic!("no fault");

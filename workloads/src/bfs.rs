@@ -294,7 +294,7 @@ pub fn levels<E: From<BfsError>>(
 /// [`BfsError::Placement`] where it asks for reads in place and lanes do not reach the homes. Left to the GPU
 /// ([`Placement::Auto`]), pages that only a NIC reaches are fetched.
 pub fn check_placement(placement: Placement, transport: TransportKind) -> Result<(), BfsError> {
-    let asks = matches!(placement, Placement::InPlace | Placement::WhileFree);
+    let asks = matches!(placement, Placement::InPlace | Placement::WhileFree | Placement::LookUp);
     match asks && transport != TransportKind::Direct {
         true => Err(BfsError::Placement { placement, transport }),
         false => Ok(()),

@@ -36,7 +36,7 @@ pub struct AppsArgs {
     )]
     pub frames_share: Vec<Share>,
 
-    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free, resident (memory for all:
+    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free, look-up, resident (memory for all:
     /// arrays have frames of their own, which auto then gives them, too).
     #[arg(long, value_name = "HOW,..", default_value = "auto", value_delimiter = ',', value_parser = parse_paged)]
     pub placement: Vec<Way>,

@@ -27,7 +27,7 @@ pub struct BfsArgs {
     #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
     pub page_size: Vec<u64>,
 
-    /// What reads of the graph do with a page that has no frame, with commas between: auto, fetch, in-place, while-free.
+    /// What reads of the graph do with a page that has no frame, with commas between: auto, fetch, in-place, while-free, look-up.
     #[arg(long, value_name = "HOW,..", default_value = "fetch", value_delimiter = ',')]
     pub placement: Vec<Placement>,
 

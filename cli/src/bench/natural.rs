@@ -101,7 +101,7 @@ pub struct NaturalArgs {
     pub frames_share: Vec<Share>,
 
     /// What reads of arrays that are only read do with a page that has no frame, with commas between: fetch, which arrays do unless told,
-    /// auto, in-place, while-free.
+    /// auto, in-place, while-free, look-up (those that are written, too).
     #[arg(long, value_name = "HOW,..", default_value = "fetch", value_delimiter = ',')]
     pub placement: Vec<Placement>,
 

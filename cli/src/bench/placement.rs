@@ -51,7 +51,7 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "TRACE,..", value_delimiter = ',')]
     pub trace: Vec<Trace>,
 
-    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free.
+    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free, look-up.
     #[arg(
         long,
         value_name = "HOW,..",

@@ -25,6 +25,39 @@ class span {
     unsigned long long first_, size_;
 };
 
+// For a lane that walks neighbouring elements. Nothing is kept from one to the next, so nothing has to be dropped.
+template <class T>
+class reader {
+  public:
+    __device__ explicit reader(const layout::ArrayDesc& array) : array_(array) {}
+    __device__ T operator[](unsigned long long i) const { return *detail::look_up<const T, false>(array_, i); }
+    __device__ void drop() const {}
+
+  private:
+    layout::ArrayDesc array_;
+};
+
+// The same for reads and, over `T` that is not const, writes.
+template <class T>
+class cursor {
+    using V = typename detail::without_const<T>::type;
+
+  public:
+    __device__ explicit cursor(const layout::ArrayDesc& array) : array_(array) {}
+    cursor(const cursor&) = delete;
+    cursor& operator=(const cursor&) = delete;
+    __device__ V operator[](unsigned long long i) const { return *detail::look_up<const V, false>(array_, i); }
+    __device__ void write(unsigned long long i, const V& value) const {
+        static_assert(!detail::without_const<T>::is_const,
+                      "gpuvm: a cursor over array<const T> only reads: take it from an array<T>");
+        *detail::look_up<V, true>(array_, i) = value;
+    }
+    __device__ void drop() const {}
+
+  private:
+    layout::ArrayDesc array_;
+};
+
 // `array<const T>` cannot be written. `array<T>` counts a page as written that `a[i]` refers to.
 template <class T>
 class array {
@@ -34,29 +67,10 @@ class array {
         (sizeof(T) & (sizeof(T) - 1)) == 0 && sizeof(T) <= layout::PAGE_BYTES_MIN,
         "gpuvm: the element's size must divide the page: use a type of 1, 2, 4 .. 4096 bytes (pad it with alignas)");
 
-    // For a lane that walks neighbouring elements.
-    template <class U, bool Stores>
-    class walk {
-      public:
-        __device__ explicit walk(const layout::ArrayDesc& array) : array_(array) {}
-        __device__ V operator[](unsigned long long i) const { return *detail::look_up<const V, false>(array_, i); }
-        __device__ void write(unsigned long long i, const V& value) const {
-            static_assert(Stores, "gpuvm: a cursor over array<const T> only reads: take it from an array<T>");
-            if (i < array_.length)
-                *detail::look_up<V, true>(array_, i) = value;
-            else
-                detail::look_up<const V, false>(array_, i);
-        }
-        __device__ void drop() const {}
-
-      private:
-        layout::ArrayDesc array_;
-    };
-
   public:
     __device__ unsigned long long size() const { return desc_.length; }
     __device__ bool failed() const { return detail::aborted(detail::vm_of(desc_)); }
-    // Past the end: a fault, and an element that belongs to nobody.
+    // Past the end: a fault, and an element that belongs to nobody, with any value.
     __device__ T& operator[](unsigned long long i) { return *detail::look_up<T, kStores>(desc_, i); }
     __device__ V operator[](unsigned long long i) const { return *detail::look_up<const V, false>(desc_, i); }
 
@@ -71,7 +85,8 @@ class array {
 
     __device__ span<T> pin(unsigned long long i, unsigned long long = 0) const {
         if (i >= desc_.length) {
-            detail::look_up<const V, false>(desc_, i);
+            detail::report_out_of_range(detail::vm_of(desc_), desc_.length, desc_.region, i,
+                                        layout::FAULT_OUT_OF_RANGE_SPAN);
             return span<T>(nullptr, i, 0);
         }
         unsigned long long page = 1ull << desc_.page_shift, to_end = desc_.length - i;
@@ -79,11 +94,14 @@ class array {
         return span<T>(detail::look_up<T, kStores>(desc_, i), i, in_page < to_end ? in_page : to_end);
     }
     __device__ span<T> overwrite(unsigned long long i, unsigned long long, unsigned = ~0u) const { return pin(i); }
-    __device__ walk<T, false> reader() const { return walk<T, false>(desc_); }
-    __device__ walk<T, kStores> cursor() const { return walk<T, kStores>(desc_); }
-    // All elements as plain memory, where they lie so.
+    __device__ gpuvm::reader<V> reader() const { return gpuvm::reader<V>(desc_); }
+    __device__ gpuvm::cursor<T> cursor() const { return gpuvm::cursor<T>(desc_); }
+    // Frames of such an array are in no order.
     __device__ const V* resident() const { return nullptr; }
-    __device__ void prefetch(unsigned long long, unsigned long long) const {}
+    // The pages come before the next launch, as far as frames are free.
+    __device__ void prefetch(unsigned long long first, unsigned long long count) const {
+        detail::wish_for(desc_, sizeof(T), first, count);
+    }
 
   private:
     __device__ T* at(unsigned long long i) const { return detail::look_up<T, kStores>(desc_, i); }

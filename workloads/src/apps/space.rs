@@ -139,7 +139,7 @@ impl FromStr for Way {
             .chain([Self::Resident])
             .find(|way| way.to_string() == text);
         found.ok_or_else(|| {
-            format!("`{text}` is none of auto, fetch, in-place, while-free, resident, raw, host, managed, advised, prefetched, chunked")
+            format!("`{text}` is none of auto, fetch, in-place, while-free, look-up, resident, raw, host, managed, advised, prefetched, chunked")
         })
     }
 }
@@ -342,7 +342,10 @@ impl Space {
         };
         let builder = match (self.way, usage) {
             (Way::Resident, _) => builder.never_evicted(),
-            (Way::Paged(placement), Use::Read) => builder.placement(placement),
+            // What is written is placed by looking up alone.
+            (Way::Paged(placement), Use::Read) | (Way::Paged(placement @ Placement::LookUp), _) => {
+                builder.placement(placement)
+            }
             _ => builder,
         };
         builder.from_slice(values).map_err(AppError::vm(Step::Memory))

@@ -18,15 +18,6 @@ GPUVM_DEVICE u64 frame_at(const layout::ArrayDesc& array, u64 word) {
     return array.frames + static_cast<u64>(static_cast<u32>(word & layout::FRAME_MASK)) * array.frame_scale;
 }
 
-GPUVM_NOINLINE void report_out_of_range(const layout::VmDesc* vm, u64 length, u32 region, u64 index, u32 code) {
-    Fault fault;
-    fault.code = code;
-    fault.region = region & (layout::REGIONS_MAX - 1);
-    fault.index = index;
-    fault.size = length;
-    report(vm, fault);
-}
-
 // Runs `use(address)` with the element's page in a frame and held for this lane, whatever it takes. False after a
 // fault.
 template <class Use>

@@ -17,6 +17,16 @@ GPUVM_DEVICE Place place_of(const layout::ArrayDesc& array, u64 index) {
     return Place{byte >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};
 }
 
+// An index, or the end of a span, is past the end of an array.
+GPUVM_NOINLINE void report_out_of_range(const layout::VmDesc* vm, u64 length, u32 region, u64 index, u32 code) {
+    Fault fault;
+    fault.code = code;
+    fault.region = region & (layout::REGIONS_MAX - 1);
+    fault.index = index;
+    fault.size = length;
+    report(vm, fault);
+}
+
 // What an array has elements of, and whether they are only read.
 template <class T>
 struct without_const {

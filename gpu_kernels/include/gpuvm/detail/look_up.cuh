@@ -31,16 +31,11 @@ GPUVM_DEVICE u64 place_now(const layout::ArrayDesc& array, u64 byte) {
     return in_frame ? frame : array.home + byte;
 }
 
-// Elements past the end of arrays: read as zeros once the fault is reported.
+// What lies past the end of arrays: elements that belong to nobody, whatever they hold.
 static __device__ pair64 nowhere[layout::PAGE_BYTES_MIN / sizeof(pair64)];
 
 GPUVM_NOINLINE u64 out_of_range(const layout::VmDesc* vm, u64 length, u32 region, u64 index) {
-    Fault fault;
-    fault.code = layout::FAULT_OUT_OF_RANGE;
-    fault.region = region & (layout::REGIONS_MAX - 1);
-    fault.index = index;
-    fault.size = length;
-    report(vm, fault);
+    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);
     return reinterpret_cast<u64>(nowhere);
 }
 
@@ -51,12 +46,32 @@ GPUVM_DEVICE T* look_up(const layout::ArrayDesc& array, u64 index) {
     return reinterpret_cast<T*>(at);
 }
 
+// Has pages of elements [first, first + count) come to frames before the next launch, as if they were used at home.
+GPUVM_NOINLINE void wish_for(const layout::ArrayDesc& array, u32 element_bytes, u64 first, u64 count) {
+    if (count == 0) return;
+    if (first >= array.length || count > array.length - first) {
+        report_out_of_range(vm_of(array), array.length, array.region, first >= array.length ? first : array.length,
+                            layout::FAULT_OUT_OF_RANGE_SPAN);
+        return;
+    }
+    u64* words = words_of(array);
+    u64 last = ((first + count) * element_bytes - 1) >> array.page_shift;
+    for (u64 page = first * element_bytes >> array.page_shift; page <= last; ++page)
+        if (!is_resident(ld_weak(words + page))) *mark_of(words, page) = 1;
+}
+
 // Keeps a page where it is, for launches that look it up: a page with a frame gets a pin of the region's. Pages of
-// other regions may leave their frames meanwhile, and this one before it is pinned.
+// other regions may leave their frames meanwhile, and this one before it is pinned. A mark from when the page was at
+// home says nothing of its frame.
 GPUVM_DEVICE void hold_page(const layout::VmDesc* vm, u64 id) {
-    u64* word = word_of(vm, id);
+    u64* words = reinterpret_cast<u64*>(region_of(vm, id)->words);
+    u64* word = words + page_of(id);
     // A look first: pins on a page that is absent would only be taken back.
-    if (is_resident(ld_relaxed_gpu(word)) && !pins_held(add_pins(word, 1))) undo_pins(word, 1);
+    if (!is_resident(ld_relaxed_gpu(word))) return;
+    if (pins_held(add_pins(word, 1)))
+        *mark_of(words, page_of(id)) = 0;
+    else
+        undo_pins(word, 1);
 }
 
 // What launches that have ended marked as written counts as dirty. `beside`: others run still, which may have marked a
