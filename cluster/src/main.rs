@@ -14,7 +14,8 @@ use clap::Parser;
 
 use crate::args::Cli;
 
-/// The exit status of options that cannot be.
+/// The exit status of a program that cannot run what it is asked for.
+#[cfg(not(feature = "mpi"))]
 const WRONG_OPTIONS: u8 = 2;
 
 /// What tells a process its rank before MPI does: OpenMPI, MPICH and its kin, Slurm.
@@ -23,9 +24,9 @@ const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => start(&cli),
-        // All ranks have the same options: one tells.
-        Err(refusal) if refusal.use_stderr() && !is_first() => ExitCode::from(WRONG_OPTIONS),
-        Err(answer) if !is_first() && !answer.use_stderr() => ExitCode::SUCCESS,
+        // All ranks have the same options: the first one tells, and its status is the job's. Without an error in the others, since launchers
+        // end a job at the first error, before the first rank has told.
+        Err(_) if !is_first() => ExitCode::SUCCESS,
         Err(answer) => answer.exit(),
     }
 }
