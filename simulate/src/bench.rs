@@ -61,7 +61,34 @@ impl Bench {
     }
 }
 
-/// No lane runs: each frame is free, and the pool has it once, or a page's, or withdrawn, as many as the host says that there are not.
+/// Pages that are on their way to frames of the pool: read ahead by lanes whose kernel has ended since, or prefetched.
+fn on_their_way(vm: &Vm, desc: &layout::VmDesc) -> Result<usize, String> {
+    let mut count = 0;
+    for place in 0..u64::from(desc.region_count) {
+        let mut region = [layout::RegionDesc::zeroed()];
+        let at = desc.regions + place * size_of::<layout::RegionDesc>() as u64;
+        // The table's memory grows with the regions: behind it no place was ever taken.
+        if vm.device().read(at, bytemuck::cast_slice_mut(&mut region)).is_err() {
+            break;
+        }
+        let [region] = region;
+        if region.flags & (layout::REGION_LIVE | layout::REGION_NEVER_EVICTED) != layout::REGION_LIVE {
+            continue;
+        }
+        let mut words = vec![0u64; region.pages as usize];
+        let read = vm.device().read(region.words, bytemuck::cast_slice_mut(&mut words));
+        read.map_err(|error| with_causes(&error))?;
+        let state = |word: &u64| (word & layout::STATE_MASK) >> layout::STATE_SHIFT;
+        count += words
+            .iter()
+            .filter(|word| state(word) == layout::STATE_FETCHING)
+            .count();
+    }
+    Ok(count)
+}
+
+/// No lane runs: each frame is free, and the pool has it once, or a page's, or withdrawn, as many as the host says that there are not. The
+/// others are those of pages on their way, as many as there are.
 ///
 /// # Errors
 /// Which one is not, or the error of the GPU.
@@ -82,13 +109,26 @@ pub fn check_frames(vm: &Vm) -> Result<(), String> {
     let mut free = vec![0u32; count as usize];
     let slots = (pool.head..pool.tail).map(|ticket| ring[(ticket % count) as usize] as u32);
     slots.for_each(|frame| free[frame as usize] += 1);
+    let mut taken = Vec::new();
     for (frame, (page, free)) in held.iter().zip(&free).enumerate() {
-        let is_a_page = page & layout::PAGE_ID_TAKEN_BIT != 0;
-        if *free > 1 || (*free == 1) == (is_a_page || *page == layout::PAGE_WITHDRAWN) {
-            return Err(format!(
-                "frame {frame} has {page:#x} for a page, and is {free} times in the pool"
-            ));
+        match (
+            page & layout::PAGE_ID_TAKEN_BIT != 0 || *page == layout::PAGE_WITHDRAWN,
+            free,
+        ) {
+            (true, 0) | (false, 1) => {}
+            (false, 0) if *page == 0 => taken.push(frame),
+            _ => {
+                return Err(format!(
+                    "frame {frame} has {page:#x} for a page, and is {free} times in the pool"
+                ));
+            }
         }
+    }
+    let fetching = on_their_way(vm, &desc)?;
+    if taken.len() != fetching {
+        return Err(format!(
+            "frames {taken:?} are no page's and not in the pool, and {fetching} pages are on their way to frames"
+        ));
     }
     let withdrawn = held.iter().filter(|held| **held == layout::PAGE_WITHDRAWN).count() as u64;
     match withdrawn + vm.frames() == count {

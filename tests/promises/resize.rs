@@ -383,9 +383,9 @@ fn resize_without_a_place(bench: &Bench, region: &Region<u32>, rng: &mut ChaCha8
     running.end();
 }
 
-/// Launches and changes of frames, drawn, beside each other; at the end each word is what was written, and with `frames` each frame is a
-/// page's, free or withdrawn.
-fn comes_and_goes(frames: bool) {
+/// Launches and changes of frames, drawn, beside each other; at the end each word is what was written, and no frame is lost.
+#[test]
+fn whatever_comes_and_goes_each_word_is_what_was_written() {
     for seed in 0..6 {
         // A GPU with room for two blocks.
         let crowded = seed == 5;
@@ -434,22 +434,9 @@ fn comes_and_goes(frames: bool) {
             }
         }
         must_soon(vm, 6);
-        if frames {
-            check_frames(vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        }
+        check_frames(vm).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         compare(&region.to_vec().unwrap(), &model).unwrap();
     }
-}
-
-#[test]
-fn whatever_comes_and_goes_each_word_is_what_was_written() {
-    comes_and_goes(false);
-}
-
-#[test]
-#[ignore = "fails in about one of 13 runs beside other work: a frame is neither a page's nor in the pool. Whether it is lost or on its way is not known"]
-fn whatever_comes_and_goes_no_frame_is_lost() {
-    comes_and_goes(true);
 }
 
 #[test]
