@@ -224,6 +224,14 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::BadAllocation`] for zero bytes, [`GpuError::Io`] when the system refuses.
     fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError>;
 
+    /// The same, of the kind that lanes reach fastest at random places, for pages' homes; none where no kind is faster than memory of the
+    /// system that is [registered](Self::register_host). Other GPUs reach it once it is registered with them. NICs do not, and copy
+    /// engines are slow there.
+    ///
+    /// # Errors
+    /// As [`allocate_host`](Self::allocate_host), and when a GPU is lost.
+    fn allocate_home(&self, bytes: u64) -> Result<Option<HostMemory>, GpuError>;
+
     /// Copies `bytes` to device address `addr`. Not ordered with running kernels.
     ///
     /// # Errors

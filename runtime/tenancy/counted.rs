@@ -121,6 +121,10 @@ impl Gpu for CountedGpu {
         self.gpu.allocate_host(bytes)
     }
 
+    fn allocate_home(&self, bytes: u64) -> Result<Option<HostMemory>, GpuError> {
+        self.gpu.allocate_home(bytes)
+    }
+
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
         self.gpu.write(addr, bytes)
     }

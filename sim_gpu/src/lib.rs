@@ -300,6 +300,10 @@ impl Gpu for SimGpu {
         self.core.memory.allocate_host(bytes)
     }
 
+    fn allocate_home(&self, bytes: u64) -> Result<Option<HostMemory>, GpuError> {
+        self.core.memory.allocate_host(bytes).map(Some)
+    }
+
     unsafe fn register_host(&self, host: *mut u8, bytes: u64, _read_only: bool) -> Result<HostRegistration, GpuError> {
         // Lanes are threads of this process: they reach all its memory.
         Ok(HostRegistration::unowned(host, bytes))

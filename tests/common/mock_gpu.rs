@@ -179,6 +179,11 @@ impl Gpu for MockGpu {
         self.shared.sim.allocate_host(bytes)
     }
 
+    fn allocate_home(&self, bytes: u64) -> Result<Option<HostMemory>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.allocate_home(bytes)
+    }
+
     fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
         self.allocate(bytes, align)
     }

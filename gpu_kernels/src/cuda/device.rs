@@ -38,6 +38,8 @@ pub struct DeviceInfo {
     pub clock_khz: u32,
     /// Whether host memory can be pinned for reading only.
     pub read_only_registration: bool,
+    /// Whether host and kernels may use managed memory at the same time.
+    pub concurrent_managed_access: bool,
     /// What NICs of the machine may do with its memory.
     pub for_nics: ForNics,
     /// Whether memory of `cuMemCreate` can be made for NICs.
@@ -172,6 +174,7 @@ pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
         shared_bytes_per_block: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         clock_khz: ask(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         read_only_registration: ask(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)? != 0,
+        concurrent_managed_access: may(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != 0,
         for_nics: super::facts::of(device)?,
         memory_for_nics: may(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0,
     })
@@ -252,6 +255,7 @@ mod tests {
             shared_bytes_per_block: 227 << 10,
             clock_khz: 1,
             read_only_registration: false,
+            concurrent_managed_access: false,
             for_nics: ForNics {
                 pci_address: "0000:17:00.0".into(),
                 rdma: false,

@@ -5,42 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::{
-    CUmem_advise_enum as Advise, CUmemLocation, CUmemLocationType_enum as Place, CUmemcpyAttributes,
-    CUmemcpySrcAccessOrder_enum as Order,
+    CUmemLocation, CUmemLocationType_enum as Place, CUmemcpyAttributes, CUmemcpySrcAccessOrder_enum as Order,
 };
 
 use super::CudaGpu;
 use super::calls::cu;
 use super::core::{Core, EventHandle, Retired, StreamHandle};
+use super::managed::{self, Advice, Side};
 use crate::error::GpuError;
 
-/// `CU_MEM_ATTACH_GLOBAL`.
-const ATTACH_GLOBAL: u32 = 1;
 /// More managed memory than the card has can hang it for everybody: at most this part, in percent, of what is free.
 const MANAGED_PERCENT_MAX: u64 = 80;
-/// The host, in calls that take an ordinal.
-const HOST: i32 = -1;
-
-/// A side of managed memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The GPU's memory.
-    Gpu,
-    /// The host's.
-    Host,
-}
-
-/// Advice on managed memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Mostly read: copies on both sides.
-    ReadMostly,
-    /// Where it should lie.
-    PreferredLocation(Side),
-    /// Who should have it mapped wherever it lies.
-    AccessedBy(Side),
-}
-
 /// How copies follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copying {
@@ -124,21 +99,7 @@ impl Managed {
             let bytes = part.end.saturating_sub(part.start);
             return Err(GpuError::BadAddress { addr, bytes });
         };
-        let (code, side) = match advice {
-            Advice::ReadMostly => (Advise::CU_MEM_ADVISE_SET_READ_MOSTLY, Side::Gpu),
-            Advice::PreferredLocation(side) => (Advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, side),
-            Advice::AccessedBy(side) => (Advise::CU_MEM_ADVISE_SET_ACCESSED_BY, side),
-        };
-        let (code, bytes) = (code as u32, bytes as usize);
-        // SAFETY: the range is inside this value's own.
-        let called = unsafe {
-            cu::cuMemAdvise_v2(addr, bytes, code, location(ordinal, side))
-                .or_else(|_| cu::cuMemAdvise(addr, bytes, code, number(ordinal, side)))
-        };
-        self.core.check(
-            format_args!("advise {advice:?} of GPU {ordinal} on bytes {part:?} of managed memory"),
-            called,
-        )
+        managed::advise(&self.core, addr, bytes, advice, ordinal)
     }
 
     /// Moves all of it to one side and waits.
@@ -151,8 +112,16 @@ impl Managed {
         let (stream, bytes) = (timer.stream.0, self.bytes as usize);
         // SAFETY: the range is this value's own.
         let called = unsafe {
-            cu::cuMemPrefetchAsync_v2(self.addr, bytes, location(self.core.info.ordinal, side), 0, stream)
-                .or_else(|_| cu::cuMemPrefetchAsync(self.addr, bytes, number(self.core.info.ordinal, side), stream))
+            cu::cuMemPrefetchAsync_v2(
+                self.addr,
+                bytes,
+                managed::location(self.core.info.ordinal, side),
+                0,
+                stream,
+            )
+            .or_else(|_| {
+                cu::cuMemPrefetchAsync(self.addr, bytes, managed::number(self.core.info.ordinal, side), stream)
+            })
         };
         self.core
             .check(format_args!("move managed memory to the {side:?}"), called)?;
@@ -163,21 +132,6 @@ impl Managed {
 impl Drop for Managed {
     fn drop(&mut self) {
         self.core.retire(Retired::Managed(self.addr));
-    }
-}
-
-fn location(ordinal: u32, side: Side) -> CUmemLocation {
-    let (type_, id) = match side {
-        Side::Gpu => (Place::CU_MEM_LOCATION_TYPE_DEVICE, ordinal as i32),
-        Side::Host => (Place::CU_MEM_LOCATION_TYPE_HOST, 0),
-    };
-    CUmemLocation { type_, id }
-}
-
-fn number(ordinal: u32, side: Side) -> i32 {
-    match side {
-        Side::Gpu => ordinal as i32,
-        Side::Host => HOST,
     }
 }
 
@@ -302,11 +256,7 @@ impl CudaGpu {
                 capacity: self.core.info.memory_bytes,
             });
         }
-        let mut addr = 0;
-        // SAFETY: an out-value; the context is current.
-        let called = unsafe { cu::cuMemAllocManaged(&raw mut addr, bytes as usize, ATTACH_GLOBAL) };
-        let what = format_args!("allocate {bytes} bytes of managed memory");
-        self.core.check(what, called)?;
+        let addr = managed::allocate(&self.core, bytes)?;
         Ok(Managed {
             addr,
             bytes,

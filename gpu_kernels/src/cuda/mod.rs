@@ -31,6 +31,7 @@ mod image;
 mod includes;
 mod launch;
 mod log;
+mod managed;
 mod management;
 mod measure;
 mod memory;
@@ -56,7 +57,8 @@ pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
 pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
 pub use self::facts::{driver_version, nvrtc_version};
 pub use self::log::Usage;
-pub use self::measure::{Advice, Copying, Managed, Side};
+pub use self::managed::{Advice, Side};
+pub use self::measure::{Copying, Managed};
 pub use self::peers::{PeerInfo, peers};
 
 use self::copier::StreamCopier;
@@ -247,6 +249,13 @@ impl Gpu for CudaGpu {
 
     fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
         self.places.host.allocate(bytes)
+    }
+
+    fn allocate_home(&self, bytes: u64) -> Result<Option<HostMemory>, GpuError> {
+        match self.core.info.concurrent_managed_access {
+            true => self.places.host.allocate_managed(bytes).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {

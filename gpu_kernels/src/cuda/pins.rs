@@ -20,6 +20,7 @@ use super::calls::cu;
 use super::core::{Core, Raw};
 use super::driver::{Failure, is, outcome};
 use super::host::HostPool;
+use super::managed::{self, Advice, Side};
 use super::pin_book::{Book, Conflict, Live, Pinned};
 use crate::api::CopySpan;
 use crate::error::GpuError;
@@ -90,6 +91,16 @@ impl Pins {
                 owner: None,
             });
         }
+        if self.is_managed_by_another(host, bytes) {
+            let ordinal = self.core.info.ordinal;
+            managed::advise(&self.core, host, bytes, Advice::AccessedBy(Side::Gpu), ordinal)?;
+            return Ok(HostRegistration {
+                host,
+                device: host,
+                bytes,
+                owner: None,
+            });
+        }
         let live = Live {
             host,
             device: 0,
@@ -104,6 +115,12 @@ impl Pins {
             bytes,
             owner: Some(Arc::clone(self) as Arc<dyn Release>),
         })
+    }
+
+    /// Whether another GPU of this process has allocated managed memory there, which all of them reach.
+    fn is_managed_by_another(&self, host: u64, bytes: u64) -> bool {
+        let others: Vec<Arc<Self>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+        others.iter().any(|other| other.pool.has_managed(host, bytes))
     }
 
     /// Pins what of `live` is not pinned, enters it, and gives its number and its device address.

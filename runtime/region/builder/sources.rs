@@ -4,11 +4,12 @@ use std::{io::Read, path::Path, sync::Arc};
 
 use bytemuck::Pod;
 use gpuvm_files::{File, FileError, Storage, open_regular};
+use gpuvm_gpu::HostMemory;
 
 use super::{Integrity, Region, RegionBuilder, data::Data};
 use crate::{
     element::Untyped,
-    error::{Error, Result},
+    error::{Doing, Error, Result},
     home::{FileMap, HostPages, InFile},
     plan::TransportKind,
     region::RawRegion,
@@ -16,6 +17,9 @@ use crate::{
 
 /// Huge pages are asked for from this size on.
 const HUGE_FROM: usize = 64 << 10;
+
+/// Memory of a GPU's own kind for homes is asked for from this size on: it is allocated in pieces of that size, and caches hold less.
+const HOME_FROM: u64 = 2 << 20;
 
 /// Where GPU threads copy pages themselves, a vector of fewer bytes is copied rather than pinned where it lies: a system page
 /// that it shares with other memory is a pinned piece of its own, and one copy would cross from one piece into another.
@@ -29,12 +33,16 @@ struct SpanAsked {
 }
 
 impl<E> RegionBuilder<E> {
-    /// Zeroed memory in system pages of its own: pages that nobody touches take no memory.
+    /// Zeroed memory: where lanes copy pages themselves, of the kind that they reach fastest; else in system pages of its own, where pages that
+    /// nobody touches take no memory.
     pub(super) fn zeros<T: Pod>(&self) -> Result<Data<T>> {
         let length = self.check()?;
         let bytes = length * self.element.bytes();
         if bytes == 0 {
             return Ok(Data::Vec(Vec::new()));
+        }
+        if let Some(memory) = self.home_memory(bytes as u64)? {
+            return Ok(Data::Home(memory));
         }
         let map = memmap2::MmapOptions::new().len(bytes).map_anon();
         let map = map.map_err(|source| self.no_room(length, source))?;
@@ -44,6 +52,17 @@ impl<E> RegionBuilder<E> {
             tracing::debug!(%error, "no huge pages for region `{}`", self.label());
         }
         Ok(Data::Pages(map))
+    }
+
+    /// Of the GPU's fast kind, unless a NIC has to reach it or it is small.
+    fn home_memory(&self, bytes: u64) -> Result<Option<HostMemory>> {
+        let gpu = &self.place.gpu;
+        let elsewhere = self.homed_at_nodes() || self.neighbour.is_some();
+        if bytes < HOME_FROM || elsewhere || !gpu.ways().nics.is_empty() {
+            return Ok(None);
+        }
+        let doing = || format!("getting memory for region `{}`", self.label());
+        gpu.or_lost(gpu.device.allocate_home(bytes).doing(doing))
     }
 
     pub(super) fn refused(&self, reason: String) -> Error {
