@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use crate::{
     frames::FrameMemory,
     handles::Handles,
     home::Ways,
-    launch::{InFlight, LaunchConfig, Memory, Peers},
+    launch::{InFlight, LaunchConfig, Peers},
     launch_state::StatePool,
     node::Node,
     plan::{Settings, TransportKind},
@@ -32,6 +32,7 @@ use crate::{
 
 mod bring_up;
 mod guards;
+mod holds;
 mod keepers;
 mod launcher;
 mod lender;
@@ -50,6 +51,7 @@ mod view;
 
 pub(crate) use bring_up::bring_up;
 pub(crate) use guards::{GuardAddresses, Guards};
+use holds::Holds;
 pub(crate) use launcher::{Job, Named};
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;
@@ -142,7 +144,7 @@ pub(crate) struct PagedGpu {
     /// Held while a launch is put on a stream, alone by one that looks pages up: all that run do, or none.
     form: RwLock<()>,
     /// Memory whose pages stay where they are, since launches look them up.
-    held: Mutex<Vec<Weak<dyn Memory>>>,
+    held: Mutex<Holds>,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,

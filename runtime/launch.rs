@@ -245,6 +245,15 @@ pub(crate) trait Memory: Send + Sync {
         Ok(true)
     }
 
+    /// Gives the frames of its pages on the GPU at `place` back, unless launches or the host use it. False where they do.
+    ///
+    /// # Errors
+    /// As [`let_go`](Self::let_go).
+    fn give_frames(&self, place: usize) -> Result<bool> {
+        let _ = place;
+        Ok(true)
+    }
+
     /// The launch begins. Called with the launches locked, before its first write can be.
     fn expect(&self, launches: &mut Naming, to_begin: LaunchKind);
 }

@@ -198,6 +198,10 @@ impl RegionInner {
     /// The argument of a launch on a GPU whose `VmDesc` is at `vm`.
     pub fn array(&self, on: &OnGpu, vm: u64) -> layout::ArrayDesc {
         let page_shift = on.gpu.page_shift();
+        let sampled = match on.view.is_crowded() {
+            true => layout::ARRAY_SAMPLED,
+            false => 0,
+        };
         layout::ArrayDesc {
             words: on.view.words_addr(),
             frames: on.frames_addr,
@@ -206,7 +210,7 @@ impl RegionInner {
             home: on.direct_addr(),
             bytes: self.pages.bytes(),
             page_shift,
-            region: on.view.id() | on.traits.array_flags(*self.advised.lock()),
+            region: on.view.id() | on.traits.array_flags(*self.advised.lock()) | sampled,
             offset_mask: (1 << page_shift) - 1,
             frame_scale: 1 << (page_shift - layout::FRAME_SHIFT),
         }

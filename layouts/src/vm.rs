@@ -74,6 +74,9 @@ pub const ARRAY_VICTIMS: u32 = 0x0200_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: a launch whose arrays all have it looks up where pages are. Lanes do
 /// not look at it.
 pub const ARRAY_LOOKED_UP: u32 = 0x0100_0000;
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_LOOKED_UP`]: no frame is free, so of the accesses to pages at home a sample alone marks
+/// them: those that are used often are marked more often.
+pub const ARRAY_SAMPLED: u32 = 0x0080_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].

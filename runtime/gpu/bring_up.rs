@@ -9,7 +9,7 @@ use gpuvm_nic::Nic;
 use parking_lot::{Mutex, RwLock};
 
 use super::{
-    CatchingUp, GpuState, Machines, PagedGpu, keepers,
+    CatchingUp, GpuState, Holds, Machines, PagedGpu, keepers,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
     pool::FramePool,
@@ -132,7 +132,7 @@ pub(crate) fn bring_up(
         lost: OnceLock::new(),
         timeline,
         form: RwLock::default(),
-        held: Mutex::default(),
+        held: Mutex::new(Holds::new()),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

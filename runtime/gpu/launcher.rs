@@ -87,7 +87,7 @@ fn over(vm: u64, region: &RegionView, pages: Range<u64>) -> Vec<Vec<u8>> {
 }
 
 /// The arguments of a kernel over all pages of a region.
-fn over_all(vm: u64, region: &RegionView) -> Vec<Vec<u8>> {
+pub(super) fn over_all(vm: u64, region: &RegionView) -> Vec<Vec<u8>> {
     over(vm, region, 0..region.pages().count())
 }
 
@@ -160,44 +160,10 @@ impl PagedGpu {
 
     /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
     /// are held for the one are never what the other waits for.
-    fn settle_form(&self, looks_up: bool) {
+    pub(super) fn settle_form(&self, looks_up: bool) {
         let of_it = |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up);
         let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
         those.iter().for_each(|launch| launch.settle());
-    }
-
-    /// Pages of memory that launches looked up may leave their frames again, when those have ended, for others that need some.
-    fn let_idle_go(&self) -> Result<()> {
-        // Locked all the time: another launch that needs frames waits until they can be had.
-        let mut held = self.held.lock();
-        if held.is_empty() {
-            return Ok(());
-        }
-        self.settle_form(true);
-        let mut gone = Ok(());
-        held.retain(|memory| {
-            let Some(memory) = memory.upgrade() else { return false };
-            match memory.let_go(self.place) {
-                Ok(is_gone) => !is_gone,
-                Err(error) => {
-                    gone = Err(error);
-                    true
-                }
-            }
-        });
-        gone
-    }
-
-    /// Remembers memory whose pages a launch looks up.
-    fn keep_held(&self, memories: &[(Arc<dyn Memory>, bool)]) {
-        let mut held = self.held.lock();
-        held.retain(|memory| memory.strong_count() > 0);
-        for (memory, _) in memories {
-            let memory = Arc::downgrade(memory);
-            if !held.iter().any(|known| known.ptr_eq(&memory)) {
-                held.push(memory);
-            }
-        }
     }
 
     /// The state of a launch to come.
@@ -448,55 +414,6 @@ impl PagedGpu {
         let args = |vm| [over(vm, region, pages), vec![arg(u32::from(discard))]].concat();
         let label = format!("release of region `{}`", region.name());
         self.run(&support.stream, &support.release, config, args, Some(region), &label)
-    }
-
-    /// Keeps a region's pages where they are, for launches that look them up. None that fetches its pages runs.
-    pub fn hold(&self, region: &RegionView) -> Result<()> {
-        if region.is_held() {
-            return Ok(());
-        }
-        self.change_hold(region, true, false)?;
-        region.set_held(true);
-        Ok(())
-    }
-
-    /// Lets them leave again. No launch that looks them up runs.
-    pub fn let_go(&self, region: &RegionView) -> Result<()> {
-        if !region.is_held() {
-            return Ok(());
-        }
-        self.change_hold(region, false, false)?;
-        region.set_held(false);
-        Ok(())
-    }
-
-    /// Has what ended launches wrote that look pages up count as dirty, beside others that may run.
-    pub fn fold_marks(&self, region: &RegionView) -> Result<()> {
-        match region.is_held() {
-            true => self.change_hold(region, false, true),
-            false => Ok(()),
-        }
-    }
-
-    fn change_hold(&self, region: &RegionView, hold: bool, beside: bool) -> Result<()> {
-        let (support, config) = (&self.support, self.service_config(region.pages().count()));
-        let args = |vm| [over_all(vm, region), vec![arg(u32::from(hold)), arg(u32::from(beside))]].concat();
-        let label = format!("hold of region `{}`", region.name());
-        self.run(&support.stream, &support.hold, config, args, Some(region), &label)
-    }
-
-    /// Brings pages of a held region that were used at home into free frames. No launch with the region runs.
-    pub fn bring(&self, region: &RegionView) -> Result<()> {
-        if region.is_complete() {
-            return Ok(());
-        }
-        let (support, config) = (&self.support, self.service_config(region.pages().count() * 32));
-        let doing = || format!("bringing pages of region `{}`", region.name());
-        let absent = DeviceArray::<u64>::zeroed(&*self.device, 1).doing(doing)?;
-        let args = |vm| [over_all(vm, region), vec![arg(absent.addr())]].concat();
-        self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
-        region.set_complete(absent.read(&*self.device, 0, 1).doing(doing)?[0] == 0);
-        Ok(())
     }
 
     /// Finishes what has completed on queue pairs, and closes them to reservations.

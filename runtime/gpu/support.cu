@@ -1,6 +1,7 @@
 // Kernels that the runtime itself launches.
 #include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
+#include <gpuvm/detail/give_way.cuh>
 #include <gpuvm/detail/look_up.cuh>
 #include <gpuvm/detail/resize.cuh>
 #include <gpuvm/gpuvm.cuh>
@@ -106,15 +107,36 @@ __global__ void gpuvm_hold(const gpuvm::layout::VmDesc* vm, unsigned region, uns
     }
 }
 
-// Brings those of the pages [first, last) of a held region into frames that were used at home, as far as some are free,
-// and counts in `absent` those that have none then. Blocks are whole warps.
-__global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
-                            unsigned long long last, unsigned long long* absent) {
-    unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32, stay = 0;
+// Brings those of a held region's `pages` pages into frames that were used at home, as far as some are free, from page
+// `start` on and round. Counts in `stay` those that have none then, and behind it those that were used. Blocks are
+// whole warps.
+__global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
+                            unsigned long long pages, unsigned long long* stay) {
+    unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32, absent = 0, used = 0;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32;
-    for (unsigned long long page = first + warp; page < last; page += warps)
-        stay += gpuvm::detail::bring_page(vm, gpuvm::detail::page_id(region, page), 0);
-    if (stay && threadIdx.x % 32 == 0) gpuvm::detail::atom_add_relaxed_gpu(absent, stay);
+    for (unsigned long long n = warp; n < pages; n += warps) {
+        unsigned long long page = start + n < pages ? start + n : start + n - pages;
+        unsigned became = gpuvm::detail::bring_page(vm, gpuvm::detail::page_id(region, page));
+        absent += became != gpuvm::detail::kHasFrame;
+        used += became == gpuvm::detail::kNoneFree;
+    }
+    if (threadIdx.x % 32 != 0) return;
+    if (absent) gpuvm::detail::atom_add_relaxed_gpu(stay, absent);
+    if (used) gpuvm::detail::atom_add_relaxed_gpu(stay + 1, used);
+}
+
+// Has up to `most` of a held region's `pages` pages leave their frames, from page `start` on and round. `taken` is 0.
+__global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
+                               unsigned long long pages, unsigned long long most, unsigned long long* taken) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    bool goes_on = false;
+    for (unsigned long long n = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; n < pages;
+         n += lanes) {
+        // One of those that may leave is this lane's, until it has found a page.
+        if (!goes_on && gpuvm::detail::atom_add_relaxed_gpu(taken, 1ull) >= most) return;
+        unsigned long long page = start + n < pages ? start + n : start + n - pages;
+        goes_on = !gpuvm::detail::give_way(vm, gpuvm::detail::page_id(region, page));
+    }
 }
 
 // Works on `change`, a change of the number of frames, for so long at most.

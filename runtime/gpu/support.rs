@@ -26,6 +26,7 @@ pub(super) struct Support {
     pub change_frames: Arc<dyn Kernel>,
     pub hold: Arc<dyn Kernel>,
     pub bring: Arc<dyn Kernel>,
+    pub give_way: Arc<dyn Kernel>,
     /// None where there is no timeline.
     pub clock: Option<Arc<dyn Kernel>>,
     pub stream: Arc<dyn Stream>,
@@ -50,6 +51,7 @@ impl Support {
             "gpuvm_change_frames",
             "gpuvm_hold",
             "gpuvm_bring",
+            "gpuvm_give_way",
             "gpuvm_clock",
         ];
         let there = &names[..names.len() - usize::from(!has_timeline)];
@@ -71,7 +73,8 @@ impl Support {
             change_frames: kernel(names[10])?,
             hold: kernel(names[11])?,
             bring: kernel(names[12])?,
-            clock: has_timeline.then(|| kernel(names[13])).transpose()?,
+            give_way: kernel(names[13])?,
+            clock: has_timeline.then(|| kernel(names[14])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

@@ -126,6 +126,8 @@ pub(crate) struct RegionView {
     held: AtomicBool,
     /// Each of them has a frame.
     complete: AtomicBool,
+    /// Some were used at home, and no frame was free for them.
+    crowded: AtomicBool,
 }
 
 impl RegionView {
@@ -151,6 +153,7 @@ impl RegionView {
             ended: AtomicBool::new(false),
             held: AtomicBool::new(false),
             complete: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
         }
     }
 
@@ -255,6 +258,7 @@ impl RegionView {
     pub fn set_held(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
         self.set_complete(false);
+        self.set_crowded(false);
     }
 
     /// Whether each page of a held region has a frame.
@@ -264,6 +268,15 @@ impl RegionView {
 
     pub fn set_complete(&self, complete: bool) {
         self.complete.store(complete, Ordering::Relaxed);
+    }
+
+    /// Whether pages of a held region were used at home for which no frame was free.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    pub fn set_crowded(&self, crowded: bool) {
+        self.crowded.store(crowded, Ordering::Relaxed);
     }
 
     /// Bytes of the page table.

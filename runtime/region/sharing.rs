@@ -54,15 +54,11 @@ impl Memory for RegionInner {
     }
 
     fn let_go(&self, place: usize) -> Result<bool> {
-        // Whoever has the lock is about to use it.
-        let Some(launches) = self.launches.try_lock() else {
-            return Ok(false);
-        };
-        match self.at(place).filter(|on| on.view.is_held()) {
-            Some(_) if !launches.is_idle() => Ok(false),
-            Some(on) => on.gpu.let_go(&on.view).map(|()| true),
-            None => Ok(true),
-        }
+        self.if_idle(place, |_, on| on.gpu.let_go(&on.view))
+    }
+
+    fn give_frames(&self, place: usize) -> Result<bool> {
+        self.if_idle(place, |launches, on| self.release_on(launches, on, false))
     }
 
     fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, .. }: LaunchKind) {
@@ -79,6 +75,19 @@ impl Memory for RegionInner {
 }
 
 impl RegionInner {
+    /// Does `act` where pages stay where they are for launches on the GPU at a place. False where launches or the host use the region.
+    fn if_idle(&self, place: usize, act: impl FnOnce(&mut Naming, &OnGpu) -> Result<()>) -> Result<bool> {
+        // Whoever has the lock is about to use it.
+        let Some(mut launches) = self.launches.try_lock() else {
+            return Ok(false);
+        };
+        match self.at(place).filter(|on| on.view.is_held()) {
+            Some(_) if !launches.is_idle() => Ok(false),
+            Some(on) => act(&mut launches, &on).map(|()| true),
+            None => Ok(true),
+        }
+    }
+
     /// Why kernels of the GPU alone take it that it was made on, if that is so.
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self.own.home().host_memory() {

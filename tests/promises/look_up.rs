@@ -111,6 +111,51 @@ fn pages_that_were_used_come_between_launches_as_far_as_frames_are_free() {
 }
 
 #[test]
+fn pages_that_are_used_take_frames_from_pages_that_are_not_used_any_more() {
+    const PAGES: u64 = 40;
+    let bench = Bench::new(direct(16), SOURCE);
+    let wanted: Vec<u32> = (0..(PAGES * PAGE_WORDS) as u32).map(|i| i.wrapping_mul(7)).collect();
+    let a = placed(&bench).from_slice(&wanted).unwrap();
+    // What is stored in frames that others take comes home.
+    let mut stored = values(4);
+    let b = placed(&bench).from_slice(&stored).unwrap();
+    let out = bench
+        .vm
+        .elastic::<u32>(8 * PAGE_WORDS)
+        .length(8 * PAGE_WORDS)
+        .build()
+        .unwrap();
+    let read = |first: u64, launches: u32| {
+        let before = bench.vm.stats().unwrap().pages_fetched;
+        for _ in 0..launches {
+            let config = LaunchConfig::new(2, 256);
+            bench.must("read", config, (&a, &out, first * PAGE_WORDS, 8 * PAGE_WORDS));
+            let mut got = vec![0; (8 * PAGE_WORDS) as usize];
+            out.read(0, &mut got).unwrap();
+            compare(&got, &wanted[(first * PAGE_WORDS) as usize..][..got.len()]).unwrap();
+        }
+        bench.vm.stats().unwrap().pages_fetched - before
+    };
+    assert_eq!(read(0, 3), 8);
+    for factor in 1..=2u32 {
+        bench.must("add", config(), (&b, &b, factor));
+        stored
+            .iter_mut()
+            .for_each(|word| *word = word.wrapping_add(factor.wrapping_mul(*word)));
+    }
+    // 8 of its 12 pages have come.
+    assert!(read(20, 1) == 0 && bench.vm.stats().unwrap().evictions == 0);
+    // Launches that look up other pages alone: `b` gives its frames back, and then each turn gives one of 16 frames to another page.
+    let come = read(20, 40);
+    assert!((8..=60).contains(&come), "{come} pages have come");
+    assert!(bench.vm.stats().unwrap().evictions >= 8);
+    let come = read(30, 300);
+    assert!(come >= 8, "{come} pages have come");
+    compare(&b.to_vec().unwrap(), &stored).unwrap();
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
 fn an_element_is_a_reference_and_what_is_stored_through_it_comes_home() {
     for frames in [3, 20] {
         let bench = Bench::new(direct(frames), SOURCE);

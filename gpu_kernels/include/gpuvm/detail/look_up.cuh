@@ -16,6 +16,12 @@ GPUVM_DEVICE u8* mark_of(u64* words, u64 page) {
     return reinterpret_cast<u8*>(words) - sizeof(layout::TableHead) - 1 - page;
 }
 
+// Of the accesses to pages at home, while no frame is free, one of so many marks its page.
+constexpr u32 kMarkShift = 6;
+// By the clock: whatever the addresses are, a page that is used twice as often is marked twice as often. Warps whose
+// lanes come together are one access.
+GPUVM_DEVICE bool is_drawn() { return static_cast<u32>(ticks()) * 0x9e3779b9u >> (32 - kMarkShift) == 0; }
+
 // Where an element is that is in range. Loads through L1: within a launch no word changes that says where a page is,
 // and no frame has another page than before.
 template <bool Stores>
@@ -27,7 +33,7 @@ GPUVM_DEVICE u64 place_now(const layout::ArrayDesc& array, u64 byte) {
     bool in_frame = word & layout::STATE_RESIDENT << layout::STATE_SHIFT;
     u64 frame = array.frames + static_cast<u64>(word & static_cast<u32>(layout::FRAME_MASK)) * array.frame_scale +
                 (static_cast<u32>(byte) & array.offset_mask);
-    if (Stores || !in_frame) *mark_of(words, page) = 1;
+    if (in_frame ? Stores : !(array.region & layout::ARRAY_SAMPLED) || is_drawn()) *mark_of(words, page) = 1;
     return in_frame ? frame : array.home + byte;
 }
 
@@ -91,29 +97,38 @@ GPUVM_DEVICE void let_page_go(const layout::VmDesc* vm, u64 id) {
     if (is_resident(ld_relaxed_gpu(word))) unpin(word, 1);
 }
 
-// Brings a page of a held region that was used at home into a free frame, unless no more than `spare` are free. By a
-// whole warp. True for a page without a frame.
-GPUVM_DEVICE bool bring_page(const layout::VmDesc* vm, u64 id, i64 spare) {
+// What became of a page that was to come: it has a frame, nobody used it, or no frame was free. One for which none was
+// is not marked any more: it comes if it is used again.
+constexpr u32 kHasFrame = 0;
+constexpr u32 kUnused = 1;
+constexpr u32 kNoneFree = 2;
+
+// Brings a page of a held region that was used at home into a free frame. By a whole warp.
+GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* words = reinterpret_cast<u64*>(region->words);
     u64 page = page_of(id), start = page << vm->page_shift;
     u64* word = words + page;
     u8* mark = mark_of(words, page);
-    u32 frame = kNoFrame, absent = 0;
+    u32 frame = kNoFrame, became = kHasFrame;
     if (lane_id() == 0) {
         u64 seen = ld_relaxed_gpu(word);
-        absent = !is_resident(seen);
-        if (state_of(seen) == kAbsent && ld_weak(mark) &&
-            static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > spare && pool_pop(&vm->pool, &frame) &&
-            !try_claim(word, seen)) {
-            pool_give(&vm->pool, frame);
-            frame = kNoFrame;
+        if (!is_resident(seen)) became = kUnused;
+        if (state_of(seen) == kAbsent && ld_weak(mark)) {
+            if (!pool_pop(&vm->pool, &frame)) {
+                frame = kNoFrame;
+                became = kNoneFree;
+                *mark = 0;
+            } else if (!try_claim(word, seen)) {
+                pool_give(&vm->pool, frame);
+                frame = kNoFrame;
+            }
         }
     }
     // The leader's acquires come before the group's copy: a shuffle orders nothing.
     __syncwarp();
     frame = __shfl_sync(~0u, frame, 0);
-    if (frame == kNoFrame) return __shfl_sync(~0u, absent, 0);
+    if (frame == kNoFrame) return __shfl_sync(~0u, became, 0);
     u64 rest = region->bytes - start, whole = 1ull << vm->page_shift, bytes = rest < whole ? rest : whole;
     u64 to = frame_address(vm, region, frame), from = region->home + start, chunks = bytes / sizeof(pair64);
     for (u64 n = lane_id(); n < chunks; n += 32)
@@ -129,7 +144,7 @@ GPUVM_DEVICE bool bring_page(const layout::VmDesc* vm, u64 id, i64 spare) {
         count(&counters(vm)->pages_fetched, 1);
         count(&counters(vm)->bytes_fetched, bytes);
     }
-    return false;
+    return kHasFrame;
 }
 
 }  // namespace detail

@@ -1,0 +1,29 @@
+// How pages of a held region leave their frames for others that are used more. See docs/PROTOCOL.md, section 19.
+#pragma once
+
+#include "leave.cuh"
+#include "look_up.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+// Has a page leave its frame, whose region is held and which no launch looks up. True when the pool has the frame.
+GPUVM_DEVICE bool give_way(const layout::VmDesc* vm, u64 id) {
+    u64* word = word_of(vm, id);
+    u64 seen = ld_relaxed_gpu(word);
+    if (!is_resident(seen)) return false;
+    // What was stored counts as dirty before the page can leave.
+    fold_mark(vm, id, false);
+    unpin(word, 1);
+    seen = ld_relaxed_gpu(word);
+    u32 rung = kNoFrame;
+    if (is_resident(seen) && let_leave(vm, id, word, seen, &rung, true) == kLeft) {
+        pool_give(&vm->pool, frame_of(seen));
+        return true;
+    }
+    hold_page(vm, id);
+    return false;
+}
+
+}  // namespace detail
+}  // namespace gpuvm
