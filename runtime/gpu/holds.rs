@@ -16,6 +16,8 @@ use crate::{
     launch::Memory,
 };
 
+/// So many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
+const LOOKING_SHARE: u32 = 20;
 /// After so many launches that look up other pages alone a memory's frames are for those.
 const UNUSED_AFTER: u64 = 16;
 /// So much time as passes pages may take to move, at the rate of a link: they displace others that are read at home otherwise.
@@ -138,11 +140,12 @@ impl PagedGpu {
 
     /// Brings pages of a held region that were used at home into frames that are free, or that others leave. No launch with the region runs.
     pub fn bring(&self, region: &RegionView) -> Result<()> {
-        if region.is_complete() {
+        let begun = Instant::now();
+        if region.is_complete() || !(region.is_worth_a_look(begun) || self.capabilities().deterministic) {
             return Ok(());
         }
-        if region.is_crowded() {
-            self.make_way(region)?;
+        if region.is_crowded() && !self.make_way(region)? {
+            return Ok(());
         }
         let (support, pages) = (&self.support, region.pages().count());
         let doing = || format!("bringing pages of region `{}`", region.name());
@@ -154,22 +157,27 @@ impl PagedGpu {
         let stay = stay.read(&*self.device, 0, 2).doing(doing)?;
         region.set_complete(stay[0] == 0);
         region.set_crowded(stay[1] != 0);
+        region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
         Ok(())
     }
 
     /// Has pages leave their frames for those of a held region that are used at home: all of memory that launches look up no more, and some
-    /// of the region's own, drawn, of which those come back that are used more than others.
-    fn make_way(&self, region: &RegionView) -> Result<()> {
+    /// of the region's own, drawn, of which those come back that are used more than others. Whether any may have left.
+    fn make_way(&self, region: &RegionView) -> Result<bool> {
         let mut held = self.held.lock();
-        let launches = held.launches;
-        held.let_those_go(|memory, used| Ok(used + UNUSED_AFTER < launches && memory.give_frames(self.place)?))?;
+        let (launches, mut left) = (held.launches, false);
+        held.let_those_go(|memory, used| {
+            let gives = used + UNUSED_AFTER < launches && memory.give_frames(self.place)?;
+            left |= gives;
+            Ok(gives)
+        })?;
         let most = held.may_move(
             self.frame_count(),
             1 << self.page_shift(),
             self.capabilities().deterministic,
         );
         if most == 0 {
-            return Ok(());
+            return Ok(left);
         }
         let pages = region.pages().count();
         let start = held.begin_at(pages);
@@ -181,7 +189,8 @@ impl PagedGpu {
             vec![arg(vm), id, arg(start), arg(pages), arg(most), taken]
         };
         let (support, config) = (&self.support, self.service_config(most));
-        self.run(&support.stream, &support.give_way, config, args, Some(region), &label)
+        self.run(&support.stream, &support.give_way, config, args, Some(region), &label)?;
+        Ok(true)
     }
 
     /// Pages of memory that launches looked up may leave their frames again, when those have ended, for others that need some.

@@ -1,8 +1,11 @@
 //! A region as one GPU has it: its words there, and what else of it lies in that GPU's memory.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Instant,
 };
 
 use gpuvm_gpu::{Gpu, GpuError};
@@ -25,6 +28,8 @@ pub(crate) struct PageTable {
 }
 
 /// Words of the head.
+/// Looks for pages of a held region that are not put off.
+const FIRST_LOOKS: u32 = 3;
 const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
 const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
 const ABSENT: u64 = (core::mem::offset_of!(TableHead, absent) / size_of::<u64>()) as u64;
@@ -128,6 +133,8 @@ pub(crate) struct RegionView {
     complete: AtomicBool,
     /// Some were used at home, and no frame was free for them.
     crowded: AtomicBool,
+    /// How often it was looked for pages to bring since it is held, and when it is again.
+    looks: Mutex<(u32, Option<Instant>)>,
 }
 
 impl RegionView {
@@ -154,6 +161,7 @@ impl RegionView {
             held: AtomicBool::new(false),
             complete: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
+            looks: Mutex::default(),
         }
     }
 
@@ -259,6 +267,7 @@ impl RegionView {
         self.held.store(held, Ordering::Relaxed);
         self.set_complete(false);
         self.set_crowded(false);
+        *self.looks.lock() = (0, None);
     }
 
     /// Whether each page of a held region has a frame.
@@ -268,6 +277,18 @@ impl RegionView {
 
     pub fn set_complete(&self, complete: bool) {
         self.complete.store(complete, Ordering::Relaxed);
+    }
+
+    /// Whether it is time to look for pages of a held region that were used at home. At once after the first launches: those to come are
+    /// faster then.
+    pub fn is_worth_a_look(&self, now: Instant) -> bool {
+        let (looks, next) = *self.looks.lock();
+        looks < FIRST_LOOKS || next.is_none_or(|next| now >= next)
+    }
+
+    pub fn set_next_look(&self, next: Instant) {
+        let mut looks = self.looks.lock();
+        *looks = (looks.0.saturating_add(1), Some(next));
     }
 
     /// Whether pages of a held region were used at home for which no frame was free.

@@ -99,7 +99,13 @@ fn pages_that_were_used_come_between_launches_as_far_as_frames_are_free() {
             fetched.push(bench.vm.stats().unwrap().pages_fetched);
         }
         let some = frames.min(24);
-        assert_eq!(fetched, [0, some, some], "with {frames} frames");
+        assert_eq!(fetched[..2], [0, some], "with {frames} frames");
+        // Where frames are too few, one page of each region may give way.
+        let moved = if frames < 24 { 2 } else { 0 };
+        assert!(
+            (some..=some + moved).contains(&fetched[2]),
+            "with {frames} frames: {fetched:?}"
+        );
         compare(&a.to_vec().unwrap(), &wanted).unwrap();
         // Again after the host has looked, and has written.
         a.write(5, &[9; 3000]).unwrap();
@@ -146,11 +152,15 @@ fn pages_that_are_used_take_frames_from_pages_that_are_not_used_any_more() {
     // 8 of its 12 pages have come.
     assert!(read(20, 1) == 0 && bench.vm.stats().unwrap().evictions == 0);
     // Launches that look up other pages alone: `b` gives its frames back, and then each turn gives one of 16 frames to another page.
-    let come = read(20, 40);
-    assert!((8..=60).contains(&come), "{come} pages have come");
-    assert!(bench.vm.stats().unwrap().evictions >= 8);
-    let come = read(30, 300);
-    assert!(come >= 8, "{come} pages have come");
+    for first in [20, 30] {
+        let (mut come, mut launches) = (0, 0);
+        while come < 8 {
+            come += read(first, 10);
+            launches += 10;
+            assert!(launches < 5000, "{come} pages have come");
+        }
+    }
+    assert!(bench.vm.stats().unwrap().evictions >= 16);
     compare(&b.to_vec().unwrap(), &stored).unwrap();
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
 }
