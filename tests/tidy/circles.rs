@@ -28,11 +28,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("tests/fake_rdma/src", "", 8),
     ("tests/softroce/src", "machine", 2),
     ("tests/softroce/src", "scenarios", 14),
-    ("workloads/src", "apps::array", 6),
-    ("workloads/src", "table::csv", 2),
-    ("workloads/src", "vectors", 2),
-    ("workloads/src", "vectors::files", 2),
-    ("workloads/src", "vectors::index", 3),
 ];
 
 /// A name that a file imports, by which path, and whether for others.
