@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{GRANT_BYTES_PER_SECOND, NodeClient, PIECE, PIECE_BYTES, PIECES, Piece};
+use super::NodeClient;
+use super::service::{PIECE, PIECE_BYTES, PIECES, Piece};
 use crate::error::{NodeError, Refusal};
 use crate::protocol::{Body, GrantAccess, NONCE_BYTES};
 use crate::verbs::{CompletionStatus, Request};
+
+/// A grant is zeroed and pinned before it is there: the node gets a second for each of these bytes on top.
+const GRANT_BYTES_PER_SECOND: u64 = 128 << 20;
 
 /// Host memory that a copy fills or takes.
 enum Copy<'a> {
@@ -39,14 +43,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    pub(super) fn new(
-        client: &Arc<NodeClient>,
-        number: u64,
-        address: u64,
-        bytes: u64,
-        rkey: u32,
-        access: GrantAccess,
-    ) -> Grant {
+    fn new(client: &Arc<NodeClient>, number: u64, address: u64, bytes: u64, rkey: u32, access: GrantAccess) -> Grant {
         Grant {
             client: Arc::clone(client),
             number,
@@ -184,6 +181,31 @@ impl Drop for Grant {
 }
 
 impl NodeClient {
+    /// Gets zeroed memory at the node, in whole pages of 4096 bytes.
+    ///
+    /// A read-only grant is filled by [`Grant::write`] first and then sealed by [`Grant::seal`].
+    ///
+    /// # Errors
+    /// Too little left for this client or at the node, or a session that is over.
+    pub fn grant(self: &Arc<Self>, bytes: u64, access: GrantAccess) -> Result<Grant, NodeError> {
+        let limit = self.inner.options.timeout + Duration::from_secs(bytes / GRANT_BYTES_PER_SECOND);
+        match self.ask(Body::Grant { bytes, access }, "a grant of the memory node", limit)? {
+            Body::Granted {
+                grant,
+                address,
+                bytes,
+                rkey,
+                ..
+            } => Ok(Grant::new(self, grant, address, bytes, rkey, access)),
+            Body::Refused { reason, detail } => Err(NodeError::NotGranted {
+                address: self.inner.address.clone(),
+                bytes,
+                refusal: Refusal { reason, detail },
+            }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Gets to read what another client of this node has filled, sealed and shared. It is sealed here too.
     ///
     /// # Errors
@@ -306,6 +328,7 @@ impl NodeClient {
         // `copies` and has seen the completion of its last use.
         let posted = unsafe {
             self.inner
+                .mail
                 .queue
                 .post_request(id, request, place, self.inner.staging.lkey(), bytes as u32)
         };

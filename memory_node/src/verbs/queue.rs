@@ -380,10 +380,14 @@ impl Drop for VerbsQueue {
 /// The state that it did not take.
 pub fn join(
     queue: &dyn JoinQueue,
-    states: &[(u32, &'static str)],
     attributes: impl Fn(u32) -> Result<QueueAttributes, NodeError>,
 ) -> Result<(), NodeError> {
-    for &(state, name) in states {
+    let states = [
+        (QueueAttributes::INIT, "INIT"),
+        (QueueAttributes::READY_TO_RECEIVE, "RTR"),
+        (QueueAttributes::READY_TO_SEND, "RTS"),
+    ];
+    for (state, name) in states {
         let attributes = attributes(state)?;
         queue.modify(&attributes).map_err(|source| NodeError::QueueState {
             number: queue.number(),
