@@ -18,7 +18,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("gpu_kernels/src", "cuda", 23),
     ("nic/src", "mlx5", 5),
     ("nic/src", "soft", 15),
-    ("python/src", "array", 5),
     ("sim_gpu/src", "", 22),
     ("simulate/src", "homes", 12),
     ("simulate/src", "mutations", 11),
