@@ -23,8 +23,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("simulate/src", "mutations", 11),
     ("simulate/src", "watch", 3),
     ("tests/fake_rdma/src", "", 8),
-    ("tests/softroce/src", "machine", 2),
-    ("tests/softroce/src", "scenarios", 14),
 ];
 
 /// A name that a file imports, by which path, and whether for others.
