@@ -22,7 +22,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("simulate/src", "homes", 12),
     ("simulate/src", "mutations", 11),
     ("simulate/src", "watch", 3),
-    ("tests/fake_rdma/src", "", 8),
 ];
 
 /// A name that a file imports, by which path, and whether for others.
