@@ -245,6 +245,18 @@ impl NodeClient {
         })
     }
 
+    /// The error of an answer that is not the one that was asked for.
+    fn refused(&self, what: &'static str, answer: Body) -> NodeError {
+        match answer {
+            Body::Refused { reason, detail } => NodeError::GrantRefused {
+                address: self.inner.address.clone(),
+                what,
+                refusal: Refusal { reason, detail },
+            },
+            other => self.unexpected(&other),
+        }
+    }
+
     /// Sends a request and waits for its answer. A node that does not answer in time is given up: a late answer could be
     /// a grant that nobody knows of.
     fn ask(&self, body: Body, what: &str, limit: Duration) -> Result<Body, NodeError> {
@@ -334,12 +346,7 @@ impl NodeClient {
         let what = "a queue pair's rejoin at the memory node";
         match self.ask(Body::Rejoin { queue, packet }, what, self.inner.options.timeout)? {
             Body::Done { .. } => Ok(()),
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.inner.address.clone(),
-                what: "let a queue pair begin anew",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.refused("let a queue pair begin anew", other)),
         }
     }
 

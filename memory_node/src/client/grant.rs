@@ -126,12 +126,7 @@ impl Grant {
                 self.sealed.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.client.inner.address.clone(),
-                what: "seal the grant",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.client.unexpected(&other)),
+            other => Err(self.client.refused("seal the grant", other)),
         }
     }
 }
@@ -158,12 +153,7 @@ impl Grant {
         let asked = Body::Share { grant: self.number };
         match self.client.ask(asked, "the key of a grant at the memory node", limit)? {
             Body::Shared { key } => Ok(ShareKey(key)),
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.client.inner.address.clone(),
-                what: "share the grant",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.client.unexpected(&other)),
+            other => Err(self.client.refused("share the grant", other)),
         }
     }
 }
@@ -225,12 +215,7 @@ impl NodeClient {
                 grant.sealed.store(true, Ordering::Relaxed);
                 Ok(grant)
             }
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.inner.address.clone(),
-                what: "let this client read shared memory",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.refused("let this client read shared memory", other)),
         }
     }
 
