@@ -20,6 +20,7 @@ mod several;
 mod simulate;
 mod sizes;
 mod stdout;
+mod table;
 mod tenants;
 
 use std::error::Error;

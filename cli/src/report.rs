@@ -8,6 +8,7 @@ use gpuvm::{ReadCosts, Stats};
 use serde::Serialize;
 
 use crate::stdout;
+use crate::table::grouped;
 
 /// The report of a breadth-first search; the field names are the keys of the JSON object.
 #[derive(Clone, Debug, Serialize)]
@@ -123,8 +124,8 @@ impl fmt::Display for BfsReport {
             "graph      {} ({}): {} vertices, {} edges, {} paged",
             self.graph,
             self.direction,
-            Grouped(self.vertices),
-            Grouped(self.edges),
+            grouped(self.vertices),
+            grouped(self.edges),
             size(self.data_bytes)
         )?;
         writeln!(
@@ -144,7 +145,7 @@ impl fmt::Display for BfsReport {
             out,
             "search     from vertex {}: {} vertices in {} levels, {:.3} s, {:.1} M edges/s",
             self.source,
-            Grouped(self.vertices_reached),
+            grouped(self.vertices_reached),
             self.levels,
             self.seconds,
             self.edges_per_second / 1e6
@@ -152,9 +153,9 @@ impl fmt::Display for BfsReport {
         writeln!(
             out,
             "faults     {} ({}/s), {} lanes coalesced, p50 {:.1} us, p99 {:.1} us, hit rate {:.3} %",
-            Grouped(self.faults),
-            Grouped(self.faults_per_second as u64),
-            Grouped(self.coalesced),
+            grouped(self.faults),
+            grouped(self.faults_per_second as u64),
+            grouped(self.coalesced),
             self.fault_ns_p50 as f64 / 1e3,
             self.fault_ns_p99 as f64 / 1e3,
             self.hit_rate * 100.0
@@ -162,18 +163,18 @@ impl fmt::Display for BfsReport {
         writeln!(
             out,
             "pages      {} fetched ({}), {} written back, {} read in place; {} doorbells, {} calls for them",
-            Grouped(self.pages_fetched),
+            grouped(self.pages_fetched),
             size(self.bytes_fetched),
-            Grouped(self.pages_written_back),
+            grouped(self.pages_written_back),
             size(self.bytes_in_place),
-            Grouped(self.doorbells),
-            Grouped(self.doorbell_calls)
+            grouped(self.doorbells),
+            grouped(self.doorbell_calls)
         )?;
         writeln!(
             out,
             "placement  {} pages admitted while no frame was free, {} displaced by pages of their region",
-            Grouped(self.admissions),
-            Grouped(self.displacements)
+            grouped(self.admissions),
+            grouped(self.displacements)
         )?;
         self.write_places(out)?;
         let verified = match self.verified {
@@ -233,9 +234,9 @@ impl fmt::Display for NeighbourReport {
             size(self.bytes_fetched),
             size(self.bytes_from_homes),
             self.hit_rate * 100.0,
-            Grouped(self.pages_copied),
-            Grouped(self.pages_displaced),
-            Grouped(self.pages_lost),
+            grouped(self.pages_copied),
+            grouped(self.pages_displaced),
+            grouped(self.pages_lost),
             size(self.bytes_lent),
             size(self.bytes_given_back)
         )
@@ -265,34 +266,6 @@ impl From<ReadCosts> for ReadCostsReport {
             neighbouring_line_ns: costs.neighbouring_line_ns,
             page_ns: costs.page_ns,
             measured: costs.measured,
-        }
-    }
-}
-
-/// A count with a comma between thousands.
-struct Grouped(u64);
-
-impl fmt::Display for Grouped {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (index, digit) in digits.chars().enumerate() {
-            if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                out.write_str(",")?;
-            }
-            write!(out, "{digit}")?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_grouped() {
-        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(Grouped(count).to_string(), text);
         }
     }
 }

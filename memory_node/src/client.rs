@@ -12,39 +12,23 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::access::{Handshake, Side, random};
+use crate::dial::{self, Dialled, Dialling, Resends};
 use crate::error::{NodeError, Refusal};
-use crate::link::{self, Dialled, Dialling, QueueLink, Resends};
+use crate::mailbox::{Mailbox, RECEIVES};
 use crate::memory::Buffer;
-use crate::protocol::{Accept, Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Proof, Reason};
-use crate::verbs::{Channel, CompletionQueue, Context, Domain, Event, Id, JoinQueue, VerbsQueue, Waker};
+use crate::protocol::{Accept, Body, ConnectRequest, Name, Proof, Reason};
+use crate::verbs::{Channel, CompletionQueue, Context, Domain, Event, Id, VerbsQueue, Waker};
 
 pub use grant::{Grant, ShareKey};
 pub use options::ClientOptions;
 use parking_lot::{Condvar, Mutex};
-pub(crate) use service::Inner;
-use service::{Piece, SessionState};
+pub(crate) use service::{Inner, STAGING_BYTES};
+use service::{PIECES, Piece, SENDS, SessionState};
 
-/// Messages of the node that are on their way or not read yet, at most.
-const RECEIVES: u32 = 8;
-/// Pieces of a copy in flight.
-const PIECES: usize = 8;
-/// Bytes of a piece: at the usual MTUs several fit into rdma_rxe's window.
-const PIECE_BYTES: usize = 128 << 10;
-/// Bytes of all pieces.
-pub(crate) const STAGING_BYTES: usize = PIECES * PIECE_BYTES;
-/// Messages, probes and pieces in flight.
-const SENDS: u32 = PIECES as u32 + 8;
-/// Ids of requests: receives are their slots, pieces come from `PIECE` on.
-const PIECE: u64 = 1 << 16;
-const PROBE: u64 = 1 << 32;
-const SEND: u64 = 1 << 33;
 /// How often the client looks whether the node is there, at least.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(1);
 /// How long a client that leaves waits for the node's answer.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// A grant is zeroed and pinned before it is there: the node gets a second for each of these bytes on top.
-const GRANT_BYTES_PER_SECOND: u64 = 128 << 20;
-
 /// One session with one node. Everything made from it holds it; when the last of that is dropped, the client says
 /// goodbye and the node takes back what is left.
 #[derive(Debug)]
@@ -106,7 +90,7 @@ impl NodeClient {
                 device: self.device().to_owned(),
             }),
             // What was waited for did not come because of it.
-            Err(_) if link::is_set(Some(cancel)) => Err(NodeError::Cancelled {
+            Err(_) if dial::is_set(Some(cancel)) => Err(NodeError::Cancelled {
                 address: inner.address.clone(),
             }),
             other => other,
@@ -127,7 +111,7 @@ impl NodeClient {
             channel,
             resends: Resends::of_control(options),
         };
-        let events = |id: &Id, left| link::next_event(channel, id, left, cancel);
+        let events = |id: &Id, left| dial::next_event(channel, id, left, cancel);
         let id = dialling.resolve(&events)?;
         let device = id.device().ok_or_else(|| NodeError::Unreachable {
             address: address.to_owned(),
@@ -136,15 +120,13 @@ impl NodeClient {
         let context = Context::open(&device)?;
         let domain = Domain::new(&context)?;
         let completions = CompletionQueue::new(&context, RECEIVES + SENDS)?;
-        let queue = VerbsQueue::new(&domain, &completions, SENDS, RECEIVES)?;
-        let receives = Buffer::new(&domain, RECEIVES as usize * MESSAGE_BYTES)?;
+        let mail = Mailbox::new(&domain, &completions, SENDS)?;
         let staging = Buffer::new(&domain, STAGING_BYTES)?;
 
-        let (control, accept) = NodeClient::shake_hands(&dialling, id, &queue, &events)?;
+        let (control, accept) = NodeClient::shake_hands(&dialling, id, &mail.queue, &events)?;
         let keep_alive = Duration::from_millis(accept.keep_alive_ms.max(10).into()).min(KEEP_ALIVE_MAX);
         let inner = Arc::new(Inner {
-            queue,
-            receives,
+            mail,
             staging,
             completions,
             control,
@@ -177,7 +159,7 @@ impl NodeClient {
         dialling: &Dialling<'_>,
         id: Id,
         queue: &VerbsQueue,
-        events: link::Events<'_>,
+        events: dial::Events<'_>,
     ) -> Result<(Id, Accept), NodeError> {
         let address = || dialling.address.to_owned();
         let client_nonce = random()?;
@@ -222,14 +204,12 @@ impl NodeClient {
 
     /// Starts the service thread of a queue pair that is ready to send, and says hello.
     fn begin(inner: Arc<Inner>, cancel: Option<&AtomicBool>) -> Result<Arc<Self>, NodeError> {
-        for slot in 0..u64::from(RECEIVES) {
-            inner.post_receive(slot).map_err(|source| NodeError::Call {
-                call: "ibv_post_recv",
-                what: "waiting for messages",
-                object: inner.address.clone(),
-                source,
-            })?;
-        }
+        inner.mail.post_receives().map_err(|source| NodeError::Call {
+            call: "ibv_post_recv",
+            what: "waiting for messages",
+            object: inner.address.clone(),
+            source,
+        })?;
         let served = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("memory-node-client".to_owned());
         let thread = thread
@@ -265,6 +245,18 @@ impl NodeClient {
         })
     }
 
+    /// The error of an answer that is not the one that was asked for.
+    fn refused(&self, what: &'static str, answer: Body) -> NodeError {
+        match answer {
+            Body::Refused { reason, detail } => NodeError::GrantRefused {
+                address: self.inner.address.clone(),
+                what,
+                refusal: Refusal { reason, detail },
+            },
+            other => self.unexpected(&other),
+        }
+    }
+
     /// Sends a request and waits for its answer. A node that does not answer in time is given up: a late answer could be
     /// a grant that nobody knows of.
     fn ask(&self, body: Body, what: &str, limit: Duration) -> Result<Body, NodeError> {
@@ -286,7 +278,7 @@ impl NodeClient {
             return Err(dead);
         }
         self.inner.state().reply = None;
-        let sent = self.inner.queue.send(SEND, &Message { request, body }.emit());
+        let sent = self.inner.mail.send(request, body);
         if let Err(error) = sent {
             self.inner.fail(&format!("the queue pair takes no message: {error}"));
         }
@@ -339,40 +331,6 @@ impl NodeClient {
         }
     }
 
-    /// Gets zeroed memory at the node, in whole pages of 4096 bytes.
-    ///
-    /// A read-only grant is filled by [`Grant::write`] first and then sealed by [`Grant::seal`].
-    ///
-    /// # Errors
-    /// Too little left for this client or at the node, or a session that is over.
-    pub fn grant(self: &Arc<Self>, bytes: u64, access: GrantAccess) -> Result<Grant, NodeError> {
-        let limit = self.inner.options.timeout + Duration::from_secs(bytes / GRANT_BYTES_PER_SECOND);
-        match self.ask(Body::Grant { bytes, access }, "a grant of the memory node", limit)? {
-            Body::Granted {
-                grant,
-                address,
-                bytes,
-                rkey,
-                ..
-            } => Ok(Grant::new(self, grant, address, bytes, rkey, access)),
-            Body::Refused { reason, detail } => Err(NodeError::NotGranted {
-                address: self.inner.address.clone(),
-                bytes,
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
-    /// Lets a queue pair in the state RESET join: afterwards it is ready to send, and its requests reach this client's
-    /// grants and nothing else. It stays joined until the link is dropped.
-    ///
-    /// # Errors
-    /// A queue pair that does not take a state, a node that refuses, a session that is over.
-    pub fn connect_queue(self: &Arc<Self>, queue: &dyn JoinQueue) -> Result<QueueLink, NodeError> {
-        link::connect(self, queue)
-    }
-
     /// Tells the node that a queue pair has left: its disconnect may be lost, this is not.
     pub(crate) fn leave(&self, queue: u32) {
         // A session that is over has no queue pairs.
@@ -388,12 +346,7 @@ impl NodeClient {
         let what = "a queue pair's rejoin at the memory node";
         match self.ask(Body::Rejoin { queue, packet }, what, self.inner.options.timeout)? {
             Body::Done { .. } => Ok(()),
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.inner.address.clone(),
-                what: "let a queue pair begin anew",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.refused("let a queue pair begin anew", other)),
         }
     }
 

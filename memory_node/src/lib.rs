@@ -32,9 +32,11 @@
 
 mod access;
 mod client;
+mod dial;
 mod error;
 pub mod limits;
 mod link;
+mod mailbox;
 mod memory;
 mod metrics;
 mod pool;

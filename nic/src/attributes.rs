@@ -1,5 +1,7 @@
 //! What takes a queue pair from one state to the next.
 
+use crate::rdma_sys as sys;
+
 /// What takes a queue pair from one state to the next: `ibv_qp_attr` as plain numbers, such as `rdma_init_qp_attr` fills
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +112,65 @@ impl QueueAttributes {
     /// `IBV_QPS_ERR`.
     pub const ERROR: u32 = 6;
 
+    /// What the connection manager filled in; `mask` says which of it.
+    pub fn from_verbs(attr: &sys::ibv_qp_attr, mask: u32) -> Self {
+        let path = &attr.ah_attr;
+        Self {
+            mask,
+            state: attr.qp_state,
+            mtu: attr.path_mtu,
+            qkey: attr.qkey,
+            rq_psn: attr.rq_psn,
+            sq_psn: attr.sq_psn,
+            dest_qp_num: attr.dest_qp_num,
+            access_flags: attr.qp_access_flags,
+            address: AddressAttributes {
+                dgid: path.grh.dgid.raw,
+                flow_label: path.grh.flow_label,
+                dlid: path.dlid,
+                sgid_index: path.grh.sgid_index,
+                hop_limit: path.grh.hop_limit,
+                traffic_class: path.grh.traffic_class,
+                sl: path.sl,
+                src_path_bits: path.src_path_bits,
+                static_rate: path.static_rate,
+                is_global: path.is_global != 0,
+                port: path.port_num,
+            },
+            pkey_index: attr.pkey_index,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            min_rnr_timer: attr.min_rnr_timer,
+            port_num: attr.port_num,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+        }
+    }
+
+    /// As libibverbs takes them.
+    pub fn to_verbs(&self) -> sys::ibv_qp_attr {
+        // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
+        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attr.qp_state = self.state;
+        attr.path_mtu = self.mtu;
+        attr.qkey = self.qkey;
+        attr.rq_psn = self.rq_psn;
+        attr.sq_psn = self.sq_psn;
+        attr.dest_qp_num = self.dest_qp_num;
+        attr.qp_access_flags = self.access_flags;
+        attr.ah_attr = self.address.to_verbs();
+        attr.pkey_index = self.pkey_index;
+        attr.max_rd_atomic = self.max_rd_atomic;
+        attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
+        attr.min_rnr_timer = self.min_rnr_timer;
+        attr.port_num = self.port_num;
+        attr.timeout = self.timeout;
+        attr.retry_cnt = self.retry_cnt;
+        attr.rnr_retry = self.rnr_retry;
+        attr
+    }
+
     /// A change to a state that needs nothing else.
     pub fn to_state(state: u32) -> Self {
         Self {
@@ -168,6 +229,26 @@ impl QueueAttributes {
             rnr_retry: RNR_RETRIES,
             ..Self::default()
         }
+    }
+}
+
+impl AddressAttributes {
+    /// As libibverbs takes it.
+    pub fn to_verbs(&self) -> sys::ibv_ah_attr {
+        // SAFETY: all zero bytes are a valid ibv_ah_attr, which holds integers only.
+        let mut attr: sys::ibv_ah_attr = unsafe { std::mem::zeroed() };
+        attr.grh.dgid = sys::ibv_gid { raw: self.dgid };
+        attr.grh.flow_label = self.flow_label;
+        attr.grh.sgid_index = self.sgid_index;
+        attr.grh.hop_limit = self.hop_limit;
+        attr.grh.traffic_class = self.traffic_class;
+        attr.dlid = self.dlid;
+        attr.sl = self.sl;
+        attr.src_path_bits = self.src_path_bits;
+        attr.static_rate = self.static_rate;
+        attr.is_global = self.is_global.into();
+        attr.port_num = self.port;
+        attr
     }
 }
 

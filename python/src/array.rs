@@ -8,10 +8,10 @@ use pyo3::{prelude::*, types::PyCapsule};
 use crate::{
     dlpack::{self, Device, Tensor},
     errors::{self, Raised},
+    family::Child,
     launch::Flights,
     memory::Memory,
     slot::Slot,
-    vm::Child,
 };
 
 /// The object whose memory a region has, for Python.

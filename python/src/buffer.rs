@@ -8,10 +8,10 @@ use pyo3::{prelude::*, types::PyCapsule};
 use crate::{
     dlpack::{self, Device, Tensor},
     errors::Raised,
+    family::Child,
     launch::Flights,
     memory::Memory,
     slot::Slot,
-    vm::Child,
 };
 
 /// A buffer.

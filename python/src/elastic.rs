@@ -8,7 +8,7 @@ use std::sync::{
 use gpuvm::{Grown, RawElasticBuffer};
 use pyo3::prelude::*;
 
-use crate::{errors::Raised, launch::Flights, memory::Memory, slot::Slot, vm::Child};
+use crate::{errors::Raised, family::Child, launch::Flights, memory::Memory, slot::Slot};
 
 /// An elastic buffer.
 #[pyclass(frozen, module = "gpuvm._core")]

@@ -14,11 +14,11 @@ use crate::{
     buffer::Buffer,
     elastic::Elastic,
     errors::{self, Raised},
+    family::Family,
     launch::{Flight, Kept, Launch, Stream},
     memory::{self, Described},
     settings::seconds,
     slot::Slot,
-    vm::Family,
 };
 
 /// A compiled source.

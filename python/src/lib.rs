@@ -6,6 +6,7 @@ mod buffer;
 mod dlpack;
 mod elastic;
 mod errors;
+mod family;
 mod formats;
 mod kernel;
 mod launch;

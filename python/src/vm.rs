@@ -2,12 +2,11 @@
 
 use std::{
     os::unix::ffi::OsStringExt,
-    sync::{Arc, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use gpuvm::{CompileOptions, ElasticStats, ElementType, Placement, RawElasticBuffer, RegionBuilder, Untyped};
-use parking_lot::Mutex;
+use gpuvm::{CompileOptions, ElasticStats, ElementType, Placement, RegionBuilder, Untyped};
 use pyo3::{prelude::*, types::PyDict};
 
 use crate::{
@@ -15,95 +14,16 @@ use crate::{
     buffer::Buffer,
     elastic::Elastic,
     errors::{self, Raised},
+    family::Family,
     kernel::Module,
-    launch::{Flights, Stream},
+    launch::Stream,
     memory::{Described, Memory, described},
     settings::{self, seconds},
     slot::Slot,
 };
 
-/// What ends with a virtual memory.
-pub trait Child: Send + Sync {
-    /// Ends it, and says whether all of it reached its home.
-    ///
-    /// # Errors
-    /// What could not be done.
-    fn end(&self, py: Python<'_>) -> PyResult<()>;
-}
-
-/// A list of what others end.
-struct Crowd<T> {
-    all: Vec<T>,
-    /// So many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
-    full: usize,
-}
-
-impl<T> Default for Crowd<T> {
-    fn default() -> Self {
-        let (all, full) = (Vec::new(), 0);
-        Self { all, full }
-    }
-}
-
-impl<T> Crowd<T> {
-    fn push(&mut self, one: T, is_there: impl Fn(&T) -> bool) {
-        if self.all.len() >= self.full {
-            self.all.retain(is_there);
-            self.full = 2 * self.all.len() + 16;
-        }
-        self.all.push(one);
-    }
-}
-
-/// What a virtual memory and all that was made of it share.
-#[derive(Default)]
-pub struct Family {
-    pub flights: Arc<Flights>,
-    children: Mutex<Crowd<Weak<dyn Child>>>,
-    /// Elastic buffers that have a tag.
-    tagged: Mutex<Crowd<(String, Weak<Slot<RawElasticBuffer>>)>>,
-}
-
 /// How long frames have to leave before Python looks for signals.
 const RESIZE_SLICE: Duration = Duration::from_secs(1);
-
-impl Family {
-    fn add(&self, child: &Arc<impl Child + 'static>) {
-        let child: Weak<dyn Child> = Arc::downgrade(child) as _;
-        let mut children = self.children.lock();
-        children.push(child, |child| child.strong_count() > 0);
-    }
-
-    fn tag(&self, tag: String, buffer: &Arc<Slot<RawElasticBuffer>>) {
-        let mut tagged = self.tagged.lock();
-        tagged.push((tag, Arc::downgrade(buffer)), |(_, buffer)| buffer.strong_count() > 0);
-    }
-
-    /// The elastic buffers that have the tag.
-    fn tagged(&self, tag: &str) -> Vec<Arc<Slot<RawElasticBuffer>>> {
-        let tagged = self.tagged.lock();
-        let those = tagged.all.iter().filter(|(other, _)| other == tag);
-        those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
-    }
-
-    /// Ends all of it. The first error is returned; the rest ends all the same.
-    fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let children = std::mem::take(&mut *self.children.lock());
-        let mut outcome = Ok(());
-        for child in children.all.iter().filter_map(Weak::upgrade) {
-            outcome = outcome.and(child.end(py));
-        }
-        outcome
-    }
-}
-
-impl<T: Send + Sync> Child for Slot<T> {
-    fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let value = self.take()?;
-        py.detach(|| drop(value));
-        Ok(())
-    }
-}
 
 /// What a region is to be, as Python says it.
 #[derive(FromPyObject)]
@@ -354,38 +274,25 @@ impl Vm {
         headers: Vec<(String, String)>,
         defines: Vec<(String, Option<String>)>,
     ) -> PyResult<Module> {
-        let vm = self.slot.get()?;
-        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
         let options = CompileOptions {
             headers,
             defines,
             ..CompileOptions::default()
         };
-        let module = py.detach(|| vm.compile_with(name, source, &names, &options)).raised()?;
-        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
-        self.family.add(&slot);
-        Ok(Module::new(slot, Arc::clone(&self.family)))
+        self.module_of(py, name, &kernels, |vm, names| {
+            vm.compile_with(name, source, names, &options)
+        })
     }
 
     /// Kernels that were compiled elsewhere.
     fn load(&self, py: Python<'_>, name: &str, image: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
-        let vm = self.slot.get()?;
-        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
-        let module = py.detach(|| vm.load(name, &image, &names)).raised()?;
-        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
-        self.family.add(&slot);
-        Ok(Module::new(slot, Arc::clone(&self.family)))
+        self.module_of(py, name, &kernels, |vm, names| vm.load(name, &image, names))
     }
 
     /// Kernels of a file that was compiled elsewhere, which nobody else may have written.
     fn load_file(&self, py: Python<'_>, name: &str, path: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
-        let vm = self.slot.get()?;
-        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
         let path = std::ffi::OsString::from_vec(path);
-        let module = py.detach(|| vm.load_file_as(name, path, &names)).raised()?;
-        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
-        self.family.add(&slot);
-        Ok(Module::new(slot, Arc::clone(&self.family)))
+        self.module_of(py, name, &kernels, |vm, names| vm.load_file_as(name, path, names))
     }
 
     /// A further stream.
@@ -425,6 +332,21 @@ impl Vm {
 }
 
 impl Vm {
+    fn module_of(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        kernels: &[String],
+        make: impl FnOnce(&gpuvm::Vm, &[&str]) -> gpuvm::Result<gpuvm::Module> + Send,
+    ) -> PyResult<Module> {
+        let vm = self.slot.get()?;
+        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
+        let module = py.detach(|| make(&vm, &names)).raised()?;
+        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
+        self.family.add(&slot);
+        Ok(Module::new(slot, Arc::clone(&self.family)))
+    }
+
     fn region(
         &self,
         py: Python<'_>,

@@ -13,9 +13,9 @@ use gpuvm::{
     RegionBuilder, Stats, TransportKind, Vm, VmBuilder,
 };
 
-use crate::apps::rows;
 use crate::graph::Csr;
 use crate::graph::reference::VertexOutOfRange;
+use crate::rows;
 
 /// The kernel's source.
 pub const SOURCE: &str = include_str!("bfs.cu");

@@ -26,6 +26,7 @@ pub mod gps;
 pub mod graph;
 pub mod input;
 mod random;
+mod rows;
 pub mod table;
 pub mod take;
 pub mod vectors;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::stdout;
+use crate::table::table;
 
 /// Runs of one measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -308,7 +309,7 @@ impl Report {
             known("CUDA", &facts.cuda_version),
             known("driver", &facts.driver)
         );
-        text.push_str(&format!("{}\n", table(&self.rows)));
+        text.push_str(&format!("{}\n", of_rows(&self.rows)));
         for skipped in &self.skipped {
             text.push_str(&format!("not measured: {}: {}\n", skipped.name, skipped.reason));
         }
@@ -317,10 +318,8 @@ impl Report {
     }
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([
+fn of_rows(rows: &[Row]) -> Table {
+    let headings = [
         "what",
         "parameters",
         "median",
@@ -331,19 +330,11 @@ fn table(rows: &[Row]) -> Table {
         "of",
         "besides",
         "verified",
-    ]);
-    for column in [2, 3, 5, 6] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    for row in rows {
-        let besides: Vec<String> = row
-            .more
-            .iter()
-            .map(|(name, value)| format!("{name} {}", digits(*value)))
-            .collect();
-        table.add_row([
+    ];
+    let rows = rows.iter().map(|row| {
+        let more = row.more.iter();
+        let besides: Vec<String> = more.map(|(name, value)| format!("{name} {}", digits(*value))).collect();
+        [
             row.name.clone(),
             row.parameters(),
             digits(row.figure),
@@ -356,9 +347,9 @@ fn table(rows: &[Row]) -> Table {
             row.ceiling_name.clone().unwrap_or_default(),
             besides.join(", "),
             format!("{} {}", row.verified, row.verified_unit),
-        ]);
-    }
-    table
+        ]
+    });
+    table(headings, [2, 3, 5, 6], rows)
 }
 
 /// Four digits that count; whole numbers whole.

@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use gpuvm::{PageProfile, Profile, RegionProfile};
 use serde::Serialize;
 
 use crate::report::BfsReport;
+use crate::table::table;
 
 /// Most groups of neighbouring pages of a region that are written.
 const BUCKETS_MAX: u64 = 1024;
@@ -216,9 +217,7 @@ impl ProfileReport {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header([
+        let headings = [
             "region",
             "placement",
             "pages",
@@ -229,36 +228,24 @@ impl ProfileReport {
             "in use",
             "written",
             "in place",
-        ]);
-        for column in 2..10 {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
+        ];
         let percent = |part: u64, of: u64| format!("{:.1} %", part as f64 / of.max(1) as f64 * 100.0);
-        for RegionReport {
-            name,
-            placement,
-            pages,
-            pages_fetched,
-            total,
-            ..
-        } in &self.regions
-        {
-            table.add_row([
-                name.clone(),
-                (*placement).to_owned(),
+        let rows = self.regions.iter().map(|region| {
+            let (pages, total) = (region.pages, &region.total);
+            [
+                region.name.clone(),
+                region.placement.to_owned(),
                 pages.to_string(),
-                pages_fetched.to_string(),
+                region.pages_fetched.to_string(),
                 total.fetches.to_string(),
                 total.evictions.to_string(),
                 percent(total.resident, pages * u64::from(self.samples)),
                 percent(total.referenced, total.resident),
                 percent(total.dirty, total.resident),
                 ByteSize::b(total.bytes_in_place).display().iec().to_string(),
-            ]);
-        }
-        table
+            ]
+        });
+        table(headings, 2..10, rows)
     }
 }
 

@@ -4,13 +4,13 @@ use std::io;
 
 use bytesize::ByteSize;
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
 use gpuvm_simulate::scale::{self, Axis, Row, Site, Unit};
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::sizes::{parse_bytes, parse_page_bytes};
 use crate::stdout;
+use crate::table::{grouped, table};
 
 /// How many machines there are.
 #[derive(Debug, Clone, Args)]
@@ -116,19 +116,6 @@ fn figure(value: f64, unit: Unit) -> String {
     }
 }
 
-/// A number with commas between its thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn breaks_at(row: &Row) -> String {
     match (row.breaks_at, row.grows_with) {
         (None, _) => "never".to_owned(),
@@ -149,25 +136,18 @@ pub fn run(args: &ScaleArgs) -> Result<(), CliError> {
         let report = report.map_err(|error| CliError::Print(io::Error::from(error)))?;
         return stdout::print_line(report).map_err(CliError::Print);
     }
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["structure", "size", "limit", "of limit", "too large from", "limited by"]);
-    for row in &structures {
-        table.add_row([
+    let headings = ["structure", "size", "limit", "of limit", "too large from", "limited by"];
+    let rows = structures.iter().map(|row| {
+        [
             row.structure.to_owned(),
             figure(row.size, row.unit),
             figure(row.limit, row.unit),
             format!("{:.2} %", 100.0 * row.share),
             breaks_at(row),
             row.limited_by.to_owned(),
-        ]);
-    }
-    for at in 1..4 {
-        if let Some(column) = table.column_mut(at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    stdout::print_line(table).map_err(CliError::Print)
+        ]
+    });
+    stdout::print_line(table(headings, 1..4, rows)).map_err(CliError::Print)
 }
 
 #[cfg(test)]
@@ -175,11 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"]
-        );
+    fn counts_are_short() {
         assert_eq!(figure(12.0, Unit::Count), "12");
         assert_eq!(figure(0.5, Unit::Count), "0.5");
     }

@@ -5,7 +5,6 @@ pub mod args;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use comfy_table::{CellAlignment, Table, presets};
 use gpuvm_tenants::{
     Changed, Description, Folder, FolderError, GpuKey, Peer, Terms, TermsChange, spell_bytes, tenants,
 };
@@ -15,6 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::error::CliError;
 use crate::output::ending_signals;
 use crate::stdout;
+use crate::table::table;
 use crate::tenants::args::{ListArgs, SetArgs, TenantsArgs, TenantsCommand};
 
 /// How often one who watches looks for signals.
@@ -84,18 +84,11 @@ fn listing(folder: &Folder, args: &ListArgs) -> Result<String, FolderError> {
     if found.is_empty() {
         return Ok(nobody(folder, args.gpu.as_ref()));
     }
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([
+    let headings = [
         "gpu", "pid", "program", "holds", "frames", "buffers", "other", "minimum", "limit", "priority", "since",
-    ]);
-    for (gpu, peer) in &found {
-        table.add_row(row(gpu, peer));
-    }
-    for column in table.column_iter_mut().skip(3) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    Ok(table.to_string())
+    ];
+    let rows = found.iter().map(|(gpu, peer)| row(gpu, peer));
+    Ok(table(headings, 3..headings.len(), rows).to_string())
 }
 
 fn nobody(folder: &Folder, gpu: Option<&GpuKey>) -> String {

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{GRANT_BYTES_PER_SECOND, NodeClient, PIECE, PIECE_BYTES, PIECES, Piece};
+use super::NodeClient;
+use super::service::{PIECE, PIECE_BYTES, PIECES, Piece};
 use crate::error::{NodeError, Refusal};
 use crate::protocol::{Body, GrantAccess, NONCE_BYTES};
 use crate::verbs::{CompletionStatus, Request};
+
+/// A grant is zeroed and pinned before it is there: the node gets a second for each of these bytes on top.
+const GRANT_BYTES_PER_SECOND: u64 = 128 << 20;
 
 /// Host memory that a copy fills or takes.
 enum Copy<'a> {
@@ -39,14 +43,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    pub(super) fn new(
-        client: &Arc<NodeClient>,
-        number: u64,
-        address: u64,
-        bytes: u64,
-        rkey: u32,
-        access: GrantAccess,
-    ) -> Grant {
+    fn new(client: &Arc<NodeClient>, number: u64, address: u64, bytes: u64, rkey: u32, access: GrantAccess) -> Grant {
         Grant {
             client: Arc::clone(client),
             number,
@@ -129,12 +126,7 @@ impl Grant {
                 self.sealed.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.client.inner.address.clone(),
-                what: "seal the grant",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.client.unexpected(&other)),
+            other => Err(self.client.refused("seal the grant", other)),
         }
     }
 }
@@ -161,12 +153,7 @@ impl Grant {
         let asked = Body::Share { grant: self.number };
         match self.client.ask(asked, "the key of a grant at the memory node", limit)? {
             Body::Shared { key } => Ok(ShareKey(key)),
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.client.inner.address.clone(),
-                what: "share the grant",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.client.unexpected(&other)),
+            other => Err(self.client.refused("share the grant", other)),
         }
     }
 }
@@ -184,6 +171,31 @@ impl Drop for Grant {
 }
 
 impl NodeClient {
+    /// Gets zeroed memory at the node, in whole pages of 4096 bytes.
+    ///
+    /// A read-only grant is filled by [`Grant::write`] first and then sealed by [`Grant::seal`].
+    ///
+    /// # Errors
+    /// Too little left for this client or at the node, or a session that is over.
+    pub fn grant(self: &Arc<Self>, bytes: u64, access: GrantAccess) -> Result<Grant, NodeError> {
+        let limit = self.inner.options.timeout + Duration::from_secs(bytes / GRANT_BYTES_PER_SECOND);
+        match self.ask(Body::Grant { bytes, access }, "a grant of the memory node", limit)? {
+            Body::Granted {
+                grant,
+                address,
+                bytes,
+                rkey,
+                ..
+            } => Ok(Grant::new(self, grant, address, bytes, rkey, access)),
+            Body::Refused { reason, detail } => Err(NodeError::NotGranted {
+                address: self.inner.address.clone(),
+                bytes,
+                refusal: Refusal { reason, detail },
+            }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Gets to read what another client of this node has filled, sealed and shared. It is sealed here too.
     ///
     /// # Errors
@@ -203,12 +215,7 @@ impl NodeClient {
                 grant.sealed.store(true, Ordering::Relaxed);
                 Ok(grant)
             }
-            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
-                address: self.inner.address.clone(),
-                what: "let this client read shared memory",
-                refusal: Refusal { reason, detail },
-            }),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.refused("let this client read shared memory", other)),
         }
     }
 
@@ -306,6 +313,7 @@ impl NodeClient {
         // `copies` and has seen the completion of its last use.
         let posted = unsafe {
             self.inner
+                .mail
                 .queue
                 .post_request(id, request, place, self.inner.staging.lkey(), bytes as u32)
         };

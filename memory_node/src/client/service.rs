@@ -9,15 +9,26 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{ClientOptions, PIECE, PIECES, PROBE, RECEIVES};
+use super::options::ClientOptions;
+use crate::dial;
 use crate::error::NodeError;
-use crate::link;
+use crate::mailbox::{Mailbox, PROBE, RECEIVES};
 use crate::memory::Buffer;
-use crate::protocol::{Body, MESSAGE_BYTES, Message, Nonce};
+use crate::protocol::{Body, Message, Nonce};
 use crate::verbs::{
-    Channel, CompletionQueue, CompletionStatus, Event, EventKind, Id, VerbsQueue, Waker, poll_completions,
-    wait_readable,
+    Channel, CompletionQueue, CompletionStatus, Event, EventKind, Id, Waker, poll_completions, wait_readable,
 };
+
+/// Pieces of a copy in flight.
+pub(super) const PIECES: usize = 8;
+/// Bytes of a piece: at the usual MTUs several fit into rdma_rxe's window.
+pub(super) const PIECE_BYTES: usize = 128 << 10;
+/// Bytes of all pieces.
+pub(crate) const STAGING_BYTES: usize = PIECES * PIECE_BYTES;
+/// Messages, probes and pieces in flight.
+pub(super) const SENDS: u32 = PIECES as u32 + 8;
+/// Ids of requests besides those of the mailbox: pieces come from here on.
+pub(super) const PIECE: u64 = 1 << 16;
 
 /// What a piece of a copy is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +51,7 @@ pub(super) struct SessionState {
 /// What callers and the service thread share. The queue pair goes before the buffers, everything before the identifier.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(super) queue: VerbsQueue,
-    pub(super) receives: Buffer,
+    pub(super) mail: Mailbox,
     pub(super) staging: Buffer,
     pub(super) completions: Arc<CompletionQueue>,
     pub(super) control: Id,
@@ -82,20 +92,9 @@ impl Inner {
         if state.failure.is_none() {
             state.failure = Some(why.to_owned());
             drop(state);
-            self.queue.fail();
+            self.mail.queue.fail();
         }
         self.changed.notify_all();
-    }
-
-    pub(super) fn post_receive(&self, slot: u64) -> std::io::Result<()> {
-        let place = self.receives.place(slot as usize * MESSAGE_BYTES, MESSAGE_BYTES);
-        let place = place.ok_or(std::io::ErrorKind::InvalidInput)?;
-        // SAFETY: the slot is inside the buffer, which goes after the queue pair; it is read by copies, and only between
-        // its completion and the next post.
-        unsafe {
-            self.queue
-                .post_receive(slot, place, self.receives.lkey(), MESSAGE_BYTES as u32)
-        }
     }
 
     /// The service thread: events, completions, signs of life.
@@ -172,16 +171,7 @@ impl Inner {
     }
 
     fn read_message(&self, slot: u64, bytes: u32) {
-        let mut message = [0; MESSAGE_BYTES];
-        let length = (bytes as usize).min(MESSAGE_BYTES);
-        // Always inside: slots are those that were posted.
-        if !self
-            .receives
-            .copy(slot as usize * MESSAGE_BYTES, &mut message[..length])
-        {
-            return;
-        }
-        match Message::parse(&message[..length]) {
+        match self.mail.read(slot, bytes) {
             Ok(Message {
                 body: Body::Goodbye, ..
             }) => self.fail("the node was stopped"),
@@ -189,10 +179,7 @@ impl Inner {
                 self.state().reply = Some(message);
                 self.changed.notify_all();
             }
-            Err(error) => self.fail(&format!("the node sent a message that cannot be read: {error}")),
-        }
-        if let Err(error) = self.post_receive(slot) {
-            self.fail(&format!("the queue pair takes no receive buffer: {error}"));
+            Err(error) => self.fail(&format!("the node sent {error}")),
         }
     }
 
@@ -210,7 +197,7 @@ impl Inner {
                 drop(state);
                 self.fail(&format!("the node did not answer for {dead_after:?}"));
             }
-            None if waited(state.probe_last) >= self.keep_alive => match self.queue.probe(PROBE) {
+            None if waited(state.probe_last) >= self.keep_alive => match self.mail.queue.probe(PROBE) {
                 Ok(()) => {
                     state.probe_since = Some(now);
                     state.probe_last = now;
@@ -244,7 +231,7 @@ impl Inner {
                     why: why.clone(),
                 });
             }
-            if link::is_set(cancel) {
+            if dial::is_set(cancel) {
                 return Err(NodeError::Cancelled {
                     address: self.address.clone(),
                 });
@@ -257,7 +244,7 @@ impl Inner {
                 });
             }
             if cancel.is_some() {
-                left = left.min(link::SLICE);
+                left = left.min(dial::SLICE);
             }
             self.changed.wait_for(&mut state, left);
         }

@@ -1,7 +1,8 @@
 use super::*;
-use crate::link::next_event;
-use crate::protocol::{Reject, VERSION};
-use crate::verbs::{ConnectParameters, EventKind, HostQueue};
+use crate::dial::next_event;
+use crate::mailbox::SEND;
+use crate::protocol::{GrantAccess, MESSAGE_BYTES, Message, Reject, VERSION};
+use crate::verbs::{ConnectParameters, EventKind, HostQueue, JoinQueue};
 use crate::{Backing, MemoryNode, ServeOptions};
 
 /// Longest time in which something must have happened; emulated machines are slow.
@@ -147,7 +148,7 @@ fn a_malformed_message_ends_its_client_alone() {
     for (bytes, losses) in bad.iter().zip(1..) {
         let client = NodeClient::connect(&address, &options).unwrap();
         let _lost = client.grant(4096, GrantAccess::ReadWrite).unwrap();
-        client.inner.queue.send(SEND, bytes).unwrap();
+        client.inner.mail.queue.send(SEND, bytes).unwrap();
         eventually("the node ends it", || node.metrics().losses_total == losses);
         eventually("the client learns it", || client.failure().is_some());
     }

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::session::COMPLETIONS;
 use crate::error::NodeError;
-use crate::limits::{CLIENTS_PER_COMPLETION_QUEUE, COMPLETION_ENTRIES_MAX};
+use crate::limits::{CLIENTS_PER_COMPLETION_QUEUE, COMPLETION_ENTRIES_MAX, COMPLETIONS_PER_CLIENT, EVENTS_MAX};
 use crate::verbs::{CompletionQueue, Context};
 
 /// A client's place in a completion queue, free again when it is dropped.
@@ -41,8 +40,8 @@ impl Completions {
             None => Context::open(device)?,
         };
         let entries = clients_max
-            .saturating_add(2 * super::EVENTS_MAX)
-            .saturating_mul(COMPLETIONS);
+            .saturating_add(2 * EVENTS_MAX)
+            .saturating_mul(COMPLETIONS_PER_CLIENT);
         let queue = CompletionQueue::new(&context, entries.min(COMPLETION_ENTRIES_MAX))?;
         let seats = Arc::new(());
         let seat = Seat(Arc::clone(&seats));

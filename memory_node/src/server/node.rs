@@ -14,13 +14,14 @@ use accepting::{accept_queue, out_of_resources};
 
 use super::challenges::Challenges;
 use super::completions::Completions;
+use super::options::ServeOptions;
 use super::session::{Arrived, DataQueue, Session};
+use super::shared::Shared;
 use super::shares::Shares;
 use super::worker::{self, Done, Job, Lease};
-use super::{EVENTS_MAX, ServeOptions, Shared};
-
 use crate::access::{Handshake, Side, random};
 use crate::error::NodeError;
+use crate::limits::EVENTS_MAX;
 use crate::metrics::NodeEvent;
 use crate::protocol::{Accept, Body, ConnectRequest, Nonce, ProtocolError, Reason, Reject, VERSION};
 use crate::verbs::{Channel, Event, EventKind, Id, VerbsQueue, poll, poll_completions};
@@ -303,12 +304,12 @@ impl Node {
         };
         let joined = accept_queue(
             &session.id,
-            &session.queue,
+            &session.mail.queue,
             completions.context(),
             event,
             &accept,
             || {
-                session.post_receives().map_err(|source| NodeError::Call {
+                session.mail.post_receives().map_err(|source| NodeError::Call {
                     call: "ibv_post_recv",
                     what: "waiting for messages",
                     object: peer.to_string(),
@@ -419,7 +420,7 @@ impl Node {
                             Ok(())
                         }
                         Arrived::Message(slot) => {
-                            let message = session.read(slot, completion.bytes);
+                            let message = session.mail.read(slot, completion.bytes);
                             message.and_then(|message| self.handle_message(number, message))
                         }
                     };

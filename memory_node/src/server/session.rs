@@ -1,7 +1,6 @@
 //! One client of the node.
 
 use std::collections::HashMap;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,19 +8,10 @@ use std::time::Instant;
 use super::completions::Seat;
 use super::worker::Lease;
 use crate::error::NodeError;
-use crate::memory::Buffer;
-use crate::protocol::{Body, MESSAGE_BYTES, Message, Nonce, ProtocolError};
+use crate::limits::SESSION_SENDS;
+use crate::mailbox::{Mailbox, PROBE, SEND};
+use crate::protocol::{Body, Nonce};
 use crate::verbs::{CompletionQueue, Context, Domain, Id, JoinQueue, VerbsQueue};
-
-/// Messages of a client that are on their way or not read yet, at most.
-const RECEIVES: u32 = 8;
-/// Answers and probes that the client's device has not acknowledged yet, at most.
-pub const SENDS: u32 = 16;
-/// Completion entries that a session may fill.
-pub const COMPLETIONS: u32 = RECEIVES + SENDS;
-/// Ids of requests; below it: the slot of a receive.
-const PROBE: u64 = 1 << 32;
-const SEND: u64 = 1 << 33;
 
 /// What a completion of the control queue pair was.
 pub enum Arrived {
@@ -84,8 +74,7 @@ pub struct Probe {
 #[derive(Debug)]
 pub struct Session {
     pub queues: HashMap<usize, DataQueue>,
-    pub queue: VerbsQueue,
-    buffer: Buffer,
+    pub mail: Mailbox,
     pub id: Id,
     pub grants: HashMap<u64, Granted>,
     pub domain: Arc<Domain>,
@@ -119,12 +108,10 @@ impl Session {
         now: Instant,
     ) -> Result<Session, NodeError> {
         let domain = Domain::new(completions.context())?;
-        let queue = VerbsQueue::new(&domain, completions, SENDS, RECEIVES)?;
-        let buffer = Buffer::new(&domain, RECEIVES as usize * MESSAGE_BYTES)?;
+        let mail = Mailbox::new(&domain, completions, SESSION_SENDS)?;
         Ok(Session {
             queues: HashMap::new(),
-            queue,
-            buffer,
+            mail,
             id,
             grants: HashMap::new(),
             domain,
@@ -144,46 +131,13 @@ impl Session {
         })
     }
 
-    pub fn post_receives(&self) -> io::Result<()> {
-        (0..u64::from(RECEIVES)).try_for_each(|slot| self.post_receive(slot))
-    }
-
-    fn post_receive(&self, slot: u64) -> io::Result<()> {
-        let place = self.buffer.place(slot as usize * MESSAGE_BYTES, MESSAGE_BYTES);
-        let place = place.ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the slot is inside the buffer, which goes after the queue pair; it is read by copies, and only
-        // between its completion and the next post.
-        unsafe {
-            self.queue
-                .post_receive(slot, place, self.buffer.lkey(), MESSAGE_BYTES as u32)
-        }
-    }
-
-    /// The message in a slot; the slot takes the next one afterwards.
-    pub fn read(&self, slot: u64, bytes: u32) -> Result<Message, String> {
-        let mut message = [0; MESSAGE_BYTES];
-        let length = (bytes as usize).min(MESSAGE_BYTES);
-        let inside = self.buffer.copy(slot as usize * MESSAGE_BYTES, &mut message[..length]);
-        let parsed = match inside {
-            true => Message::parse(&message[..length]),
-            false => Err(ProtocolError::Field {
-                field: "slot",
-                value: slot,
-            }),
-        };
-        let parsed = parsed.map_err(|error| format!("a message that cannot be read: {error}"))?;
-        self.post_receive(slot)
-            .map_err(|error| format!("its queue pair takes no receive buffer: {error}"))?;
-        Ok(parsed)
-    }
-
     /// Sends a message.
     pub fn send(&mut self, request: u64, body: Body) -> Result<(), String> {
         // One place is the probe's.
-        if self.sends + 1 >= SENDS {
+        if self.sends + 1 >= SESSION_SENDS {
             return Err("it does not take its answers".to_owned());
         }
-        let sent = self.queue.send(SEND, &Message { request, body }.emit());
+        let sent = self.mail.send(request, body);
         sent.map_err(|error| format!("its queue pair takes no message: {error}"))?;
         self.sends += 1;
         Ok(())
@@ -191,7 +145,7 @@ impl Session {
 
     /// Asks the client's device for a sign of life.
     pub fn post_probe(&mut self, now: Instant) -> Result<(), String> {
-        let posted = self.queue.probe(PROBE);
+        let posted = self.mail.queue.probe(PROBE);
         posted.map_err(|error| format!("its queue pair takes no request: {error}"))?;
         self.probe = Probe {
             since: Some(now),
@@ -242,11 +196,11 @@ impl Session {
             queue.queue.fail();
             queue.id.disconnect();
         }
-        self.queue.fail();
+        self.mail.queue.fail();
         self.id.disconnect();
     }
 
     pub fn number(&self) -> u32 {
-        self.queue.number()
+        self.mail.queue.number()
     }
 }

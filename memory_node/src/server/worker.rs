@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use super::Shared;
+use super::shared::Shared;
 use crate::error::NodeError;
 use crate::pool::Slice;
 use crate::protocol::Reason;

@@ -10,8 +10,7 @@ use std::time::Duration;
 use gpuvm_nic::QueueAttributes;
 use gpuvm_nic::rdma_sys as sys;
 
-use super::device::{device_name, no_device};
-use super::queue::from_verbs;
+use super::device::no_device;
 use super::{check, need_libraries, set_nonblocking};
 use crate::error::NodeError;
 
@@ -260,7 +259,7 @@ impl Id {
             return None;
         }
         // SAFETY: librdmacm keeps the context open as long as the identifier lives.
-        Some(unsafe { device_name((*context).device) })
+        Some(unsafe { sys::device_name((*context).device) })
     }
 
     /// The own address.
@@ -415,7 +414,7 @@ impl Id {
             || self.name(),
             result,
         )?;
-        Ok(from_verbs(&attr, mask))
+        Ok(QueueAttributes::from_verbs(&attr, mask as u32))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Devices, protection domains, memory regions, completion queues.
 
-use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -13,49 +12,15 @@ use gpuvm_nic::rdma_sys as sys;
 use super::{need_libraries, set_nonblocking};
 use crate::error::NodeError;
 
-/// The name of a device.
-///
-/// # Safety
-/// `device` is one of a device list that is not freed, or of an open context.
-pub(super) unsafe fn device_name(device: *mut sys::ibv_device) -> String {
-    // SAFETY: by the caller; the library returns a string inside the device or null.
-    let name = unsafe { sys::ibv_get_device_name(device) };
-    if name.is_null() {
-        return String::new();
-    }
-    // SAFETY: not null, ends with a zero, and lives as long as the device.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
-}
-
-/// Calls `each` with the devices of this machine, until it returns something.
-fn find_device<T>(mut each: impl FnMut(*mut sys::ibv_device, String) -> Option<T>) -> Result<Option<T>, NodeError> {
+/// The devices of this machine; `None` where its kernel is one without RDMA.
+fn device_list() -> Result<Option<sys::DeviceList>, NodeError> {
     need_libraries()?;
-    let mut count = 0;
-    // SAFETY: the count is a local; the list is freed below.
-    let list = unsafe { sys::ibv_get_device_list(&mut count) };
-    if list.is_null() {
-        let source = io::Error::last_os_error();
-        // A kernel without RDMA has no devices.
-        return match source.raw_os_error() {
-            Some(libc::ENOSYS | libc::ENOENT) => Ok(None),
-            _ => Err(NodeError::Call {
-                call: "ibv_get_device_list",
-                what: "looking for devices",
-                object: "this machine".to_owned(),
-                source,
-            }),
-        };
-    }
-    let found = (0..usize::try_from(count).unwrap_or(0)).find_map(|at| {
-        // SAFETY: the list has `count` entries.
-        let device = unsafe { *list.add(at) };
-        // SAFETY: the list is not freed yet.
-        let name = unsafe { device_name(device) };
-        each(device, name)
-    });
-    // SAFETY: the list is the library's and was not freed; contexts that were opened from it live on.
-    unsafe { sys::ibv_free_device_list(list) };
-    Ok(found)
+    sys::DeviceList::get().map_err(|source| NodeError::Call {
+        call: "ibv_get_device_list",
+        what: "looking for devices",
+        object: "this machine".to_owned(),
+        source,
+    })
 }
 
 /// The names of the RDMA devices of this machine.
@@ -63,12 +28,12 @@ fn find_device<T>(mut each: impl FnMut(*mut sys::ibv_device, String) -> Option<T
 /// # Errors
 /// No library, or what it says.
 pub fn devices() -> Result<Vec<String>, NodeError> {
-    let mut names = Vec::new();
-    find_device(|_, name| -> Option<()> {
-        names.push(name);
-        None
-    })?;
-    Ok(names)
+    let list = device_list()?;
+    Ok(list
+        .iter()
+        .flat_map(sys::DeviceList::devices)
+        .map(|(_, name)| name)
+        .collect())
 }
 
 /// The error where a device, or any, is missing.
@@ -120,11 +85,11 @@ impl Context {
     /// # Errors
     /// No such device, or what the library says.
     pub fn open(name: &str) -> Result<Arc<Context>, NodeError> {
-        let opened = find_device(|device, found| {
-            // SAFETY: the device is in a list that is not freed yet.
-            (found == name)
-                .then(|| NonNull::new(unsafe { sys::ibv_open_device(device) }).ok_or_else(io::Error::last_os_error))
-        })?;
+        let list = device_list()?;
+        let mut devices = list.iter().flat_map(sys::DeviceList::devices);
+        // SAFETY: the device is in a list that is not freed yet.
+        let open = |device| NonNull::new(unsafe { sys::ibv_open_device(device) }).ok_or_else(io::Error::last_os_error);
+        let opened = devices.find(|(_, found)| found == name).map(|(device, _)| open(device));
         let failed = |source| NodeError::Call {
             call: "ibv_open_device",
             what: "opening the device",
@@ -132,7 +97,7 @@ impl Context {
             source,
         };
         let Some(opened) = opened else {
-            return Err(no_device(Some(name), devices()?));
+            return Err(no_device(Some(name), self::devices()?));
         };
         let mut context = Context {
             raw: opened.map_err(failed)?,

@@ -6,8 +6,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gpuvm_nic::QueueAttributes;
 use gpuvm_nic::rdma_sys as sys;
-use gpuvm_nic::{AddressAttributes, QueueAttributes};
 
 use super::device::{CompletionQueue, Domain};
 use crate::error::NodeError;
@@ -26,76 +26,6 @@ pub trait JoinQueue {
 
     /// READs and atomics that it wants in flight at most; 0 for none. The device's and the node's limits apply too.
     fn max_outstanding_reads(&self) -> u8;
-}
-
-/// What the connection manager filled in.
-pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAttributes {
-    let path = &attr.ah_attr;
-    QueueAttributes {
-        mask: mask as u32,
-        state: attr.qp_state,
-        mtu: attr.path_mtu,
-        qkey: attr.qkey,
-        rq_psn: attr.rq_psn,
-        sq_psn: attr.sq_psn,
-        dest_qp_num: attr.dest_qp_num,
-        access_flags: attr.qp_access_flags,
-        address: AddressAttributes {
-            dgid: path.grh.dgid.raw,
-            flow_label: path.grh.flow_label,
-            dlid: path.dlid,
-            sgid_index: path.grh.sgid_index,
-            hop_limit: path.grh.hop_limit,
-            traffic_class: path.grh.traffic_class,
-            sl: path.sl,
-            src_path_bits: path.src_path_bits,
-            static_rate: path.static_rate,
-            is_global: path.is_global != 0,
-            port: path.port_num,
-        },
-        pkey_index: attr.pkey_index,
-        max_rd_atomic: attr.max_rd_atomic,
-        max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
-        port_num: attr.port_num,
-        timeout: attr.timeout,
-        retry_cnt: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
-    }
-}
-
-/// Attributes as libibverbs takes them.
-fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
-    // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
-    let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
-    let from = attributes.address;
-    attr.qp_state = attributes.state;
-    attr.path_mtu = attributes.mtu;
-    attr.qkey = attributes.qkey;
-    attr.rq_psn = attributes.rq_psn;
-    attr.sq_psn = attributes.sq_psn;
-    attr.dest_qp_num = attributes.dest_qp_num;
-    attr.qp_access_flags = attributes.access_flags;
-    attr.ah_attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
-    attr.ah_attr.grh.flow_label = from.flow_label;
-    attr.ah_attr.grh.sgid_index = from.sgid_index;
-    attr.ah_attr.grh.hop_limit = from.hop_limit;
-    attr.ah_attr.grh.traffic_class = from.traffic_class;
-    attr.ah_attr.dlid = from.dlid;
-    attr.ah_attr.sl = from.sl;
-    attr.ah_attr.src_path_bits = from.src_path_bits;
-    attr.ah_attr.static_rate = from.static_rate;
-    attr.ah_attr.is_global = from.is_global.into();
-    attr.ah_attr.port_num = from.port;
-    attr.pkey_index = attributes.pkey_index;
-    attr.max_rd_atomic = attributes.max_rd_atomic;
-    attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
-    attr.min_rnr_timer = attributes.min_rnr_timer;
-    attr.port_num = attributes.port_num;
-    attr.timeout = attributes.timeout;
-    attr.retry_cnt = attributes.retry_cnt;
-    attr.rnr_retry = attributes.rnr_retry;
-    attr
 }
 
 /// How a request ended: `enum ibv_wc_status`.
@@ -354,7 +284,7 @@ impl JoinQueue for VerbsQueue {
     }
 
     fn modify(&self, attributes: &QueueAttributes) -> io::Result<()> {
-        let mut attr = to_verbs(attributes);
+        let mut attr = attributes.to_verbs();
         // SAFETY: the queue pair lives, and the attributes are a local.
         match unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut attr, attributes.mask as libc::c_int) } {
             0 => Ok(()),
@@ -380,10 +310,14 @@ impl Drop for VerbsQueue {
 /// The state that it did not take.
 pub fn join(
     queue: &dyn JoinQueue,
-    states: &[(u32, &'static str)],
     attributes: impl Fn(u32) -> Result<QueueAttributes, NodeError>,
 ) -> Result<(), NodeError> {
-    for &(state, name) in states {
+    let states = [
+        (QueueAttributes::INIT, "INIT"),
+        (QueueAttributes::READY_TO_RECEIVE, "RTR"),
+        (QueueAttributes::READY_TO_SEND, "RTS"),
+    ];
+    for (state, name) in states {
         let attributes = attributes(state)?;
         queue.modify(&attributes).map_err(|source| NodeError::QueueState {
             number: queue.number(),

@@ -1,10 +1,8 @@
 //! Finding a device, opening it, and what its port can do.
 
-use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::io;
 use std::net::Ipv6Addr;
-use std::path::Path;
 use std::ptr::NonNull;
 
 use crate::rdma_sys as sys;
@@ -13,6 +11,7 @@ use super::Mlx5Options;
 use super::dv::{CONTEXT_DEVX, ContextAttr, Mlx5Dv};
 use super::failure::{failed, failed_with};
 use crate::NicError;
+use crate::devices::Machine;
 
 /// Most entries of a GID table that are looked at.
 const GIDS_MAX: usize = 4096;
@@ -66,59 +65,18 @@ fn need_verbs() -> Result<(), NicError> {
     })
 }
 
-/// # Safety
-/// `device` is of a device list that is not freed.
-unsafe fn device_name(device: *mut sys::ibv_device) -> String {
-    // SAFETY: the caller's promise; the library returns a string inside the device or null.
-    let name = unsafe { sys::ibv_get_device_name(device) };
-    if name.is_null() {
-        return String::new();
-    }
-    // SAFETY: not null, ends with a zero, and lives as long as the device.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
-}
-
-/// A device list, freed on drop; contexts that were opened from it live on.
-struct DeviceList {
-    list: NonNull<*mut sys::ibv_device>,
-    count: usize,
-}
-
-impl DeviceList {
-    fn get() -> Result<Self, NicError> {
-        need_verbs()?;
-        let mut count = 0;
-        // SAFETY: the count is a local; the list is freed in `drop`.
-        let list = unsafe { sys::ibv_get_device_list(&mut count) };
-        let Some(list) = NonNull::new(list) else {
-            let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::ENOSYS | libc::ENOENT) => no_devices(&[], None),
-                _ => failed(
-                    "this machine",
-                    "listing its RDMA devices",
-                    "ibv_get_device_list",
-                    source,
-                ),
-            });
-        };
-        Ok(Self {
-            list,
-            count: usize::try_from(count).unwrap_or(0),
-        })
-    }
-
-    fn devices(&self) -> impl Iterator<Item = *mut sys::ibv_device> {
-        // SAFETY: the list has `count` entries until it is freed.
-        (0..self.count).map(|at| unsafe { *self.list.as_ptr().add(at) })
-    }
-}
-
-impl Drop for DeviceList {
-    fn drop(&mut self) {
-        // SAFETY: the library's, and freed once.
-        unsafe { sys::ibv_free_device_list(self.list.as_ptr()) };
-    }
+fn device_list() -> Result<sys::DeviceList, NicError> {
+    need_verbs()?;
+    let list = sys::DeviceList::get();
+    let failed = |source| {
+        failed(
+            "this machine",
+            "listing its RDMA devices",
+            "ibv_get_device_list",
+            source,
+        )
+    };
+    list.map_err(failed)?.ok_or_else(|| no_devices(&[], None))
 }
 
 /// Names of the RDMA devices of this machine that mlx5 drives.
@@ -126,22 +84,18 @@ impl Drop for DeviceList {
 /// # Errors
 /// A library that is missing, or what it says.
 pub(super) fn names(dv: &Mlx5Dv) -> Result<Vec<String>, NicError> {
-    let list = DeviceList::get()?;
-    let found = list.devices().filter_map(|device| {
+    let list = device_list()?;
+    let found = list.devices().filter_map(|(device, name)| {
         // SAFETY: the list is not freed yet.
-        unsafe { dv.is_supported(device).then(|| device_name(device)) }
+        unsafe { dv.is_supported(device) }.then_some(name)
     });
     Ok(found.collect())
 }
 
 /// The error where a device, or any, is missing.
 fn no_devices(known: &[String], wanted: Option<&str>) -> NicError {
-    let entries = std::fs::read_dir(Path::new("/sys/class/infiniband"));
-    let kernels = entries.into_iter().flatten().flatten();
-    let closed: Vec<_> = kernels
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| !known.contains(name))
-        .collect();
+    let mut closed = Machine::default().rdma_names();
+    closed.retain(|name| !known.contains(name));
     let mut reason = match wanted {
         Some(name) => format!("there is no RDMA device {name}"),
         None => "this machine has no RDMA device that mlx5 drives (ConnectX, BlueField)".to_owned(),
@@ -171,11 +125,11 @@ impl Device {
     /// # Errors
     /// A library that is missing, no such device, one of another driver, or what the library says.
     pub fn open(wanted: Option<&str>, port: u8, dv: &Mlx5Dv) -> Result<Self, NicError> {
-        let list = DeviceList::get()?;
+        let list = device_list()?;
         let (mut known, mut candidates) = (Vec::new(), Vec::new());
-        for device in list.devices() {
+        for (device, name) in list.devices() {
             // SAFETY: the list is not freed yet.
-            let (name, supported) = unsafe { (device_name(device), dv.is_supported(device)) };
+            let supported = unsafe { dv.is_supported(device) };
             if wanted.is_some_and(|wanted| wanted != name) || wanted.is_none() && !supported {
                 known.push(name);
                 continue;

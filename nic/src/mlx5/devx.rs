@@ -15,14 +15,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::rdma_sys as sys;
 use parking_lot::Mutex;
 
+mod library;
 mod memory;
 
 pub(super) use memory::Devx;
 
-use memory::Chunk;
+use library::{from_status, last_error, library};
+use memory::{Chunk, PAGE};
 
 use super::domain::Domain;
-use super::dv::{self, DevxLibrary};
+use super::dv;
 use super::failure::failed_with;
 use super::made::{Made, Refusal};
 use super::prm::{
@@ -31,37 +33,12 @@ use super::prm::{
 };
 use crate::attributes::psn;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID};
-use crate::{AddressAttributes, NicError, PAGE_BYTES, ProxySlot, QueueAttributes, RingSpan};
+use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};
 
-const PAGE: u64 = PAGE_BYTES as u64;
 /// Where the doorbell record of the completion queue lies after the queue pair's.
 const CQ_RECORD: u64 = 64;
 /// `IBV_ACCESS_REMOTE_WRITE` and `_READ`.
 const REMOTE: [u32; 2] = [2, 4];
-
-fn last_error() -> io::Error {
-    let error = io::Error::last_os_error();
-    // Some failures leave errno as it was.
-    match error.raw_os_error() {
-        Some(0) => io::Error::from_raw_os_error(libc::EIO),
-        _ => error,
-    }
-}
-
-fn from_status(status: libc::c_int) -> io::Result<()> {
-    match status {
-        0 => Ok(()),
-        // These functions return the error or -1 and set errno.
-        -1 => Err(last_error()),
-        error => Err(io::Error::from_raw_os_error(error.abs())),
-    }
-}
-
-fn library<'a>(dv: &'a dv::Mlx5Dv, device: &str) -> Result<&'a DevxLibrary, NicError> {
-    dv.devx().ok_or_else(|| NicError::NoDevice {
-        reason: format!("queues of {device} cannot be made by DEVX: it was opened without"),
-    })
-}
 
 fn devx_of(domain: &Domain) -> Result<&Devx, NicError> {
     domain.devx.as_ref().ok_or_else(|| NicError::NoDevice {
@@ -143,7 +120,7 @@ impl DevxPair {
         let uar_page = self.make_registers()?;
         let send_bytes = (u64::from(depth) * BLOCK_BYTES as u64).next_multiple_of(PAGE);
         let completion_bytes = (u64::from(depth) * CQE_BYTES as u64).next_multiple_of(PAGE);
-        let chunk = devx.allocate(&domain, send_bytes + completion_bytes + PAGE)?;
+        let chunk = devx.allocate(&domain.device, &domain.dv, send_bytes + completion_bytes + PAGE)?;
         let (start, at) = (chunk.start, chunk.place);
         self.objects.lock().chunk = Some(chunk);
         let place = |offset| Place {
@@ -295,7 +272,7 @@ impl DevxPair {
             source,
             said: String::new(),
         };
-        let mut wanted = super::pair::address_to_verbs(to);
+        let mut wanted = to.to_verbs();
         // SAFETY: the domain lives; the attributes are a local.
         let made = unsafe { sys::ibv_create_ah(self.domain.protection(), &mut wanted) };
         let Some(address) = NonNull::new(made) else {

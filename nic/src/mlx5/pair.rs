@@ -13,7 +13,7 @@ use super::dv;
 use super::made::{Made, Refusal};
 use crate::attributes::psn;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
-use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};
+use crate::{NicError, ProxySlot, QueueAttributes, RingSpan};
 
 /// Verbs objects, each until it is destroyed.
 struct Objects {
@@ -279,7 +279,7 @@ impl Pair {
 
     /// Changes its state.
     pub fn modify(&self, attributes: &QueueAttributes) -> Result<io::Result<()>, NicError> {
-        let mut wanted = to_verbs(attributes);
+        let mut wanted = attributes.to_verbs();
         let mask = attributes.mask as libc::c_int;
         self.with(|qp| {
             // SAFETY: the queue pair lives: its lock is held. The attributes are a local.
@@ -412,42 +412,3 @@ const NO_RING: RingSpan = RingSpan {
     shift: 0,
     start: 0,
 };
-
-fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
-    // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
-    let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
-    attr.qp_state = attributes.state;
-    attr.path_mtu = attributes.mtu;
-    attr.qkey = attributes.qkey;
-    attr.rq_psn = attributes.rq_psn;
-    attr.sq_psn = attributes.sq_psn;
-    attr.dest_qp_num = attributes.dest_qp_num;
-    attr.qp_access_flags = attributes.access_flags;
-    attr.ah_attr = address_to_verbs(&attributes.address);
-    attr.pkey_index = attributes.pkey_index;
-    attr.max_rd_atomic = attributes.max_rd_atomic;
-    attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
-    attr.min_rnr_timer = attributes.min_rnr_timer;
-    attr.port_num = attributes.port_num;
-    attr.timeout = attributes.timeout;
-    attr.retry_cnt = attributes.retry_cnt;
-    attr.rnr_retry = attributes.rnr_retry;
-    attr
-}
-
-pub(super) fn address_to_verbs(from: &AddressAttributes) -> sys::ibv_ah_attr {
-    // SAFETY: all zero bytes are a valid ibv_ah_attr, which holds integers only.
-    let mut attr: sys::ibv_ah_attr = unsafe { std::mem::zeroed() };
-    attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
-    attr.grh.flow_label = from.flow_label;
-    attr.grh.sgid_index = from.sgid_index;
-    attr.grh.hop_limit = from.hop_limit;
-    attr.grh.traffic_class = from.traffic_class;
-    attr.dlid = from.dlid;
-    attr.sl = from.sl;
-    attr.src_path_bits = from.src_path_bits;
-    attr.static_rate = from.static_rate;
-    attr.is_global = from.is_global.into();
-    attr.port_num = from.port;
-    attr
-}

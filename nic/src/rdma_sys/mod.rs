@@ -12,11 +12,13 @@
 mod calls;
 mod cm;
 mod constants;
+mod list;
 mod load;
 mod verbs;
 
 pub use calls::*;
 pub use cm::*;
 pub use constants::*;
+pub use list::{DeviceList, device_name};
 pub use load::{MissingLibrary, load_connection_manager, load_verbs};
 pub use verbs::*;

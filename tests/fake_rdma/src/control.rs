@@ -6,9 +6,8 @@ use std::sync::OnceLock;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::Outcome;
 use crate::config::config;
-use crate::objects;
+use crate::errno::Outcome;
 
 /// A call that is to fail.
 struct Planted {
@@ -98,7 +97,7 @@ pub(crate) fn breach(what: String) {
 ///
 /// # Safety
 /// `out` has `room` bytes, or `room` is 0.
-unsafe fn hand_out(text: &str, out: *mut c_char, room: usize) -> usize {
+pub(crate) unsafe fn hand_out(text: &str, out: *mut c_char, room: usize) -> usize {
     let bytes = text.len().min(room);
     if bytes > 0 {
         // SAFETY: the caller's promise; the text is not the caller's.
@@ -126,17 +125,6 @@ pub unsafe extern "C" fn fake_rdma_log(out: *mut c_char, room: usize) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_rdma_breaches(out: *mut c_char, room: usize) -> usize {
     let text = record().breaches.join("\n");
-    // SAFETY: the caller's promise.
-    unsafe { hand_out(&text, out, room) }
-}
-
-/// What was made and is not destroyed, one a line.
-///
-/// # Safety
-/// As [`fake_rdma_log`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_rdma_live(out: *mut c_char, room: usize) -> usize {
-    let text = objects::live().join("\n");
     // SAFETY: the caller's promise.
     unsafe { hand_out(&text, out, room) }
 }

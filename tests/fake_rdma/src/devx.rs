@@ -5,11 +5,12 @@
 //! stored to its page of registers to the software NIC.
 
 mod address;
+pub mod made;
 mod memory;
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,8 +19,7 @@ use gpuvm_nic::mlx5::prm::{Answer, Command, CreateCompletionQueue, CreateQueuePa
 use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Nic, QueueAttributes, QueueMemory, QueuePairState, QueueRings, SoftNic};
 
-pub use memory::{Registers, Umem};
-
+use self::made::{CompletionQueue, QueuePair, next_number};
 use crate::config::config;
 use crate::control::{breach, enter};
 use crate::objects::{self, Kind, find, objects};
@@ -38,44 +38,6 @@ const EVENT_QUEUE: u32 = 5;
 const BAD_PARAMETER: u8 = 0x03;
 const BAD_RESOURCE: u8 = 0x05;
 const BAD_STATE: u8 = 0x09;
-
-/// A number that was not given out before.
-fn next_number() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0x100);
-    // Relaxed: a number.
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// A completion queue that waits for its queue pair.
-pub struct CompletionQueue {
-    number: u32,
-    ring: u64,
-    entries: u32,
-    record: u64,
-}
-
-/// A queue pair.
-pub struct QueuePair {
-    number: u32,
-    state: u32,
-    destination: u32,
-    nic: Arc<SoftNic>,
-    register: u64,
-    stop: Arc<AtomicBool>,
-    carrier: Option<JoinHandle<()>>,
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        // Relaxed: the join orders the rest.
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(carrier) = self.carrier.take()
-            && carrier.join().is_err()
-        {
-            breach("a carrier of doorbells panicked".to_owned());
-        }
-    }
-}
 
 /// # Safety
 /// `address` is 8-aligned and valid as long as the result is used.

@@ -30,53 +30,15 @@
 //!
 //! A test can steer and ask it by the functions whose names begin with `fake_rdma_`; see [`control`].
 
+mod calls;
 mod config;
 pub mod control;
 mod devx;
 mod direct;
+mod errno;
+mod mapping;
 mod objects;
 mod verbs;
 
-use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// The result of a call: an errno on failure.
-type Outcome<T> = Result<T, c_int>;
-
-/// Runs a call that returns a pointer, and sets errno where it fails.
-fn pointer<T>(call: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
-    match run(call) {
-        Ok(pointer) => pointer,
-        Err(errno) => {
-            set_errno(errno);
-            std::ptr::null_mut()
-        }
-    }
-}
-
-/// Runs a call that returns 0 or an errno.
-fn status(call: impl FnOnce() -> Outcome<()>) -> c_int {
-    match run(call) {
-        Ok(()) => 0,
-        Err(errno) => {
-            set_errno(errno);
-            errno
-        }
-    }
-}
-
-/// A panic must not cross C.
-fn run<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(outcome) => outcome,
-        Err(_) => {
-            control::breach("a call panicked".to_owned());
-            Err(libc::EIO)
-        }
-    }
-}
-
-fn set_errno(errno: c_int) {
-    // SAFETY: the thread's own errno.
-    unsafe { *libc::__errno_location() = errno };
-}
+pub(crate) use calls::{pointer, status};
+pub(crate) use errno::{Outcome, set_errno};

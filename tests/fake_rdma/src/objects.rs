@@ -1,7 +1,7 @@
 //! What was made and is not destroyed.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::{Arc, OnceLock};
 
 use gpuvm_nic::mlx5::dv;
@@ -10,8 +10,9 @@ use gpuvm_nic::{MemoryKey, Pages, SoftNic};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Outcome;
-use crate::control::breach;
-use crate::devx;
+use crate::control::{breach, hand_out};
+use crate::devx::made;
+use crate::mapping::Mapping;
 
 /// The allocators of a parent domain.
 #[derive(Clone, Copy)]
@@ -89,19 +90,6 @@ impl Drop for Chunk {
     }
 }
 
-/// A mapping of a dma-buf, made for a region.
-pub struct Mapping {
-    pub address: usize,
-    pub bytes: usize,
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by this library for this region alone, which the NIC does not touch any more.
-        unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.address), self.bytes) };
-    }
-}
-
 pub struct CompletionQueue {
     pub ring: Chunk,
     pub record: Chunk,
@@ -130,10 +118,10 @@ pub enum Kind {
     CompletionQueue(CompletionQueue),
     QueuePair(QueuePair),
     Address(Box<dv::AddressVector>),
-    Umem(devx::Umem),
-    Registers(devx::Registers),
-    DevxCompletionQueue(devx::CompletionQueue),
-    DevxQueuePair(devx::QueuePair),
+    Umem(made::Umem),
+    Registers(made::Registers),
+    DevxCompletionQueue(made::CompletionQueue),
+    DevxQueuePair(made::QueuePair),
 }
 
 impl Kind {
@@ -170,11 +158,17 @@ pub fn objects() -> MutexGuard<'static, Objects> {
     objects.lock()
 }
 
-/// All objects, in words.
-pub fn live() -> Vec<String> {
-    let mut lines: Vec<_> = objects().values().map(|object| object.kind.name().to_owned()).collect();
-    lines.sort();
-    lines
+/// What was made and is not destroyed, one a line.
+///
+/// # Safety
+/// As [`fake_rdma_log`](crate::control::fake_rdma_log).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_rdma_live(out: *mut c_char, room: usize) -> usize {
+    let mut lines: Vec<_> = objects().values().map(|object| object.kind.name()).collect();
+    lines.sort_unstable();
+    let text = lines.join("\n");
+    // SAFETY: the caller's promise.
+    unsafe { hand_out(&text, out, room) }
 }
 
 /// An object that a call names; a breach if there is none.

@@ -1,6 +1,7 @@
 //! The functions of libibverbs, and those that its inline functions find in a context.
 
 mod memory;
+mod port;
 mod queues;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -10,23 +11,14 @@ use std::sync::{Arc, OnceLock};
 use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Nic, SoftNic};
 
-pub(crate) use memory::errno_of;
+pub(crate) use memory::{domain_of, errno_of};
+use port::{DEPTH_MAX, ENTRIES_MAX};
+pub(crate) use port::{LID, MTU, READS_MAX, gids};
 
 use crate::config::config;
 use crate::control::{called, enter};
-use crate::objects::{self, Kind, find, objects};
+use crate::objects::{self, Kind, objects};
 use crate::{Outcome, pointer, set_errno, status};
-
-/// READs in flight that the device takes.
-pub(crate) const READS_MAX: u8 = 16;
-/// `enum ibv_mtu` of the port: 4096.
-pub(crate) const MTU: u32 = 5;
-/// The port's LID, on InfiniBand.
-pub(crate) const LID: u16 = 7;
-/// Longest send queue.
-pub(crate) const DEPTH_MAX: u32 = 1 << 15;
-/// Longest completion queue.
-pub(crate) const ENTRIES_MAX: u32 = (1 << 22) - 1;
 
 /// A SoftRoCE device, which libmlx5 does not know, and those that it does: one without a link, where that is asked for, and the
 /// one that all is tested with.
@@ -56,16 +48,6 @@ pub(crate) fn is_mlx5(device: *mut sys::ibv_device) -> bool {
 /// Whether a device has no link.
 fn is_down(device: *mut sys::ibv_device) -> bool {
     config().port_down || device.addr() == devices()[1]
-}
-
-/// The port's GIDs: address and `enum ibv_gid_type` of `struct ibv_gid_entry`.
-pub(crate) fn gids() -> Vec<([u8; 16], u32)> {
-    let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1];
-    let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1];
-    if config().infiniband {
-        return vec![(link_local, 0)];
-    }
-    vec![(link_local, 1), (link_local, 2), (mapped, 1), (mapped, 2)]
 }
 
 /// `ibv_get_device_list`.
@@ -327,14 +309,4 @@ pub extern "C" fn ibv_create_qp(_: *mut sys::ibv_pd, _: *mut sys::ibv_qp_init_at
     called("ibv_create_qp");
     set_errno(libc::EOPNOTSUPP);
     std::ptr::null_mut()
-}
-
-/// A domain that a call names, and its context.
-pub(crate) fn domain_of(call: &str, pd: *mut sys::ibv_pd) -> Outcome<usize> {
-    let mut objects = objects();
-    let object = find(&mut objects, call, pd.addr())?;
-    match object.kind {
-        Kind::Domain | Kind::ParentDomain(_) => Ok(object.context),
-        _ => Err(libc::EINVAL),
-    }
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::agent::PORT;
 use crate::error::Error;
 use crate::kernel::Kernel;
-use crate::machine::Options;
+use crate::options::Options;
 use crate::tools;
 
 /// A virtual machine. Dropping it kills it.

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::machine::{Machine, Options};
+use crate::machine::Machine;
+use crate::options::Options;
 use crate::{clean, native};
 
 /// Something that must work, on one machine or on two.

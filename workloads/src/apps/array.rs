@@ -9,7 +9,16 @@ use gpuvm_gpu::cuda::{Managed, Side};
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
 
 use super::error::{AppError, Step};
-use super::space::{Stream, Use, Way};
+use super::way::Way;
+
+/// What kernels do with an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// They read it alone.
+    Read,
+    /// They read and write it.
+    ReadWrite,
+}
 
 /// A large array of `T`.
 pub struct Array<T> {
@@ -198,4 +207,14 @@ impl<T: Pod> Streamed for Array<T> {
     fn shift(&self, address: Option<u64>) {
         self.chunks.shifted.set(address);
     }
+}
+
+/// An array of which a sweep's rows need one part each.
+pub struct Stream<'a> {
+    /// The array.
+    pub array: &'a dyn Streamed,
+    /// The first element that a row needs; it ascends with the row.
+    pub first: &'a dyn Fn(u64) -> u64,
+    /// Past the last element that the rows before this one need; it ascends with the row.
+    pub past: &'a dyn Fn(u64) -> u64,
 }

@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use gpuvm::{Kernel, LaunchConfig, Placement, Vm};
 
+use super::array::Use;
 use super::error::{AppError, Step};
 use super::parameters::parameters;
 use super::rows::{self, Rows, ran};
-use super::space::{Space, Use, finish};
+use super::space::{Space, finish};
 use super::{App, Array, Column, Found, Loaded, several, with_ids};
 use crate::bfs::{SOURCE, SearchShape, Sets, levels};
 use crate::graph::Graph;

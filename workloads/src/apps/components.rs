@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 use gpuvm::{Buffer, Kernel};
 
 use super::error::{AppError, Step};
-use super::rows::{self, PIECE_EDGES, Rows, ran};
+use super::rows::{self, Rows, ran};
 use super::space::{Space, finish};
 use super::{App, Column, Found, Loaded, Values, with_ids};
 use crate::graph::{Direction, Graph, reference};
+use crate::rows::{PIECE_EDGES, compile_options};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
@@ -51,7 +52,7 @@ impl App for Components {
     fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
         let csr = self.graph.csr();
         let names = ["components_start", "components_join", "components_flatten"];
-        let (source, options) = (include_str!("components.cu"), rows::compile_options());
+        let (source, options) = (include_str!("components.cu"), compile_options());
         Ok(Box::new(Work {
             app: self,
             space,

@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 use gpuvm::{Buffer, Kernel};
 use rayon::prelude::*;
 
+use super::array::{Stream, Use};
 use super::error::{AppError, Step};
 use super::parameters::parameters;
 use super::rows::ran;
-use super::space::{Space, Stream, Use};
+use super::space::Space;
 use super::{App, Array, Column, Found, Loaded};
 use crate::input::require_memory;
 

@@ -11,9 +11,10 @@ use gpuvm::{Buffer, Kernel, LaunchConfig};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
+use super::array::Use;
 use super::error::{AppError, Step};
 use super::parameters::parameters;
-use super::space::{Space, Use, finish};
+use super::space::{Space, finish};
 use super::{App, Array, Column, Found, Loaded};
 use crate::graph::generate::stream;
 use crate::input::require_memory;

@@ -5,7 +5,7 @@ use std::fmt;
 use gpuvm::GpuError;
 
 use super::parameters::ParameterError;
-use super::space::Way;
+use super::way::Way;
 use crate::bfs::BfsError;
 use crate::gps::Form;
 use crate::graph::{GraphError, SourceError};

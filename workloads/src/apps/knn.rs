@@ -4,9 +4,10 @@
 use gpuvm::{Buffer, Kernel};
 use rayon::prelude::*;
 
+use super::array::Use;
 use super::error::{AppError, Step};
 use super::parameters::parameters;
-use super::space::{Space, Use, finish};
+use super::space::{Space, finish};
 use super::{App, Array, Column, Found, Loaded, Values, column};
 use crate::graph::DEFAULT_SEED;
 use crate::vectors::{Index, IndexOptions, NONE, Neighbours, VectorSpec, Vectors, distance, nearest, recall};

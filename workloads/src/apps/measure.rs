@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use gpuvm::{Stats, Vm};
 
 use super::error::AppError;
-use super::space::{Space, Way};
+use super::space::Space;
+use super::way::Way;
 use super::{App, Found, Loaded};
 
 /// What a run took.

@@ -17,14 +17,15 @@ mod measure;
 mod pagerank;
 mod parameters;
 mod queries;
-pub(crate) mod rows;
+mod rows;
 pub mod several;
 mod sort;
 mod space;
 mod sssp;
 mod triangles;
+mod way;
 
-pub use array::{Array, Streamed};
+pub use array::{Array, Stream, Streamed, Use};
 pub use bfs::{Bfs, BfsParameters};
 pub use column::{Column, Format, FormatError, Values, with_ids};
 pub use components::Components;
@@ -39,10 +40,12 @@ pub use parameters::{Given, Parameter, ParameterError, Parameters, Value};
 pub use queries::{OfQuery, QueryParameters, TableQuery};
 pub use several::PageRankParameters;
 pub use sort::{Sort, SortParameters};
-pub(crate) use space::{ACCESS, Line};
-pub use space::{CHUNK_BYTES, Space, Stream, Use, Way};
+pub(crate) use space::Line;
+pub use space::{CHUNK_BYTES, Space};
 pub use sssp::{Sssp, SsspParameters};
 pub use triangles::Triangles;
+pub(crate) use way::ACCESS;
+pub use way::Way;
 
 use gpuvm::{Placement, Vm};
 

@@ -4,13 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use gpuvm::{Buffer, Kernel, Placement, Vm};
 
+use super::array::Use;
 use super::error::{AppError, Step};
-use super::rows::{self, PIECE_EDGES, Rows, ran};
+use super::rows::{self, Rows, ran};
 use super::several::{self, PageRankParameters};
-use super::space::{Space, Use, finish};
+use super::space::{Space, finish};
 use super::{App, Array, Column, Found, Loaded, column, with_ids};
 use crate::graph::Graph;
 use crate::graph::reference::Ranking;
+use crate::rows::{PIECE_EDGES, compile_options};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
@@ -97,7 +99,7 @@ impl App for PageRank {
         let csr = self.graph.csr();
         let vertices = u64::from(csr.vertices());
         let names = ["pagerank_start", "pagerank_pull", "pagerank_rank"];
-        let (source, options) = (include_str!("pagerank.cu"), rows::compile_options());
+        let (source, options) = (include_str!("pagerank.cu"), compile_options());
         Ok(Box::new(Work {
             app: self,
             space,

@@ -4,9 +4,10 @@ use std::sync::OnceLock;
 
 use gpuvm::{Buffer, Kernel};
 
+use super::array::{Stream, Use};
 use super::error::{AppError, Step};
 use super::parameters::parameters;
-use super::space::{Space, Stream, Use};
+use super::space::Space;
 use super::{App, Array, Column as ResultColumn, Found, Loaded, Parameter, ParameterError, Parameters};
 use crate::table::{Cell, Column, Filter, Grouping, Query, Trips, queries};
 

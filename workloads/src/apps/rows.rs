@@ -1,46 +1,18 @@
-//! A graph's rows as large arrays, and what kernels that include `rows.cuh` are compiled with.
+//! A graph's rows as large arrays.
 //!
 //! Row offsets and neighbours (and weights) are large arrays. What is small against the edges and is read anywhere, four bytes a vertex,
 //! lies in plain device memory, as the authors of such kernels keep it: it would take the frames of pages that pay less.
 
 use std::sync::Arc;
 
-use gpuvm::{Buffer, CompileOptions};
+use gpuvm::Buffer;
 use rayon::prelude::*;
 
 use super::error::AppError;
-use super::space::{ACCESS, Space, Use};
-use super::{Array, Step};
+use super::space::Space;
+use super::{Array, Step, Use};
 use crate::graph::{Csr, Direction, Graph};
-
-/// The device header with the walks of rows.
-pub const ROWS: &str = include_str!("../rows.cuh");
-
-/// Edges of a piece: half a page of 4 KiB. A listed row has less than one piece for every `PIECE_EDGES / 2` edges.
-pub const PIECE_EDGES: u64 = 512;
-
-/// Counts at the head of the list of pieces: one for even levels, one for odd ones.
-pub const LIST_HEAD: u64 = 2;
-
-/// Words of a list of long rows' pieces, for a graph of that many edges.
-pub fn list_words(edges: u64) -> u64 {
-    LIST_HEAD + edges.div_ceil(PIECE_EDGES / 2)
-}
-
-/// The options for a source that includes `rows.cuh`.
-pub fn compile_options() -> CompileOptions {
-    CompileOptions {
-        headers: vec![
-            ("rows.cuh".to_owned(), ROWS.to_owned()),
-            ("access.cuh".to_owned(), ACCESS.to_owned()),
-        ],
-        defines: vec![
-            ("ROW_PIECE_EDGES".to_owned(), Some(PIECE_EDGES.to_string())),
-            ("ROW_LIST_HEAD".to_owned(), Some(LIST_HEAD.to_string())),
-        ],
-        ..CompileOptions::default()
-    }
-}
+use crate::rows::PIECE_EDGES;
 
 /// A graph's rows, where a space has them.
 pub(super) struct Rows {

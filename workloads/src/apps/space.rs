@@ -1,8 +1,6 @@
 //! Where an application's large arrays lie, and how its kernels get to them: one text of kernels and of launches for all.
 
 use std::cell::Cell;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +9,10 @@ use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, Launch, LaunchConfig, 
 use gpuvm_gpu::cuda::{Advice as ManagedAdvice, CudaGpu, Managed, Side};
 use gpuvm_gpu::{Copier, CopySpan, DeviceMemory, Gpu};
 
-use super::array::{Array, Store, Streamed};
+use super::array::{Array, Store, Stream, Use};
 use super::error::{AppError, Step};
+use super::way::{ACCESS, Way};
 use crate::bfs::check_placement;
-
-/// The device header that every application's kernels include.
-pub const ACCESS: &str = include_str!("access.cuh");
 
 /// Bytes of the streamed arrays' parts that one chunk brings, where they are copied in chunks.
 pub const CHUNK_BYTES: u64 = 64 << 20;
@@ -24,57 +20,7 @@ pub const CHUNK_BYTES: u64 = 64 << 20;
 /// How long the host rests between two looks at a copy.
 const COPY_LOOK: Duration = Duration::from_micros(5);
 
-/// Where large arrays lie, and who brings them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Paged by gpuvm, with that placement.
-    Paged(Placement),
-    /// Paged by gpuvm, each array with frames of its own, which it keeps: for memory that holds all arrays.
-    Resident,
-    /// In device memory: the kernels as they would be if everything fitted.
-    Raw,
-    /// In pinned host memory, read and written in place (EMOGI's way).
-    InPlace,
-    /// In managed memory, the driver told nothing.
-    Managed,
-    /// In managed memory whose read-only arrays are `ReadMostly` and others `AccessedBy` the GPU.
-    Advised,
-    /// In managed memory that is prefetched in one piece at the start of each run.
-    Prefetched,
-    /// In pinned host memory, copied to the GPU in chunks, of which one travels while another one is worked on.
-    Chunked,
-}
-
 impl Way {
-    /// Every way that is not gpuvm's.
-    pub const PEERS: [Self; 6] = [
-        Self::Raw,
-        Self::InPlace,
-        Self::Managed,
-        Self::Advised,
-        Self::Prefetched,
-        Self::Chunked,
-    ];
-
-    /// Whether kernels take plain pointers.
-    fn plain(self) -> bool {
-        !matches!(self, Self::Paged(_) | Self::Resident)
-    }
-
-    /// What this way is where memory `holds_all` arrays: a GPU that may decide keeps them.
-    #[must_use]
-    pub fn where_memory(self, holds_all: bool) -> Self {
-        match self {
-            Self::Paged(Placement::Auto) if holds_all => Self::Resident,
-            way => way,
-        }
-    }
-
-    /// Whether arrays are in CUDA's managed memory.
-    fn managed(self) -> bool {
-        matches!(self, Self::Managed | Self::Advised | Self::Prefetched)
-    }
-
     /// Whether arrays can be had in that way beside these memory nodes, if there are any: paged ones lie there, and others on this machine.
     ///
     /// # Errors
@@ -110,47 +56,6 @@ impl Way {
             false => Ok(()),
         }
     }
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Paged(placement) => write!(f, "{placement}"),
-            Self::Resident => f.write_str("resident"),
-            Self::Raw => f.write_str("raw"),
-            Self::InPlace => f.write_str("host"),
-            Self::Managed => f.write_str("managed"),
-            Self::Advised => f.write_str("advised"),
-            Self::Prefetched => f.write_str("prefetched"),
-            Self::Chunked => f.write_str("chunked"),
-        }
-    }
-}
-
-impl FromStr for Way {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Ok(placement) = text.parse() {
-            return Ok(Self::Paged(placement));
-        }
-        let found = Self::PEERS
-            .into_iter()
-            .chain([Self::Resident])
-            .find(|way| way.to_string() == text);
-        found.ok_or_else(|| {
-            format!("`{text}` is none of auto, fetch, in-place, while-free, look-up, resident, raw, host, managed, advised, prefetched, chunked")
-        })
-    }
-}
-
-/// What kernels do with an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// They read it alone.
-    Read,
-    /// They read and write it.
-    ReadWrite,
 }
 
 /// One GPU, with arrays in one of the ways.
@@ -378,16 +283,6 @@ impl Space {
         }
         Ok(memory)
     }
-}
-
-/// An array of which a sweep's rows need one part each.
-pub struct Stream<'a> {
-    /// The array.
-    pub array: &'a dyn Streamed,
-    /// The first element that a row needs; it ascends with the row.
-    pub first: &'a dyn Fn(u64) -> u64,
-    /// Past the last element that the rows before this one need; it ascends with the row.
-    pub past: &'a dyn Fn(u64) -> u64,
 }
 
 /// A copier, and what it was given.

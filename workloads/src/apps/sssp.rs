@@ -4,12 +4,14 @@ use std::sync::{Arc, OnceLock};
 
 use gpuvm::{Buffer, Kernel};
 
+use super::array::Use;
 use super::error::{AppError, Step};
 use super::parameters::parameters;
 use super::rows::{self, Rows, ran};
-use super::space::{Space, Use, finish};
+use super::space::{Space, finish};
 use super::{App, Array, Column, Found, Loaded, with_ids};
 use crate::graph::{Graph, reference};
+use crate::rows::{compile_options, list_words};
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
@@ -93,11 +95,11 @@ impl App for Sssp {
         space.refuse_chunks("a round walks a few rows anywhere, and chunks would bring all of them in each round")?;
         let csr = self.graph.csr();
         let names = ["sssp_start", "sssp_round", "sssp_pieces"];
-        let listed = rows::list_words(csr.edges());
+        let listed = list_words(csr.edges());
         Ok(Box::new(Work {
             app: self,
             space,
-            kernels: space.kernels_with("sssp.cu", include_str!("sssp.cu"), names, rows::compile_options())?,
+            kernels: space.kernels_with("sssp.cu", include_str!("sssp.cu"), names, compile_options())?,
             rows: Rows::new(space, csr)?,
             weights: space.array("weights", Use::Read, self.graph.weights().unwrap_or_default())?,
             distances: space.buffer(csr.vertices().into())?,

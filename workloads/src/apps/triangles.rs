@@ -9,6 +9,7 @@ use super::rows::{self, Rows};
 use super::space::{Space, finish};
 use super::{App, Column, Found, Loaded};
 use crate::graph::{Csr, Graph, reference};
+use crate::rows::compile_options;
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
@@ -52,7 +53,7 @@ impl App for Triangles {
         let (source, names) = (include_str!("triangles.cu"), ["triangles_start", "triangles_count"]);
         Ok(Box::new(Work {
             space,
-            kernels: space.kernels_with("triangles.cu", source, names, rows::compile_options())?,
+            kernels: space.kernels_with("triangles.cu", source, names, compile_options())?,
             rows: Rows::new(space, &self.lower)?,
             ends: rows::end_owners(space, &self.lower)?,
             total: space.buffer(1)?,

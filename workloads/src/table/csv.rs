@@ -6,8 +6,7 @@ use chrono::{DateTime, Datelike, NaiveDate, Timelike};
 use csv_core::{ReadRecordResult, Reader};
 
 use super::column::Kind;
-use super::spec::KIND;
-use super::{Column, MAX_ROWS, TableError, Trips, bad_value, no_trip, places, too_many_rows};
+use super::{Column, KIND, MAX_ROWS, TableError, Trips, bad_value, no_trip, places, too_many_rows};
 use crate::input::{FileError, Input, LINE_LIMIT_BYTES, Lines, Place};
 
 /// The most columns of a file.

@@ -38,7 +38,14 @@ pub use spec::TableSpec;
 
 use std::path::Path;
 
-use crate::input::{FileError, FileFault, MemoryError, Place, shown};
+use crate::input::{FileError, FileFault, FileKind, MemoryError, Place, shown};
+
+/// How messages speak of tables.
+const KIND: FileKind = FileKind {
+    what: "the table",
+    give: "name a CSV or Parquet file, or trips:ROWS",
+    is: "a table is a CSV file with a trip a line, or a Parquet file",
+};
 
 /// The most rows of a table: sums of so many cells of 32 bits fit into 64 bits.
 pub const MAX_ROWS: u64 = 1 << 32;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{MAX_ROWS, TableError, Trips, csv, generate};
-use crate::input::{FileFault, FileKind, Input, Number, Place, SpecError, numbers, shown};
+use super::{KIND, MAX_ROWS, TableError, Trips, csv, generate};
+use crate::input::{FileFault, Input, Number, Place, SpecError, numbers, shown};
 
 /// A table by name: a file, or `trips:ROWS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,14 +33,6 @@ impl TableSpec {
         }
     }
 }
-
-/// How messages speak of tables.
-pub(super) const KIND: FileKind = FileKind {
-    what: "the table",
-    give: GIVE,
-    is: "a table is a CSV file with a trip a line, or a Parquet file",
-};
-const GIVE: &str = "name a CSV or Parquet file, or trips:ROWS";
 
 /// What a Parquet file begins with.
 const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
@@ -72,7 +64,7 @@ impl FromStr for TableSpec {
 
     fn from_str(text: &str) -> Result<TableSpec, SpecError> {
         if text.is_empty() {
-            return Err(SpecError::Empty { give: GIVE });
+            return Err(SpecError::Empty { give: KIND.give });
         }
         let rows = Number {
             what: "number of rows",

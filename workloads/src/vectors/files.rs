@@ -6,9 +6,15 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::spec::KIND;
 use super::{COUNT_MAX, DIM_MAX, Neighbours, Rows, VectorError, Vectors};
-use crate::input::{FileError, FileFault, Input, Place, require_memory};
+use crate::input::{FileError, FileFault, FileKind, Input, Place, require_memory};
+
+/// How messages speak of vectors.
+pub(super) const KIND: FileKind = FileKind {
+    what: "the vectors",
+    give: "name a file (.fvecs, .bvecs), or clusters:COUNT:DIM[:CLUSTERS]",
+    is: "vectors are binary files",
+};
 
 /// Bytes of the dimension before each vector.
 const DIM_BYTES: usize = 4;

@@ -19,6 +19,7 @@ mod error;
 mod files;
 mod generate;
 mod index;
+mod limits;
 mod nearest;
 mod spec;
 
@@ -26,17 +27,9 @@ pub use error::VectorError;
 pub use files::{read_bvecs, read_fvecs, read_ivecs, write_bvecs, write_fvecs, write_ivecs};
 pub use generate::Clusters;
 pub use index::{Found, Index, IndexOptions, Work};
+pub use limits::{COUNT_MAX, DIM_MAX, NONE};
 pub use nearest::{distance, nearest, recall};
 pub use spec::VectorSpec;
-
-/// The most components of a vector.
-pub const DIM_MAX: usize = 1 << 16;
-
-/// The most vectors of a set: their ids have 32 bits, and one id is [`NONE`].
-pub const COUNT_MAX: usize = u32::MAX as usize;
-
-/// No vector, where an id is expected: rows of a fixed length are filled with it.
-pub const NONE: u32 = u32::MAX;
 
 /// Rows of one length, one after the other in an array that a region can take. There is at least one, and it is not empty.
 #[derive(Clone, Debug, PartialEq)]

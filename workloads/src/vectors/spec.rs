@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{COUNT_MAX, Clusters, DIM_MAX, VectorError, Vectors, read_bvecs, read_fvecs};
-use crate::input::{FileError, FileFault, FileKind, Number, Place, SpecError, numbers};
+use super::files::{KIND, read_bvecs, read_fvecs};
+use super::{COUNT_MAX, Clusters, DIM_MAX, VectorError, Vectors};
+use crate::input::{FileError, FileFault, Number, Place, SpecError, numbers};
 
 /// The clusters of generated vectors where none are given.
 const DEFAULT_CLUSTERS: u64 = 100;
@@ -43,20 +44,12 @@ impl VectorSpec {
     }
 }
 
-/// How messages speak of vectors.
-pub(super) const KIND: FileKind = FileKind {
-    what: "the vectors",
-    give: GIVE,
-    is: "vectors are binary files",
-};
-const GIVE: &str = "name a file (.fvecs, .bvecs), or clusters:COUNT:DIM[:CLUSTERS]";
-
 impl FromStr for VectorSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<VectorSpec, SpecError> {
         if text.is_empty() {
-            return Err(SpecError::Empty { give: GIVE });
+            return Err(SpecError::Empty { give: KIND.give });
         }
         let number = |what, max: usize, default| Number {
             what,

@@ -8,12 +8,6 @@ use crate::server::session::DataQueue;
 use crate::server::worker::Failure;
 use crate::verbs::{ConnectParameters, Context, Event, Id, JoinQueue, VerbsQueue, join};
 
-const STATES: [(u32, &str); 3] = [
-    (QueueAttributes::INIT, "INIT"),
-    (QueueAttributes::READY_TO_RECEIVE, "RTR"),
-    (QueueAttributes::READY_TO_SEND, "RTS"),
-];
-
 /// What a state asks for: what the client wants, as far as the device can.
 fn attributes_within(id: &Id, context: &Context, state: u32) -> Result<QueueAttributes, NodeError> {
     let mut attributes = id.attributes(state)?;
@@ -30,7 +24,7 @@ pub(super) fn begin_anew(queue: &DataQueue, packet: u32) -> Result<(), NodeError
         state: "RESET",
         source,
     })?;
-    join(&queue.queue, &STATES, |state| {
+    join(&queue.queue, |state| {
         let attributes = attributes_within(&queue.id, &queue.context, state)?;
         Ok(QueueAttributes {
             rq_psn: packet,
@@ -49,7 +43,7 @@ pub(super) fn accept_queue(
     accept: &Accept,
     before_accept: impl FnOnce() -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    join(queue, &STATES, |state| attributes_within(id, context, state))?;
+    join(queue, |state| attributes_within(id, context, state))?;
     before_accept()?;
     id.accept(ConnectParameters {
         private_data: &accept.emit(),

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use crate::rdma_sys as sys;
 use parking_lot::Mutex;
 
-use super::{PAGE, from_status, last_error, library};
-use crate::NicError;
+use super::library::{from_status, last_error, library};
 use crate::mlx5::arena::{ArenaState, SharedMemory};
-use crate::mlx5::domain::Domain;
+use crate::mlx5::device::Device;
 use crate::mlx5::dv;
-use crate::mlx5::failure::failed_with;
+use crate::mlx5::failure::{failed, failed_with};
 use crate::mlx5::prm::Place;
+use crate::{NicError, PAGE_BYTES};
 
+/// Bytes of a page, of which chunks are.
+pub(super) const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes of one registration, unless a queue pair needs more.
 const SLAB_BYTES: u64 = 2 << 20;
 /// `IBV_ACCESS_LOCAL_WRITE`.
@@ -39,7 +41,7 @@ struct Slabs {
 }
 
 /// What the queue pairs of a device that DEVX makes share.
-pub(in crate::mlx5) struct Devx {
+pub struct Devx {
     /// Number of the protection domain.
     pub(super) domain: u32,
     /// Number of an event queue, which completion queues have to name.
@@ -71,7 +73,7 @@ impl Devx {
         domain: *mut sys::ibv_pd,
         memory: Arc<dyn SharedMemory>,
     ) -> Result<Self, NicError> {
-        let failed = |doing: &str, call: &str, source| crate::mlx5::failure::failed(device, doing, call, source);
+        let failed = |doing: &str, call: &str, source| failed(device, doing, call, source);
         // SAFETY: the caller's promise.
         let number = unsafe { dv.domain_number(domain) }
             .map_err(|error| failed("asking for the number of a protection domain", "mlx5dv_init_obj", error))?;
@@ -89,18 +91,19 @@ impl Devx {
     }
 
     /// A chunk of whole pages.
-    pub(super) fn allocate(&self, domain: &Domain, bytes: u64) -> Result<Chunk, NicError> {
+    pub(super) fn allocate(&self, device: &Device, dv: &dv::Mlx5Dv, bytes: u64) -> Result<Chunk, NicError> {
         let doing = || format!("registering memory for queues of {bytes} bytes");
+        let failed = |why: io::ErrorKind| failed(&device.name, doing(), "mlx5dv_devx_umem_reg", why.into());
         let mut slabs = self.slabs.lock();
         let start = match slabs.free.cut(bytes, PAGE) {
             Some(start) => start,
             None => {
                 let wanted = bytes.max(SLAB_BYTES);
-                let slab = self.register(domain, wanted)?;
+                let slab = self.register(device, dv, wanted)?;
                 slabs.free.add_slab(slab.start, wanted);
                 slabs.slabs.push(slab);
                 let cut = slabs.free.cut(bytes, PAGE);
-                cut.ok_or_else(|| domain.failed(doing(), "mlx5dv_devx_umem_reg", io::ErrorKind::OutOfMemory.into()))?
+                cut.ok_or_else(|| failed(io::ErrorKind::OutOfMemory))?
             }
         };
         let of = slabs
@@ -111,24 +114,24 @@ impl Devx {
             umem: slab.number,
             offset: start - slab.start,
         });
-        let place =
-            place.ok_or_else(|| domain.failed(doing(), "mlx5dv_devx_umem_reg", io::ErrorKind::InvalidData.into()))?;
+        let place = place.ok_or_else(|| failed(io::ErrorKind::InvalidData))?;
         Ok(Chunk { start, place })
     }
 
-    fn register(&self, domain: &Domain, bytes: u64) -> Result<Slab, NicError> {
-        let library = library(&domain.dv, &domain.device.name)?;
+    fn register(&self, device: &Device, dv: &dv::Mlx5Dv, bytes: u64) -> Result<Slab, NicError> {
+        let library = library(dv, &device.name)?;
+        let context = device.context.as_ptr();
         let doing = format!("registering {bytes} bytes for queues");
         let given = self.memory.allocate_queues(bytes).map_err(|error| {
             let why = format!("no {bytes} bytes of memory that the GPU reaches: {error}");
             let source = io::ErrorKind::OutOfMemory.into();
-            failed_with(&domain.device.name, doing.clone(), "mlx5dv_devx_umem_reg", source, why)
+            failed_with(&device.name, doing.clone(), "mlx5dv_devx_umem_reg", source, why)
         })?;
         let first = std::ptr::with_exposed_provenance_mut::<c_void>(given.address as usize);
         let (made, call) = match &given.dma_buf {
             None => {
                 // SAFETY: the context is open; the memory is this process's as long as `memory`, which outlives the umem.
-                let made = unsafe { (library.umem_reg)(domain.context(), first, bytes as usize, LOCAL_WRITE) };
+                let made = unsafe { (library.umem_reg)(context, first, bytes as usize, LOCAL_WRITE) };
                 (made, "mlx5dv_devx_umem_reg")
             }
             Some((fd, offset)) => {
@@ -141,11 +144,11 @@ impl Devx {
                     dmabuf_fd: fd.as_raw_fd(),
                 };
                 // SAFETY: the context is open; the kernel holds the buffer's memory.
-                let made = unsafe { (library.umem_reg_ex)(domain.context(), &mut wanted) };
+                let made = unsafe { (library.umem_reg_ex)(context, &mut wanted) };
                 (made, "mlx5dv_devx_umem_reg_ex")
             }
         };
-        let umem = NonNull::new(made).ok_or_else(|| domain.failed(doing, call, last_error()))?;
+        let umem = NonNull::new(made).ok_or_else(|| failed(&device.name, doing, call, last_error()))?;
         Ok(Slab {
             start: given.address,
             bytes,

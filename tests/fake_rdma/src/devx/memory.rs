@@ -7,24 +7,11 @@ use gpuvm_nic::Pages;
 use gpuvm_nic::mlx5::dv;
 use gpuvm_nic::rdma_sys as sys;
 
-use super::next_number;
+use super::made::{Registers, Umem, next_number};
 use crate::control::{called, enter};
-use crate::objects::{self, Kind, Mapping, objects};
+use crate::mapping::Mapping;
+use crate::objects::{self, Kind, objects};
 use crate::{Outcome, pointer, status};
-
-/// Registered memory.
-pub struct Umem {
-    pub(super) number: u32,
-    pub(super) base: u64,
-    pub(super) bytes: u64,
-    _mapping: Option<Mapping>,
-}
-
-/// A page of registers.
-pub struct Registers {
-    pub(super) number: u32,
-    pub(super) page: Pages,
-}
 
 /// `mlx5dv_devx_alloc_uar`.
 #[unsafe(no_mangle)]
@@ -70,7 +57,7 @@ fn add_umem(context: *mut sys::ibv_context, base: u64, bytes: u64, mapping: Opti
         number,
         base,
         bytes,
-        _mapping: mapping,
+        mapping,
     });
     objects::add(made.addr(), kind, context.addr(), &[context.addr()]);
     made

@@ -8,10 +8,20 @@ use std::os::unix::fs::MetadataExt;
 use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Access, Nic, NicError};
 
-use super::domain_of;
 use crate::control::{breach, enter};
-use crate::objects::{self, Allocators, Kind, Mapping, objects};
+use crate::mapping::Mapping;
+use crate::objects::{self, Allocators, Kind, find, objects};
 use crate::{Outcome, pointer, status};
+
+/// A domain that a call names, and its context.
+pub(crate) fn domain_of(call: &str, pd: *mut sys::ibv_pd) -> Outcome<usize> {
+    let mut objects = objects();
+    let object = find(&mut objects, call, pd.addr())?;
+    match object.kind {
+        Kind::Domain | Kind::ParentDomain(_) => Ok(object.context),
+        _ => Err(libc::EINVAL),
+    }
+}
 
 /// Makes a domain of either kind.
 pub(super) fn new_domain(context: *mut sys::ibv_context, kind: Kind, needs: &[usize]) -> *mut sys::ibv_pd {

@@ -8,7 +8,7 @@ use gpuvm_nic::rdma_sys as sys;
 use gpuvm_nic::{Nic, QueueAttributes, QueueMemory, QueuePairState, QueueRings};
 
 use super::memory::errno_of;
-use super::{DEPTH_MAX, ENTRIES_MAX, LID, MTU, READS_MAX, gids};
+use super::port::{DEPTH_MAX, ENTRIES_MAX, LID, MTU, READS_MAX, gids};
 use crate::config::config;
 use crate::control::{breach, enter};
 use crate::objects::{self, Allocators, Chunk, CompletionQueue, Kind, QueuePair, find, objects};

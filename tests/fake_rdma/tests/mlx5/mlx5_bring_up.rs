@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::bed::{LONG, Memory, Outcome, PAGE, assert_filled, config, fill, open, over_fake, pattern};
+use crate::common::bed::{
+    Failing, LONG, Memory, Outcome, PAGE, assert_filled, config, each_call_fails, fill, open, over_fake, pattern,
+};
 use gpuvm_nic::mlx5::{Mlx5Options, ProcessMemory, SharedMemory, devices};
 use gpuvm_nic::poster::{Flags, Poster};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, Operation, Segment};
@@ -132,52 +134,17 @@ fn data_moves_through_rings_in_shared_memory() {
 #[test]
 fn every_call_that_fails_is_named_and_nothing_is_left() {
     over_fake("every_call_that_fails_is_named_and_nothing_is_left", &[], |fake| {
-        whole_life().expect("a life without failures");
-        fake.assert_clean();
-        // These tell nothing of a failure.
-        let silent = ["mlx5dv_is_supported", "ibv_free_device_list"];
-        let calls: Vec<String> = fake
-            .log()
-            .into_iter()
-            .filter(|call| !silent.contains(&&**call))
-            .collect();
+        let failing = Failing {
+            silent: &["mlx5dv_is_supported", "ibv_free_device_list"],
+            replaced: None,
+            end: "ibv_dealloc_pd",
+            // What failed, and what it is made of, stay until the device file is closed.
+            may_breach: |_, breach, in_end| in_end && breach.contains("domain"),
+        };
+        let calls = each_call_fails(fake, whole_life, &failing);
         assert!(calls.len() > 30, "{calls:?}");
-        // When the NIC is dropped there is nobody to tell: what fails then is logged, and the rest goes on.
-        let drops = calls.iter().position(|call| call == "ibv_dealloc_pd").expect("an end");
-        for (at, name) in calls.iter().enumerate() {
-            fake.clear();
-            fake.fail("any", at as u32 + 1, libc::EIO);
-            let outcome = whole_life();
-            let step = format!("call {at}, {name}");
-            if at < drops {
-                let error = outcome.err().unwrap_or_else(|| panic!("{step}: no error"));
-                let said = error.to_string();
-                assert!(said.contains(name.as_str()), "{step}: {said}");
-                let nic_error = error
-                    .downcast::<NicError>()
-                    .unwrap_or_else(|error| panic!("{step}: {error}"));
-                let source = nic_error.source().unwrap_or_else(|| panic!("{step}: no source"));
-                let errno = source.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-                assert_eq!(errno, Some(libc::EIO), "{step}");
-                assert_eq!(fake.live(), [""; 0], "{step}: left behind");
-                assert_eq!(fake.breaches(), [""; 0], "{step}");
-            } else {
-                outcome.unwrap_or_else(|error| panic!("{step}: {error}"));
-                let left = fake.live();
-                let expected: &[&str] = if name == "ibv_close_device" { &["context"] } else { &[] };
-                assert_eq!(left, expected, "{step}");
-                // What failed, and what it is made of, stay until the device file is closed.
-                let domains = |breach: &String| breach.contains("domain");
-                assert!(fake.breaches().iter().all(domains), "{step}: {:?}", fake.breaches());
-            }
-            let log = fake.log();
-            if log.iter().any(|call| call == "ibv_open_device") && name != "ibv_open_device" {
-                assert_eq!(log.last().map(String::as_str), Some("ibv_close_device"), "{step}");
-            }
-        }
-        // The context that could not be closed above.
+        // The context that could not be closed.
         assert_eq!(fake.live(), ["context"]);
-        println!("# {} calls were made to fail", calls.len());
         std::process::exit(0);
     });
 }

@@ -2,33 +2,15 @@
 
 use std::error::Error;
 use std::ffi::c_void;
-use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use crate::common::{Fake, StandIn, in_child};
-use gpuvm_nic::mlx5::{Mlx5Options, ProcessMemory, QueueMaking, QueueSlab, SharedMemory};
-use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
-use gpuvm_nic::wire::mlx5::{CompletionDetail, Operation, Segment};
-use gpuvm_nic::{Access, MemoryKey, Mlx5Nic, Nic, NicError, Pages, QueueAttributes, QueuePairState, QueueRings};
-
-const FAKE: [StandIn; 2] = [StandIn::Fake, StandIn::Fake];
-const LONG: Duration = Duration::from_secs(30);
-const PAGE: u64 = 4096;
-
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
-
-/// Runs a test over the fake, and checks that it leaves nothing behind.
-#[track_caller]
-fn over_fake(name: &str, variables: &[(&str, &str)], body: impl FnOnce(&Fake)) {
-    in_child(name, FAKE, variables, || {
-        let fake = Fake::new();
-        body(&fake);
-        fake.assert_clean();
-    });
-}
+use crate::common::bed::{self, Failing, LONG, Memory, Outcome, PAGE, config, each_call_fails, over_fake};
+use gpuvm_nic::mlx5::{Mlx5Options, QueueMaking, QueueSlab, SharedMemory};
+use gpuvm_nic::poster::{Flags, Poster};
+use gpuvm_nic::wire::mlx5::{CompletionDetail, Operation};
+use gpuvm_nic::{Mlx5Nic, Nic, NicError, QueueAttributes, QueuePairState, QueueRings};
 
 fn options() -> Mlx5Options {
     Mlx5Options {
@@ -38,91 +20,7 @@ fn options() -> Mlx5Options {
 }
 
 fn open() -> Result<Arc<Mlx5Nic>, NicError> {
-    Mlx5Nic::open(options(), Arc::new(ProcessMemory::new())).map(Arc::new)
-}
-
-fn config(depth: u32) -> PosterConfig {
-    PosterConfig {
-        sq_entries: depth,
-        ..PosterConfig::default()
-    }
-}
-
-/// A home and a frame, each registered, which stay for ever.
-struct Memory {
-    home: &'static Pages,
-    frame: &'static Pages,
-    home_key: MemoryKey,
-    frame_key: MemoryKey,
-}
-
-fn word(pages: &Pages, at: u64) -> &AtomicU64 {
-    assert!(at * 8 < pages.bytes());
-    // SAFETY: within the pages, aligned; all access to them is atomic.
-    unsafe { &*pages.as_ptr().cast::<AtomicU64>().add(at as usize) }
-}
-
-fn pattern(seed: u64, at: u64) -> u64 {
-    (seed << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-impl Memory {
-    fn register(nic: &Mlx5Nic) -> Result<Self, NicError> {
-        let page = || &*Box::leak(Box::new(Pages::new(PAGE as usize)));
-        let (home, frame) = (page(), page());
-        // SAFETY: both live for ever and are accessed by atomics only.
-        let (home_key, frame_key) = unsafe {
-            (
-                nic.register(home.address(), PAGE, Access::ALL)?,
-                nic.register(frame.address(), PAGE, Access::LOCAL_WRITE)?,
-            )
-        };
-        Ok(Memory {
-            home,
-            frame,
-            home_key,
-            frame_key,
-        })
-    }
-
-    fn deregister(&self, nic: &Mlx5Nic) -> Result<(), NicError> {
-        nic.deregister(self.home_key)?;
-        nic.deregister(self.frame_key)
-    }
-
-    fn frame_segment(&self) -> [Segment<'static>; 1] {
-        [Segment::Data {
-            address: self.frame.address(),
-            lkey: self.frame_key.lkey,
-            bytes: PAGE as u32,
-        }]
-    }
-
-    fn read(&self) -> Operation {
-        Operation::Read {
-            remote: self.home.address(),
-            rkey: self.home_key.rkey,
-        }
-    }
-
-    /// A READ, verified.
-    fn fetch(&self, poster: &mut Poster, seed: u64) -> Outcome {
-        (0..PAGE / 8).for_each(|at| word(self.home, at).store(pattern(seed, at), Ordering::Relaxed));
-        poster.submit(self.read(), &self.frame_segment(), Flags::SIGNALLED)?;
-        let completion = poster.wait(LONG)?;
-        assert!(
-            matches!(completion.detail, CompletionDetail::Success { .. }),
-            "{completion}"
-        );
-        for at in 0..PAGE / 8 {
-            assert_eq!(
-                word(self.frame, at).load(Ordering::Relaxed),
-                pattern(seed, at),
-                "word {at}"
-            );
-        }
-        Ok(())
-    }
+    bed::open(options())
 }
 
 /// The whole life of a NIC. Every function of the way by DEVX is called at least once.
@@ -211,54 +109,20 @@ fn a_queue_pair_comes_back_from_errors_with_clean_rings() {
 #[test]
 fn every_call_that_fails_is_named_and_nothing_is_left() {
     over_fake("every_call_that_fails_is_named_and_nothing_is_left", &[], |fake| {
-        whole_life().expect("a life without failures");
-        fake.assert_clean();
-        let silent = ["mlx5dv_is_supported", "ibv_free_device_list", "mlx5dv_devx_free_uar"];
-        let calls: Vec<String> = fake
-            .log()
-            .into_iter()
-            .filter(|call| !silent.contains(&&**call))
-            .collect();
+        let failing = Failing {
+            silent: &["mlx5dv_is_supported", "ibv_free_device_list", "mlx5dv_devx_free_uar"],
+            // Another kind of page does it.
+            replaced: Some("mlx5dv_devx_alloc_uar"),
+            end: "mlx5dv_devx_umem_dereg",
+            // An address that cannot be destroyed, and its domain, stay until the device file is closed.
+            may_breach: |name, breach, in_end| {
+                in_end || name == "ibv_destroy_ah" && (breach.contains("address") || breach.contains("domain"))
+            },
+        };
+        let calls = each_call_fails(fake, whole_life, &failing);
         for needed in ["open_device", "devx_alloc_uar", "devx_obj_query", "devx_umem_dereg"] {
             assert!(calls.contains(&format!("mlx5dv_{needed}")), "{needed}: {calls:?}");
         }
-        // When the NIC is dropped there is nobody to tell: what fails then is logged, and the rest goes on.
-        let drops = calls.iter().position(|call| call == "mlx5dv_devx_umem_dereg");
-        let drops = drops.expect("an end");
-        for (at, name) in calls.iter().enumerate() {
-            fake.clear();
-            fake.fail("any", at as u32 + 1, libc::EIO);
-            let outcome = whole_life();
-            let step = format!("call {at}, {name}");
-            if name == "mlx5dv_devx_alloc_uar" {
-                // Another kind of page does it.
-                outcome.unwrap_or_else(|error| panic!("{step}: {error}"));
-                fake.assert_clean();
-            } else if at < drops {
-                let error = outcome.err().unwrap_or_else(|| panic!("{step}: no error"));
-                let said = error.to_string();
-                assert!(said.contains(name.as_str()), "{step}: {said}");
-                let source = error.downcast_ref::<NicError>().and_then(Error::source);
-                let source = source.unwrap_or_else(|| panic!("{step}: no source"));
-                let errno = source.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-                assert_eq!(errno, Some(libc::EIO), "{step}");
-                assert_eq!(fake.live(), [""; 0], "{step}: left behind");
-                // An address that cannot be destroyed, and its domain, stay until the device file is closed.
-                let stays = |breach: &String| breach.contains("address") || breach.contains("domain");
-                let allowed = |breach: &String| name == "ibv_destroy_ah" && stays(breach);
-                assert!(fake.breaches().iter().all(allowed), "{step}: {:?}", fake.breaches());
-            } else {
-                outcome.unwrap_or_else(|error| panic!("{step}: {error}"));
-                let expected: &[&str] = if name == "ibv_close_device" { &["context"] } else { &[] };
-                let left = fake.live();
-                assert!(left == expected, "{step}: {left:?}");
-            }
-            if fake.log().iter().any(|call| call.ends_with("open_device")) && name != "mlx5dv_open_device" {
-                let last = fake.log().pop();
-                assert_eq!(last.as_deref(), Some("ibv_close_device"), "{step}");
-            }
-        }
-        println!("# {} calls were made to fail", calls.len());
         std::process::exit(0);
     });
 }

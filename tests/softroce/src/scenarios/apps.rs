@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::SHORT;
 use super::programs::{gpuvm, json, number, serve, warm};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::machine::Machine;
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::SHORT;
 use super::programs::{run_test, serve, warm_tests};
+use super::start::SHORT;
 use crate::error::Error;
 use crate::machine::Machine;
 

@@ -8,9 +8,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::SHORT;
 use super::programs::{binary, run_test, warm, warm_tests};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::job::Job;
 use crate::machine::Machine;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::SHORT;
 use super::node::searched;
 use super::programs::{verbs_client, warm_search};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::machine::Machine;
 

@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::SHORT;
 use super::network::{self, dropped, netem};
 use super::node::searched;
 use super::programs::{number, run_test, serve, warm_search, warm_tests};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::machine::Machine;
 

@@ -30,9 +30,6 @@ pub use programs::build_ahead;
 /// The scenario that runs a client by another library.
 pub const INDEPENDENT: &str = "independent_clients";
 
-/// How long a command may take that does little; emulated processors are slow.
-const SHORT: Duration = Duration::from_secs(60);
-
 /// Every scenario, in the order in which they run: those that leave a machine without power are last, and where they follow each other the
 /// later one does not need it, or starts it.
 pub fn all() -> Vec<Scenario> {
@@ -71,180 +68,82 @@ fn scenario(name: &'static str, minutes: u64, run: Run, what: &'static str) -> S
     }
 }
 
-impl Scenario {
-    fn prepared_by(self, prepare: fn() -> Result<(), Error>) -> Self {
-        Self { prepare, ..self }
+/// Makes lists of scenarios: name, minutes that it may take, where and what runs, what is built before, why it does not run by default; and
+/// what must hold.
+macro_rules! scenarios {
+    ($($(#[$about:meta])* $list:ident {
+        $($name:expr, $minutes:literal, $where:ident($run:path) $(, built by $prepare:path)? $(, left out: $why:expr)? => $what:literal;)*
+    })*) => {
+        $($(#[$about])* fn $list() -> Vec<Scenario> {
+            vec![$(Scenario {
+                $(prepare: $prepare,)?
+                $(not_by_default: Some($why),)?
+                ..scenario($name, $minutes, Run::$where($run), $what)
+            }),*]
+        })*
+    };
+}
+
+const OF_LINUX: &str = "it tries Linux and other programs, which gpuvm does not change";
+const OF_THE_HARNESS: &str = "it tries the harness, which every other scenario uses";
+
+scenarios! {
+    /// What the machines and their network can do.
+    machines {
+        "boot", 2, One(start::device_is_active), left out: OF_LINUX
+            => "a machine starts, its RDMA device is active and visible to libibverbs";
+        "commands", 2, One(start::commands), left out: OF_THE_HARNESS
+            => "commands run side by side, are killed with what they started, and see the caller's files";
+        "perftest", 3, One(perftest::read_bandwidth), left out: OF_LINUX
+            => "ib_read_bw reads through the RDMA device of one machine";
+        "rping_two_machines", 3, Two(network::rping), left out: OF_LINUX
+            => "two machines exchange RDMA reads and writes over a connection by the connection manager";
+        "netem", 5, Two(network::rping_with_loss), left out: OF_LINUX
+            => "the same with 1 % of all packets lost both ways";
+        "power_back", 3, Two(network::power_back), left out: OF_THE_HARNESS
+            => "a machine that lost its power is started again and is reached by the other";
     }
 
-    fn not_by_default(self, why: &'static str) -> Self {
-        Self {
-            not_by_default: Some(why),
-            ..self
-        }
+    /// What this workspace's programs do where nothing goes wrong.
+    programs {
+        "device_suite", 8, One(device::suite), built by device::prepare_suite
+            => "the tests of the library hold over the RDMA device";
+        "memory_node_unit", 4, One(device::memory_node), built by device::prepare_memory_node
+            => "the tests of the memory node hold over the RDMA device";
+        "bfs_two_machines", 5, Two(node::bfs), built by programs::warm_search
+            => "a search pages from memory nodes on another machine, and only with their secret";
+        "apps_two_machines", 3, Two(apps::at_nodes), built by apps::prepare
+            => "applications page from memory nodes on another machine: a graph, a stencil that writes, an embedding table";
+        "device_suite_at_a_node", 8, Two(device::at_a_node), built by device::prepare_at_a_node
+            => "tests of the library hold with their regions at a memory node";
+        "ranks_at_a_node", 6, Two(ranks::at_a_node), built by ranks::prepare
+            => "ranks of MPI share regions at a memory node on another machine; one that is killed ends its job, and the next one has room";
     }
-}
 
-/// What the machines and their network can do.
-fn machines() -> Vec<Scenario> {
-    const OF_LINUX: &str = "it tries Linux and other programs, which gpuvm does not change";
-    const OF_THE_HARNESS: &str = "it tries the harness, which every other scenario uses";
-    vec![
-        scenario(
-            "boot",
-            2,
-            Run::One(start::device_is_active),
-            "a machine starts, its RDMA device is active and visible to libibverbs",
-        )
-        .not_by_default(OF_LINUX),
-        scenario(
-            "commands",
-            2,
-            Run::One(start::commands),
-            "commands run side by side, are killed with what they started, and see the caller's files",
-        )
-        .not_by_default(OF_THE_HARNESS),
-        scenario(
-            "perftest",
-            3,
-            Run::One(perftest::read_bandwidth),
-            "ib_read_bw reads through the RDMA device of one machine",
-        )
-        .not_by_default(OF_LINUX),
-        scenario(
-            "rping_two_machines",
-            3,
-            Run::Two(network::rping),
-            "two machines exchange RDMA reads and writes over a connection by the connection manager",
-        )
-        .not_by_default(OF_LINUX),
-        scenario(
-            "netem",
-            5,
-            Run::Two(network::rping_with_loss),
-            "the same with 1 % of all packets lost both ways",
-        )
-        .not_by_default(OF_LINUX),
-        scenario(
-            "power_back",
-            3,
-            Run::Two(network::power_back),
-            "a machine that lost its power is started again and is reached by the other",
-        )
-        .not_by_default(OF_THE_HARNESS),
-    ]
-}
+    /// What they do where something goes wrong or others use the device.
+    troubles {
+        "loss", 6, Two(loss::every_word_is_right), built by loss::prepare
+            => "every word is right over networks that lose, delay and reorder packets";
+        "replica_node_killed", 3, One(node::replica_killed), built by node::prepare_deaths
+            => "a kernel whose pages have two memory nodes goes on when one dies, which is taken back, and then the other may die";
+        INDEPENDENT, 5, One(independent::clients), built by independent::prepare
+            => "perftest, rping and a client of another library use the device while a search pages over it";
+    }
 
-/// What this workspace's programs do where nothing goes wrong.
-fn programs() -> Vec<Scenario> {
-    vec![
-        scenario(
-            "device_suite",
-            8,
-            Run::One(device::suite),
-            "the tests of the library hold over the RDMA device",
-        )
-        .prepared_by(device::prepare_suite),
-        scenario(
-            "memory_node_unit",
-            4,
-            Run::One(device::memory_node),
-            "the tests of the memory node hold over the RDMA device",
-        )
-        .prepared_by(device::prepare_memory_node),
-        scenario(
-            "bfs_two_machines",
-            5,
-            Run::Two(node::bfs),
-            "a search pages from memory nodes on another machine, and only with their secret",
-        )
-        .prepared_by(programs::warm_search),
-        scenario(
-            "apps_two_machines",
-            3,
-            Run::Two(apps::at_nodes),
-            "applications page from memory nodes on another machine: a graph, a stencil that writes, an embedding table",
-        )
-        .prepared_by(apps::prepare),
-        scenario(
-            "device_suite_at_a_node",
-            8,
-            Run::Two(device::at_a_node),
-            "tests of the library hold with their regions at a memory node",
-        )
-        .prepared_by(device::prepare_at_a_node),
-        scenario(
-            "ranks_at_a_node",
-            6,
-            Run::Two(ranks::at_a_node),
-            "ranks of MPI share regions at a memory node on another machine; one that is killed ends its job, and the next one has room",
-        )
-        .prepared_by(ranks::prepare),
-    ]
-}
-
-/// What they do where something goes wrong or others use the device.
-fn troubles() -> Vec<Scenario> {
-    vec![
-        scenario(
-            "loss",
-            6,
-            Run::Two(loss::every_word_is_right),
-            "every word is right over networks that lose, delay and reorder packets",
-        )
-        .prepared_by(loss::prepare),
-        scenario(
-            "replica_node_killed",
-            3,
-            Run::One(node::replica_killed),
-            "a kernel whose pages have two memory nodes goes on when one dies, which is taken back, and then the other may die",
-        )
-        .prepared_by(node::prepare_deaths),
-        scenario(
-            INDEPENDENT,
-            5,
-            Run::One(independent::clients),
-            "perftest, rping and a client of another library use the device while a search pages over it",
-        )
-        .prepared_by(independent::prepare),
-    ]
-}
-
-/// Those that cut the power of a machine.
-fn without_power() -> Vec<Scenario> {
-    vec![
-        scenario(
-            "node_killed",
-            5,
-            Run::Two(node::killed),
-            "a kernel whose memory node dies ends in time, and what it wrote can be saved",
-        )
-        .prepared_by(node::prepare_deaths),
-        scenario(
-            "ranks_on_two_machines",
-            8,
-            Run::Two(ranks_apart::on_two_machines),
-            "ranks of MPI on two machines page from one memory node; a rank that is killed, or a machine without power, ends their job in time",
-        )
-        .prepared_by(ranks_apart::prepare),
+    /// Those that cut the power of a machine.
+    without_power {
+        "node_killed", 5, Two(node::killed), built by node::prepare_deaths
+            => "a kernel whose memory node dies ends in time, and what it wrote can be saved";
+        "ranks_on_two_machines", 8, Two(ranks_apart::on_two_machines), built by ranks_apart::prepare
+            => "ranks of MPI on two machines page from one memory node; a rank that is killed, or a machine without power, ends their job in time";
         // By now the second machine has no power, and this one does not need it.
-        scenario(
-            "files_on_disks",
-            5,
-            Run::OneVirtual(disks::files),
-            "what a flush stored outlives a loss of power, and disks that fail lose nothing: NVMe, ext4, device mapper",
-        )
-        .prepared_by(disks::prepare),
-        scenario(
-            "power_cut",
-            2,
-            Run::OneVirtual(start::power_cut),
-            "a machine that is killed ends what waits for it, with an error that says so",
-        )
-        .not_by_default("it tries the harness, and node_killed cuts the power, too"),
-        scenario("speed", 6, Run::One(speed::table), "prints how fast pages come beside what perftest reaches")
-            .prepared_by(speed::prepare)
-            .not_by_default("it measures: slow is no failure"),
-    ]
+        "files_on_disks", 5, OneVirtual(disks::files), built by disks::prepare
+            => "what a flush stored outlives a loss of power, and disks that fail lose nothing: NVMe, ext4, device mapper";
+        "power_cut", 2, OneVirtual(start::power_cut), left out: "it tries the harness, and node_killed cuts the power, too"
+            => "a machine that is killed ends what waits for it, with an error that says so";
+        "speed", 6, One(speed::table), built by speed::prepare, left out: "it measures: slow is no failure"
+            => "prints how fast pages come beside what perftest reaches";
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::SHORT;
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::machine::Machine;
 

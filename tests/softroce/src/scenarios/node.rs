@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::SHORT;
 use super::programs::{gpuvm, json, number, serve, test, warm_search, warm_tests};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::job::Job;
 use crate::machine::Machine;

@@ -1,7 +1,6 @@
 //! perftest, an independent client of the device.
 
-use super::SHORT;
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::machine::Machine;
 

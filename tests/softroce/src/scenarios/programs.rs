@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::SHORT;
+use super::start::SHORT;
 use crate::error::Error;
 use crate::job::{Job, Output};
 use crate::machine::Machine;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::SHORT;
 use super::programs::{gpuvm, named, serve, warm};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::built;
 use crate::error::Error;
 use crate::job::{Job, Output};

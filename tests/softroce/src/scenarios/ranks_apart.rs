@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::SHORT;
 use super::programs::{cache, gpuvm, serve, warm};
 use super::ranks::{GRAPH, JOB, NODE, NOTICED, finished, program};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
 use crate::job::Job;
 use crate::machine::Machine;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::SHORT;
 use super::programs::{gpuvm, json, number, warm};
-use super::start::check;
+use super::start::{SHORT, check};
 use crate::error::Error;
-use crate::machine::{Machine, Options};
+use crate::machine::Machine;
+use crate::options::Options;
 
 const BANDWIDTH: &str = "-s 4096 -t 32 -o 32 -n 20000";
 const LATENCY: &str = "-s 4096 -n 2000";

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::SHORT;
 use crate::error::Error;
 use crate::machine::Machine;
+
+/// How long a command may take that does little; emulated processors are slow.
+pub(super) const SHORT: Duration = Duration::from_secs(60);
 
 pub(super) fn device_is_active(machine: &Machine) -> Result<(), Error> {
     let device = machine.device();

@@ -6,7 +6,6 @@ use rayon::prelude::*;
 use super::super::nearest::{distance, entry, id_of};
 use super::super::{DIM_MAX, NONE, Neighbours, VectorError, Vectors};
 use super::walk::Walk;
-use super::{Index, IndexOptions};
 use crate::graph::generate::{permutation, stream};
 use crate::input::require_memory;
 use crate::random::uniform;
@@ -26,6 +25,34 @@ const SAMPLE: usize = 64;
 /// The stream of the entries.
 const ENTRY_STREAM: u64 = 0;
 
+/// How an index is built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IndexOptions {
+    /// Links of each vector, at least 2. More find more and cost more to follow.
+    pub degree: usize,
+    /// Vectors among which links are chosen: the width of the searches while the graph is built, at least 1.
+    pub width: usize,
+    /// How much longer than a detour a link must be to be left out, at least 1. More keeps more long links.
+    pub alpha: f32,
+    /// Vectors from which every search starts, at least 1. They are spread over all clusters, for few links lead from one
+    /// cluster to another.
+    pub entries: usize,
+    /// The seed of the order in which vectors are added.
+    pub seed: u64,
+}
+
+impl Default for IndexOptions {
+    fn default() -> IndexOptions {
+        IndexOptions {
+            degree: 32,
+            width: 64,
+            alpha: 1.2,
+            entries: 64,
+            seed: crate::graph::DEFAULT_SEED,
+        }
+    }
+}
+
 /// The graph so far.
 struct Graph<'a> {
     base: &'a Vectors,
@@ -34,7 +61,8 @@ struct Graph<'a> {
     entries: Vec<u32>,
 }
 
-pub(super) fn build(base: &Vectors, options: &IndexOptions) -> Result<Index, VectorError> {
+/// Links and entries of the index of some vectors.
+pub(super) fn build(base: &Vectors, options: &IndexOptions) -> Result<(Neighbours, Vec<u32>), VectorError> {
     check(options)?;
     let count = base.count();
     let row_bytes = (SLACK * options.degree + options.degree) * size_of::<u32>() + size_of::<Vec<u32>>();
@@ -176,7 +204,7 @@ impl Graph<'_> {
         chosen
     }
 
-    fn finish(self) -> Result<Index, VectorError> {
+    fn finish(self) -> Result<(Neighbours, Vec<u32>), VectorError> {
         let degree = self.options.degree;
         let mut links = vec![NONE; self.rows.len() * degree];
         let rows = links.par_chunks_mut(degree).zip(&self.rows).enumerate();
@@ -187,6 +215,6 @@ impl Graph<'_> {
             }
             false => links[..row.len()].copy_from_slice(row),
         });
-        Index::from_parts(Neighbours::new(degree, links)?, self.entries)
+        Ok((Neighbours::new(degree, links)?, self.entries))
     }
 }

@@ -13,48 +13,14 @@ use super::nearest::{check_k, id_of};
 use super::{NONE, Neighbours, VectorError, Vectors, same_dim};
 use walk::Walk;
 
-/// How an index is built.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct IndexOptions {
-    /// Links of each vector, at least 2. More find more and cost more to follow.
-    pub degree: usize,
-    /// Vectors among which links are chosen: the width of the searches while the graph is built, at least 1.
-    pub width: usize,
-    /// How much longer than a detour a link must be to be left out, at least 1. More keeps more long links.
-    pub alpha: f32,
-    /// Vectors from which every search starts, at least 1. They are spread over all clusters, for few links lead from one
-    /// cluster to another.
-    pub entries: usize,
-    /// The seed of the order in which vectors are added.
-    pub seed: u64,
-}
-
-impl Default for IndexOptions {
-    fn default() -> IndexOptions {
-        IndexOptions {
-            degree: 32,
-            width: 64,
-            alpha: 1.2,
-            entries: 64,
-            seed: crate::graph::DEFAULT_SEED,
-        }
-    }
-}
+pub use build::IndexOptions;
+pub use walk::Work;
 
 /// An index of vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Index {
     links: Neighbours,
     entries: Vec<u32>,
-}
-
-/// What searches looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Vectors whose distance was computed: rows of the array of vectors that were read.
-    pub distances: u64,
-    /// Vectors whose links were followed: rows of the array of links that were read.
-    pub expansions: u64,
 }
 
 /// What searches found.
@@ -72,7 +38,8 @@ impl Index {
     /// # Errors
     /// [`VectorError::Index`] for options outside of their ranges, [`VectorError::Memory`] where the machine has too little.
     pub fn build(base: &Vectors, options: &IndexOptions) -> Result<Index, VectorError> {
-        build::build(base, options)
+        let (links, entries) = build::build(base, options)?;
+        Index::from_parts(links, entries)
     }
 
     /// An index of links that were built before, for example read from a `.ivecs` file, and of its entries.

@@ -2,7 +2,15 @@
 
 use super::super::nearest::{Best, distance, entry, id_of};
 use super::super::{NONE, Vectors};
-use super::Work;
+
+/// What searches looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Vectors whose distance was computed: rows of the array of vectors that were read.
+    pub distances: u64,
+    /// Vectors whose links were followed: rows of the array of links that were read.
+    pub expansions: u64,
+}
 
 /// A search, and what it keeps between searches: its memory.
 pub(super) struct Walk<'a> {

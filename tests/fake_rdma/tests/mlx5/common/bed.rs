@@ -1,6 +1,7 @@
 //! A NIC over the fake, and memory that it knows.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -115,11 +116,17 @@ impl Memory {
         }
     }
 
-    /// A READ and a WRITE, both verified.
-    pub fn exchange(&self, poster: &mut Poster, seed: u64) -> Outcome {
+    /// A READ, verified.
+    pub fn fetch(&self, poster: &mut Poster, seed: u64) -> Outcome {
         fill(self.home, seed);
         self.do_one(poster, self.read())?;
         assert_filled(self.frame, seed);
+        Ok(())
+    }
+
+    /// A READ and a WRITE, both verified.
+    pub fn exchange(&self, poster: &mut Poster, seed: u64) -> Outcome {
+        self.fetch(poster, seed)?;
         fill(self.frame, seed + 1);
         self.do_one(poster, self.write())?;
         assert_filled(self.home, seed + 1);
@@ -135,4 +142,59 @@ impl Memory {
         );
         Ok(())
     }
+}
+
+/// What is to be expected of calls that fail.
+pub struct Failing {
+    /// These tell nothing of a failure.
+    pub silent: &'static [&'static str],
+    /// Something else does what this one does not.
+    pub replaced: Option<&'static str>,
+    /// The first call of the NIC's end. Then there is nobody to tell: what fails is logged, and the rest goes on.
+    pub end: &'static str,
+    /// Whether a breach may follow the failure of a call of that name, before the end or in it.
+    pub may_breach: fn(&str, &str, bool) -> bool,
+}
+
+/// Fails each call of a life in turn: it is named, and nothing is left. The calls.
+pub fn each_call_fails(fake: &Fake, life: fn() -> Outcome, expected: &Failing) -> Vec<String> {
+    life().expect("a life without failures");
+    fake.assert_clean();
+    let mut calls = fake.log();
+    calls.retain(|call| !expected.silent.contains(&&**call));
+    let end = calls.iter().position(|call| call == expected.end).expect("an end");
+    for (at, name) in calls.iter().enumerate() {
+        fake.clear();
+        fake.fail("any", at as u32 + 1, libc::EIO);
+        let outcome = life();
+        let step = format!("call {at}, {name}");
+        if expected.replaced == Some(name) {
+            outcome.unwrap_or_else(|error| panic!("{step}: {error}"));
+            fake.assert_clean();
+            continue;
+        }
+        if at < end {
+            let error = outcome.err().unwrap_or_else(|| panic!("{step}: no error"));
+            let said = error.to_string();
+            assert!(said.contains(name.as_str()), "{step}: {said}");
+            let source = error.downcast_ref::<NicError>().and_then(Error::source);
+            let source = source.unwrap_or_else(|| panic!("{step}: no source"));
+            let errno = source.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+            assert_eq!(errno, Some(libc::EIO), "{step}");
+            assert_eq!(fake.live(), [""; 0], "{step}: left behind");
+        } else {
+            outcome.unwrap_or_else(|error| panic!("{step}: {error}"));
+            let left: &[&str] = if name == "ibv_close_device" { &["context"] } else { &[] };
+            assert_eq!(fake.live(), left, "{step}");
+        }
+        let mut breaches = fake.breaches();
+        breaches.retain(|breach| !(expected.may_breach)(name, breach, at >= end));
+        assert_eq!(breaches, [""; 0], "{step}");
+        let log = fake.log();
+        if log.iter().any(|call| call.ends_with("open_device")) && !name.ends_with("open_device") {
+            assert_eq!(log.last().map(String::as_str), Some("ibv_close_device"), "{step}");
+        }
+    }
+    println!("# {} calls were made to fail", calls.len());
+    calls
 }

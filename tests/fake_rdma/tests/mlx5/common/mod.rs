@@ -1,21 +1,18 @@
 //! Running a test in a child process that finds the fake in the place of the libraries.
 
 pub mod bed;
+#[path = "../../../../common/child.rs"]
+mod child;
 
-use std::ffi::{CString, c_char, c_int};
-use std::fs::File;
-use std::io::{Read as _, Seek as _, Write as _};
+use std::ffi::{CString, OsStr, c_char, c_int};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
+use child::{built_library, run_again};
 use libloading::Library;
 
 /// Set in a child: the test that it is to run.
 const CHILD: &str = "GPUVM_FAKE_RDMA_CHILD";
-/// Longest life of a child.
-const LIMIT: Duration = Duration::from_secs(300);
 
 /// What stands under a library's name.
 #[derive(Clone, Copy)]
@@ -45,7 +42,7 @@ pub fn in_child(name: &str, libraries: [StandIn; 2], variables: &[(&str, &str)],
     for (library, stand_in) in ["libibverbs.so.1", "libmlx5.so.1"].into_iter().zip(libraries) {
         let place = folder.path().join(library);
         match stand_in {
-            StandIn::Fake => std::os::unix::fs::symlink(fake_library(), place).expect("a link"),
+            StandIn::Fake => std::os::unix::fs::symlink(built_library("libfake_rdma.so"), place).expect("a link"),
             StandIn::Other => std::os::unix::fs::symlink(other_library(), place).expect("a link"),
             StandIn::Garbage => std::fs::write(place, "this is no library\n".repeat(100)).expect("a file"),
         }
@@ -55,58 +52,9 @@ pub fn in_child(name: &str, libraries: [StandIn; 2], variables: &[(&str, &str)],
         paths.push(":");
         paths.push(others);
     }
-    let mut output = tempfile::tempfile().expect("a file");
-    let out = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
-    let mut child = Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", &full_name, "--nocapture", "--test-threads=1"])
-        .env("LD_LIBRARY_PATH", paths)
-        .env(CHILD, name)
-        .envs(variables.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(out(&output))
-        .stderr(out(&output))
-        .spawn()
-        .expect("a process");
-    let start = Instant::now();
-    let status = loop {
-        match child.try_wait().expect("its end can be waited for") {
-            Some(status) => break Some(status),
-            None if start.elapsed() > LIMIT => {
-                child.kill().expect("it runs");
-                child.wait().expect("it ends");
-                break None;
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
-    let mut said = String::new();
-    output.rewind().expect("a file");
-    output.read_to_string(&mut said).expect("text");
-    // The child's harness says how many tests it ran: a wrong name would run none.
-    let ran = said.contains("running 1 test");
-    match status {
-        Some(status) if status.success() && ran => {
-            // Straight to stderr: the test harness hides what a test that passes prints.
-            let told = said.lines().filter_map(|line| line.find("# ").map(|at| &line[at..]));
-            told.for_each(|line| {
-                let _ = writeln!(std::io::stderr(), "{name}: {line}");
-            });
-        }
-        Some(status) => panic!("the child ended with {status}:\n{said}"),
-        None => panic!("the child ran longer than {LIMIT:?}:\n{said}"),
-    }
-}
-
-/// The shared library, which Cargo builds for the tests of this package.
-fn fake_library() -> PathBuf {
-    let program = std::env::current_exe().expect("a program");
-    let places = program.ancestors().skip(1).take(3);
-    let names = ["libfake_rdma.so", "deps/libfake_rdma.so"];
-    let found = places.flat_map(|place| names.map(|name| place.join(name)));
-    found
-        .into_iter()
-        .find(|path| path.exists())
-        .expect("libfake_rdma.so near the test program: `cargo build -p gpuvm-fake-rdma` makes it")
+    let mut all = vec![("LD_LIBRARY_PATH", paths.as_os_str()), (CHILD, OsStr::new(name))];
+    all.extend(variables.iter().map(|(name, value)| (*name, OsStr::new(value))));
+    run_again(&full_name, &all);
 }
 
 /// The C library, under the path by which this process has it.
