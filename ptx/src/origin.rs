@@ -139,6 +139,11 @@ impl Definitions {
         self.define(id, rule, sources);
     }
 
+    /// Notes that a caller defines a register.
+    pub(crate) fn note_parameter<'a>(&mut self, name: &'a str, names: &mut Names<'a>) {
+        self.unknown(&Operand::Name(name), names);
+    }
+
     /// The origins of all registers. Each of them changes three times at most, and what depends on it is looked at again then.
     pub(crate) fn origins(&self, registers: usize) -> Vec<Origin> {
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); registers];
@@ -149,7 +154,11 @@ impl Definitions {
                 }
             }
         }
-        let mut origins = vec![Origin::Undefined; registers];
+        // A register that nothing defines has any value.
+        let mut origins = vec![Origin::Unknown; registers];
+        for definition in &self.all {
+            origins[definition.register] = Origin::Undefined;
+        }
         let mut waiting: Vec<usize> = (0..self.all.len()).collect();
         while let Some(at) = waiting.pop() {
             let definition = &self.all[at];

@@ -95,8 +95,13 @@ fn accesses<'i, 'a>(
     here: &HashSet<&str>,
 ) -> Result<Vec<(usize, Decision<'i, 'a>)>, PtxError> {
     names.open();
-    function.parameters.iter().for_each(|parameter| names.declare(parameter));
     let mut definitions = Definitions::default();
+    for parameter in &function.parameters {
+        names.declare(parameter);
+        for declared in &parameter.names {
+            definitions.note_parameter(declared.name, names);
+        }
+    }
     let mut open = Vec::new();
     for (at, statement) in body.iter().enumerate() {
         match &statement.kind {
