@@ -126,6 +126,14 @@ pub enum PtxError {
         /// The size.
         bytes: u64,
     },
+    /// A window for which 32 bits do not number the pages.
+    #[error("{bytes} bytes of addresses in pages of {page_bytes} bytes: more than 2^32 pages; use larger pages")]
+    TooManyPages {
+        /// Bytes of addresses.
+        bytes: u64,
+        /// The page size.
+        page_bytes: u64,
+    },
 }
 
 impl PtxError {
@@ -144,7 +152,7 @@ impl PtxError {
             | Self::NarrowAddress { at, .. }
             | Self::Undeclared { at, .. }
             | Self::Reserved { at, .. } => Some(at),
-            Self::TooLong { .. } | Self::PageSize { .. } => None,
+            Self::TooLong { .. } | Self::PageSize { .. } | Self::TooManyPages { .. } => None,
         }
     }
 }

@@ -40,4 +40,7 @@ pub use model::{
 };
 pub use report::{Changed, FunctionReport, LeftAlone, Report};
 pub use rewrite::{Rewritten, rewrite};
-pub use table::{AT_HOME, ENTRY_BYTES, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGISTERS, TableLayout, WINDOW, Window};
+pub use table::{
+    AT_HOME, ENTRY_BYTES, GRANULE_BYTES, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PAGES_MAX, PLACE_ALIGNMENT, REGISTERS,
+    TableLayout, WINDOW, Window,
+};

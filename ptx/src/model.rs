@@ -252,7 +252,11 @@ impl<'a> Module<'a> {
         };
         for item in &self.items {
             match item {
-                Item::Function(Function { header, body: Some(body), .. }) => {
+                Item::Function(Function {
+                    header,
+                    body: Some(body),
+                    ..
+                }) => {
                     put(header.clone());
                     body.iter().for_each(|statement| put(statement.span.clone()));
                 }

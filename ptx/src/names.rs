@@ -89,7 +89,10 @@ impl<'a> Names<'a> {
     pub(crate) fn find(&mut self, name: &'a str) -> Option<Meaning> {
         let family = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let number = &name[family.len()..];
-        let number: Option<u32> = number.parse().ok().filter(|_| number == "0" || !number.starts_with('0'));
+        let number: Option<u32> = number
+            .parse()
+            .ok()
+            .filter(|_| number == "0" || !number.starts_with('0'));
         for at in (0..self.scopes.len()).rev() {
             if let Some(meaning) = self.scopes[at].names.get(name) {
                 return Some(*meaning);

@@ -131,7 +131,13 @@ impl Definitions {
                 Some(Meaning::Variable(Space::Other)) | None => UNKNOWN,
                 Some(Meaning::Variable(space)) => Source::Known(Origin::Outside(space.into())),
             },
-            Some(Operand::Number(text)) if text.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit()) => NUMBER,
+            Some(Operand::Number(text))
+                if text
+                    .trim_start_matches(['-', '+'])
+                    .starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                NUMBER
+            }
             _ => UNKNOWN,
         };
         let (a, b, c) = (source(1), source(2), source(3));

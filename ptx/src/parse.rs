@@ -377,7 +377,11 @@ impl<'a> Parser<'a> {
         let mut count = None;
         if self.pass_if(b'<') {
             let number = self.expect(TokenKind::Number, "a count")?;
-            count = Some(self.word(number).parse().map_err(|_| self.unexpected("a count below 2^32"))?);
+            count = Some(
+                self.word(number)
+                    .parse()
+                    .map_err(|_| self.unexpected("a count below 2^32"))?,
+            );
             self.expect(TokenKind::Mark(b'>'), "`>`")?;
         }
         while self.pass_if(b'[') {
@@ -555,7 +559,11 @@ impl<'a> Parser<'a> {
                 if !self.is(b'|') {
                     self.skip_expression()?;
                 }
-                if is_element { Operand::Element(name) } else { Operand::Name(name) }
+                if is_element {
+                    Operand::Element(name)
+                } else {
+                    Operand::Name(name)
+                }
             }
             _ => return Err(self.unexpected("an operand")),
         };

@@ -41,7 +41,11 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
         _ => None,
     });
     let mut names = Names::new(variables);
-    let here: HashSet<&str> = module.functions().filter(|f| f.body.is_some()).map(|f| f.name).collect();
+    let here: HashSet<&str> = module
+        .functions()
+        .filter(|f| f.body.is_some())
+        .map(|f| f.name)
+        .collect();
     let mut report = Report::default();
     for function in module.functions() {
         if let Some(body) = &function.body {
@@ -64,7 +68,9 @@ fn refuse_own_names(module: &Module<'_>) -> Result<(), PtxError> {
     }
     let (tokens, _) = tokens(module.text)?;
     let names = tokens.iter().filter(|token| token.kind == TokenKind::Name);
-    let mut own = names.map(Token::range).filter(|range| is_own(&module.text[range.clone()]));
+    let mut own = names
+        .map(Token::range)
+        .filter(|range| is_own(&module.text[range.clone()]));
     own.next().map_or(Ok(()), |range| {
         let at = module.position(range.start);
         let name = module.text[range].to_owned();
@@ -220,7 +226,8 @@ impl Output<'_, '_> {
                     let pragmas = body[..*statement].iter().rev();
                     let pragmas = pragmas.take_while(|before| matches!(before.kind, StatementKind::Pragma));
                     self.copy_until(pragmas.last().map_or(span.start, |first| first.span.start));
-                    self.text.push_str(&self.layout.look_up(access, instruction.guard, address));
+                    self.text
+                        .push_str(&self.layout.look_up(access, instruction.guard, address));
                     self.text.push('\t');
                     self.copy_until(address.span.start);
                     self.text.push_str("[%gpuvm_a]");

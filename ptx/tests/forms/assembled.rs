@@ -48,12 +48,19 @@ fn said(command: &mut Command) -> String {
 /// Registers of each kernel: `Compiling entry function 'NAME'`, then `Used N registers`.
 fn assemble(ptxas: &Path, folder: &Path, text: &str) -> Vec<(String, u32)> {
     let target = text.split_once(".target ").expect("a target").1;
-    let target: String = target.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let target: String = target
+        .chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect();
     let (file, cubin) = (folder.join("a.ptx"), folder.join("a.cubin"));
     std::fs::write(&file, text).expect("written");
     let mut command = Command::new(ptxas);
     // Functions of other modules are linked later.
-    command.arg(format!("-arch={target}")).args(["-c", "-v", "-o"]).arg(cubin).arg(file);
+    command
+        .arg(format!("-arch={target}"))
+        .args(["-c", "-v", "-o"])
+        .arg(cubin)
+        .arg(file);
     let said = said(&mut command);
     let mut found = Vec::new();
     let mut name = None;
@@ -75,9 +82,15 @@ fn compare(ptxas: &Path, folder: &Path, name: &str, text: &str) {
     let [before, after, touching] = [text, &after.text, &touching.text].map(|text| assemble(ptxas, folder, text));
     assert_eq!((before.len(), before.len()), (after.len(), touching.len()));
     for (kernel, registers) in &before {
-        let of = |all: &[(String, u32)]| all.iter().find(|(found, _)| found == kernel).map_or(0, |(_, registers)| *registers);
+        let of = |all: &[(String, u32)]| {
+            all.iter()
+                .find(|(found, _)| found == kernel)
+                .map_or(0, |(_, registers)| *registers)
+        };
         let (looked_up, touches) = (of(&after), of(&touching));
-        println!("{name:<22} {kernel:<18} {registers:>3} registers, looked up {looked_up:>3}, with touches {touches:>3}");
+        println!(
+            "{name:<22} {kernel:<18} {registers:>3} registers, looked up {looked_up:>3}, with touches {touches:>3}"
+        );
     }
 }
 

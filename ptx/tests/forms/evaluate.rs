@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use gpuvm_ptx::{Instruction, Module, Operand, StatementKind, Window};
+use gpuvm_ptx::{Instruction, Module, Operand, StatementKind, TableLayout, Window};
 
 /// Where the entries are.
 pub const ENTRIES: u64 = 0x7000_0000_0000;
 /// Where the marks are.
 pub const MARKS: u64 = 0x7100_0000_0000;
-/// Where the window is: pages of 4 KiB, as many as an index of 32 bits cannot name.
+/// Where the window is: pages of 4 KiB, whose numbers need all of 32 bits.
 pub const BASE: u64 = 0x7200_0000_0000;
 /// Its pages.
-pub const PAGES: u64 = 5 << 30;
+pub const PAGES: u64 = 7 << 29;
 /// Base-two logarithm of the pages' size.
 pub const SHIFT: u32 = 12;
 /// Where pages with an even number are: in frames. Others are at home.
@@ -43,18 +43,26 @@ pub struct Thread {
 pub fn place(address: u64) -> u64 {
     let (page, offset) = ((address - BASE) >> SHIFT, (address - BASE) & ((1 << SHIFT) - 1));
     let pages = if page.is_multiple_of(2) { FRAMES } else { HOMES };
-    pages + (page << SHIFT) + offset
+    // In an order of their own, so that no other page's entry would do.
+    let slot = page.wrapping_mul(0x9e37_79b1) % PAGES;
+    pages + (slot << SHIFT) + offset
 }
 
-/// Who does something that no right text does.
+/// Something that no right text does.
 type Wrong = String;
 
 impl Thread {
     /// With registers and predicates.
     pub fn new(registers: &[(&str, u64)], predicates: &[(&str, bool)]) -> Self {
         Self {
-            registers: registers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
-            predicates: predicates.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            registers: registers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect(),
+            predicates: predicates
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect(),
             ..Self::default()
         }
     }
@@ -126,8 +134,10 @@ impl Thread {
                 entries: ENTRIES,
                 marks: MARKS,
             };
-            let at = to as usize;
-            return set(u64::from_le_bytes(window.to_bytes()[at..at + 8].try_into().expect("8 bytes")));
+            let length = if instruction.has("u32") { 4 } else { 8 };
+            let mut bytes = [0; 8];
+            bytes[..length].copy_from_slice(&window.to_bytes()[to as usize..][..length]);
+            return set(u64::from_le_bytes(bytes));
         }
         let in_entries = (ENTRIES..ENTRIES + PAGES * 8).contains(&to);
         if instruction.opcode == "ld.global.nc.u64" && base.starts_with(gpuvm_ptx::REGISTERS) && base != "%gpuvm_a" {
@@ -135,8 +145,9 @@ impl Thread {
                 return Err(format!("an entry at {to:#x}"));
             }
             let page = (to - ENTRIES) / 8;
-            let is_home = u64::from(self.flags && !page.is_multiple_of(2));
-            return set(place(BASE + (page << SHIFT)) | is_home);
+            let layout = TableLayout::new(1 << SHIFT).expect("a page size").touches(self.flags);
+            let address = BASE + (page << SHIFT);
+            return set(layout.entry(address, place(address), !page.is_multiple_of(2)));
         }
         if (MARKS..MARKS + PAGES).contains(&to) {
             self.events.push(Event::Marked(to - MARKS));
@@ -149,7 +160,16 @@ impl Thread {
     fn compute(&mut self, instruction: &Instruction<'_>) -> Result<(), Wrong> {
         let operands = &instruction.operands;
         let value = |at: usize| operands.get(at).map_or(Ok(0), |operand| self.value(operand));
-        let is_narrow = instruction.opcode.ends_with("32");
+        let is_narrow = instruction.opcode.ends_with("32") && !instruction.has("wide");
+        if let (Some(Operand::Group(halves)), "mov") = (operands.first(), instruction.name()) {
+            let whole = value(1)?;
+            for (half, value) in halves.iter().zip([u64::from(whole as u32), whole >> 32]) {
+                if let Operand::Name(name) = half {
+                    self.registers.insert((*name).to_owned(), value);
+                }
+            }
+            return Ok(());
+        }
         let (name, first) = match operands.first() {
             Some(Operand::Name(name)) => (instruction.name(), (*name).to_owned()),
             _ => return Ok(()),
@@ -173,6 +193,8 @@ impl Thread {
             "and" => value(1)? & value(2)?,
             "shl" => value(1)? << value(2)?,
             "shr" => value(1)? >> value(2)?,
+            "shf" => (value(1)? | value(2)? << 32) >> value(3)?,
+            "mad" => value(1)?.wrapping_mul(value(2)?).wrapping_add(value(3)?),
             _ => return Ok(()),
         };
         let value = if is_narrow { u64::from(value as u32) } else { value };

@@ -103,7 +103,12 @@ fn rare_text_is_read() {
     nothing_is_left_out_but_comments(text);
     rewrite(text.as_bytes(), &layout()).expect("it is right");
     let with_nul = format!("{text}\0");
-    assert!(rewrite(with_nul.as_bytes(), &layout()).expect("NVRTC writes it").text.ends_with('\0'));
+    assert!(
+        rewrite(with_nul.as_bytes(), &layout())
+            .expect("NVRTC writes it")
+            .text
+            .ends_with('\0')
+    );
 }
 
 fn nothing_is_left_out_but_comments(text: &str) {
@@ -117,7 +122,11 @@ fn nothing_is_left_out_but_comments(text: &str) {
 fn the_files_accesses_are_counted() {
     let plain = report("plain.ptx");
     let counts = |name: &str| {
-        let function = plain.functions.iter().find(|function| function.name == name).expect("a kernel");
+        let function = plain
+            .functions
+            .iter()
+            .find(|function| function.name == name)
+            .expect("a kernel");
         Access::ALL.map(|access| function.count(access))
     };
     assert_eq!(counts("total"), [1, 0, 1, 0, 0, 0, 0]);
@@ -145,7 +154,16 @@ fn every_beginning_and_every_missing_byte_has_an_answer() {
     for end in 0..text.len() {
         if let Err(error) = rewrite(&text.as_bytes()[..end], &layout()) {
             let at = error.position().expect("it is in the text");
-            assert!(at.line >= 1 && at.column >= 1 && at <= Position { line: 1000, column: 1000 }, "{error}");
+            assert!(
+                at.line >= 1
+                    && at.column >= 1
+                    && at
+                        <= Position {
+                            line: 1000,
+                            column: 1000
+                        },
+                "{error}"
+            );
         }
         let mut bytes = text.clone().into_bytes();
         bytes.remove(end);
@@ -177,6 +195,8 @@ fn time_grows_with_the_text_and_no_faster() {
     assert!(longer < short * 64, "{short:?}, {longer:?}");
     // Definitions that wait for each other, in the order that helps least.
     let chain: String = (1..60_000).map(|n| format!("mov.u64 %c{}, %c{n};\n", n - 1)).collect();
-    let text = crate::kernel(&format!(".reg .b64 %c<60001>;\n{chain}cvta.shared.u64 %c59999, %rd1;\nld.u32 %r1, [%c0];"));
+    let text = crate::kernel(&format!(
+        ".reg .b64 %c<60001>;\n{chain}cvta.shared.u64 %c59999, %rd1;\nld.u32 %r1, [%c0];"
+    ));
     assert!(best(&text) < short * 200);
 }

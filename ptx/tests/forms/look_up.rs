@@ -1,6 +1,6 @@
 //! Each form of access: where it goes, with which mark, and in which threads.
 
-use gpuvm_ptx::{Access, TableLayout};
+use gpuvm_ptx::{AT_HOME, Access, GRANULE_BYTES, TableLayout};
 
 use crate::evaluate::{BASE, Event, PAGES, SHIFT, Thread, place};
 use crate::{layout, rewritten};
@@ -11,7 +11,10 @@ pub const FORMS: &[(&str, Access)] = &[
     ("ld.u8 %h1, ADDRESS;", Access::Load),
     ("ld.global.v2.f32 {%f1, %f2}, ADDRESS;", Access::Load),
     ("ld.global.nc.v4.u32 {%r1, %r2, %r3, %r4}, ADDRESS;", Access::Load),
-    ("ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, _, %r8}, ADDRESS;", Access::Load),
+    (
+        "ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, _, %r8}, ADDRESS;",
+        Access::Load,
+    ),
     ("ld.global.v4.b64 {%rd11, %rd12, %rd13, %rd14}, ADDRESS;", Access::Load),
     ("ld.global.b128 %q1, ADDRESS;", Access::Load),
     ("ld.global.ca.s8 %r1, ADDRESS;", Access::Load),
@@ -25,14 +28,23 @@ pub const FORMS: &[(&str, Access)] = &[
     ("ld.acquire.sys.u32 %r1, ADDRESS;", Access::Load),
     ("ld.mmio.relaxed.sys.global.u32 %r1, ADDRESS;", Access::Load),
     ("ld.global.L1::evict_last.L2::128B.u32 %r1, ADDRESS;", Access::Load),
-    ("ld.global.L2::cache_hint.L2::256B.u32 %r1, ADDRESS, %rd9;", Access::Load),
-    ("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.f32 {%f1, %f2, %f3, %f4}, ADDRESS, %rd9;", Access::Load),
+    (
+        "ld.global.L2::cache_hint.L2::256B.u32 %r1, ADDRESS, %rd9;",
+        Access::Load,
+    ),
+    (
+        "ld.global.nc.L1::no_allocate.L2::cache_hint.v4.f32 {%f1, %f2, %f3, %f4}, ADDRESS, %rd9;",
+        Access::Load,
+    ),
     ("ldu.global.u32 %r1, ADDRESS;", Access::Load),
     ("st.global.f32 ADDRESS, %f1;", Access::Store),
     ("st.u16 ADDRESS, %h1;", Access::Store),
     ("st.global.v2.u64 ADDRESS, {%rd11, %rd12};", Access::Store),
     ("st.global.v4.b32 ADDRESS, {%r1, %r2, %r3, 0};", Access::Store),
-    ("st.global.v8.f32 ADDRESS, {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8};", Access::Store),
+    (
+        "st.global.v8.f32 ADDRESS, {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8};",
+        Access::Store,
+    ),
     ("st.global.b128 ADDRESS, %q1;", Access::Store),
     ("st.global.wb.u32 ADDRESS, 0;", Access::Store),
     ("st.wt.u32 ADDRESS, %r1;", Access::Store),
@@ -40,21 +52,42 @@ pub const FORMS: &[(&str, Access)] = &[
     ("st.volatile.u32 ADDRESS, %r1;", Access::Store),
     ("st.relaxed.cta.global.u32 ADDRESS, %r1;", Access::Store),
     ("st.release.cluster.global.u32 ADDRESS, %r1;", Access::Store),
-    ("st.global.L1::no_allocate.L2::cache_hint.u32 ADDRESS, %r1, %rd9;", Access::Store),
+    (
+        "st.global.L1::no_allocate.L2::cache_hint.u32 ADDRESS, %r1, %rd9;",
+        Access::Store,
+    ),
     ("st.async.mmio.release.sys.global.u32 ADDRESS, %r1;", Access::Store),
     ("atom.global.add.u32 %r1, ADDRESS, %r2;", Access::Atomic),
     ("atom.add.noftz.f16x2 %r1, ADDRESS, %r2;", Access::Atomic),
-    ("atom.acq_rel.gpu.global.cas.b64 %rd11, ADDRESS, %rd12, %rd13;", Access::Atomic),
+    (
+        "atom.acq_rel.gpu.global.cas.b64 %rd11, ADDRESS, %rd12, %rd13;",
+        Access::Atomic,
+    ),
     ("atom.global.exch.b128 %q1, ADDRESS, %q2;", Access::Atomic),
     ("atom.relaxed.sys.global.inc.u32 %r1, ADDRESS, 7;", Access::Atomic),
-    ("atom.global.v2.f32.add {%f1, %f2}, ADDRESS, {%f3, %f4};", Access::Atomic),
-    ("atom.global.add.L2::cache_hint.f32 %f1, ADDRESS, %f2, %rd9;", Access::Atomic),
+    (
+        "atom.global.v2.f32.add {%f1, %f2}, ADDRESS, {%f3, %f4};",
+        Access::Atomic,
+    ),
+    (
+        "atom.global.add.L2::cache_hint.f32 %f1, ADDRESS, %f2, %rd9;",
+        Access::Atomic,
+    ),
     ("red.global.add.f64 ADDRESS, %rd11;", Access::Reduction),
     ("red.relaxed.gpu.max.s32 ADDRESS, %r1;", Access::Reduction),
-    ("red.global.v4.f32.add ADDRESS, {%f1, %f2, %f3, %f4};", Access::Reduction),
+    (
+        "red.global.v4.f32.add ADDRESS, {%f1, %f2, %f3, %f4};",
+        Access::Reduction,
+    ),
     ("cp.async.ca.shared.global [%r9], ADDRESS, 4;", Access::Copy),
-    ("cp.async.cg.shared::cta.global.L2::128B [%r9+16], ADDRESS, 16, %r2;", Access::Copy),
-    ("cp.async.cg.shared.global.L2::cache_hint [%r9], ADDRESS, 16, %rd9;", Access::Copy),
+    (
+        "cp.async.cg.shared::cta.global.L2::128B [%r9+16], ADDRESS, 16, %r2;",
+        Access::Copy,
+    ),
+    (
+        "cp.async.cg.shared.global.L2::cache_hint [%r9], ADDRESS, 16, %rd9;",
+        Access::Copy,
+    ),
     ("prefetch.global.L1 ADDRESS;", Access::Prefetch),
     ("prefetch.L2 ADDRESS;", Access::Prefetch),
     ("prefetch.global.L2::evict_last ADDRESS;", Access::Prefetch),
@@ -83,17 +116,27 @@ fn events(instruction: &str, register: u64, layout: &TableLayout) -> Vec<Event> 
     let (text, _) = rewritten(instruction, layout);
     let mut thread = Thread::new(&[("%rd1", register)], &[("%p1", true), ("%p2", false)]);
     thread.flags = *layout == layout.touches(true);
-    thread.run(&text).unwrap_or_else(|wrong| panic!("{instruction}: {wrong}"));
+    thread
+        .run(&text)
+        .unwrap_or_else(|wrong| panic!("{instruction}: {wrong}"));
     thread.events
 }
 
 #[test]
 fn every_form_goes_where_its_page_is() {
     // Even and odd pages, with numbers of more than 32 bits too, so that offsets lead from one to another.
-    let registers = [BASE + 4096, BASE + (3 << 31) + 128, BASE + ((PAGES - (6 << 20)) << SHIFT)];
+    let registers = [
+        BASE + 4096,
+        BASE + (3 << 31) + 128,
+        BASE + ((PAGES - (6 << 20)) << SHIFT),
+    ];
     for (form, access) in FORMS {
         let (_, report) = rewritten(&form.replace("ADDRESS", "[%rd1]"), &layout());
-        assert_eq!((report.changed.len(), report.count(*access), report.left.len()), (1, 1, 0), "{form}");
+        assert_eq!(
+            (report.changed.len(), report.count(*access), report.left.len()),
+            (1, 1, 0),
+            "{form}"
+        );
         for (text, offset) in ADDRESSES {
             for register in registers {
                 let address = register.wrapping_add(*offset);
@@ -140,7 +183,10 @@ fn a_guard_holds_for_the_look_up_and_the_access() {
     }
     // Threads that do not access may have any address.
     let (text, _) = rewritten("@%p2 ld.global.u32 %r1, [%rd1];", &layout());
-    assert!(text.contains("setp.lt.and.u64 %gpuvm_p, %gpuvm_o, %gpuvm_w, %p2;"), "{text}");
+    assert!(
+        text.contains("setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2;"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -167,7 +213,10 @@ fn a_register_may_be_both_address_and_result() {
     let (text, _) = rewritten("ld.global.u64 %rd1, [%rd1+8];\nld.global.u64 %rd1, [%rd1];", &layout());
     let mut thread = Thread::new(&[("%rd1", BASE)], &[]);
     thread.run(&text).expect("right");
-    assert_eq!(thread.events[0], Event::Access("ld.global.u64".to_owned(), place(BASE + 8)));
+    assert_eq!(
+        thread.events[0],
+        Event::Access("ld.global.u64".to_owned(), place(BASE + 8))
+    );
     assert_eq!(thread.events.len(), 2);
 }
 
@@ -183,9 +232,15 @@ fn addresses_that_are_numbers_are_looked_up() {
 
 #[test]
 fn a_pragma_stays_before_its_instruction() {
-    let (text, report) = rewritten(".pragma \"used_bytes_mask 0xfff\";\nld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];", &layout());
+    let (text, report) = rewritten(
+        ".pragma \"used_bytes_mask 0xfff\";\nld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];",
+        &layout(),
+    );
     assert_eq!(report.changed.len(), 1);
-    assert!(text.contains(".pragma \"used_bytes_mask 0xfff\";\nld.global.v4.u32"), "{text}");
+    assert!(
+        text.contains(".pragma \"used_bytes_mask 0xfff\";\nld.global.v4.u32"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -193,8 +248,37 @@ fn every_page_size_has_its_shift() {
     for shift in 9..=21 {
         let layout = TableLayout::new(1 << shift).expect("a page size");
         let (text, _) = rewritten("ld.global.u32 %r1, [%rd1];", &layout);
-        let mask = (1 << shift) - 1;
-        assert!(text.contains(&format!("shr.u64 %gpuvm_i, %gpuvm_o, {shift};")), "{text}");
-        assert!(text.contains(&format!("and.b64 %gpuvm_o, %gpuvm_o, {mask};")), "{text}");
+        assert!(
+            text.contains(&format!("shf.r.clamp.b32 %gpuvm_i, %gpuvm_i, %gpuvm_h, {shift};")),
+            "{text}"
+        );
     }
+}
+
+#[test]
+fn windows_have_round_ends() {
+    let layout = layout();
+    let window = layout
+        .window(0x7f12_3456_7000..0x7f16_0000_0001)
+        .expect("it has few pages");
+    assert_eq!((window.base, window.bytes), (0x7f12_0000_0000, 5 << 32));
+    assert_eq!(layout.pages(&window), 5 << 20);
+    assert_eq!(
+        layout
+            .window(GRANULE_BYTES..2 * GRANULE_BYTES)
+            .expect("one granule")
+            .bytes,
+        GRANULE_BYTES
+    );
+    let small = TableLayout::new(512).expect("a page size");
+    assert!(small.window(0..2 << 40).is_ok());
+    let error = small.window(0..(2 << 40) + 1).expect_err("too many pages");
+    assert!(error.to_string().contains("larger pages"), "{error}");
+    assert!(layout.window(0..u64::MAX).is_err() && layout.window(u64::MAX - 5..u64::MAX).is_err());
+    assert_eq!(layout.touches(true).entry(4096, 4096, true), AT_HOME);
+    assert_eq!(layout.entry(8192, 4096, true), 4096_u64.wrapping_neg());
+    assert_eq!(
+        &window.to_bytes()[..16],
+        [0, 0, 0, 0, 0x12, 0x7f, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]
+    );
 }
