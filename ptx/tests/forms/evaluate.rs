@@ -99,12 +99,12 @@ impl Thread {
             return Ok(());
         }
         let operands = &instruction.operands;
-        let address = operands.iter().filter_map(|operand| match operand {
+        let mut address = operands.iter().filter_map(|operand| match operand {
             Operand::Address(address) => Some(address),
             _ => None,
         });
         // Of a copy the source, which stands last.
-        if let Some(address) = address.last() {
+        if let Some(address) = address.next_back() {
             let base = match self.registers.get(address.base) {
                 Some(value) => *value,
                 None if address.base == gpuvm_ptx::WINDOW => 0,
