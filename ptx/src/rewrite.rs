@@ -172,6 +172,7 @@ fn decide<'i, 'a>(
         }),
         (Some(Meaning::Register { id, .. }), _) => Ok(Some((decision, Some(id)))),
         (Some(Meaning::Variable(space)), _) => Ok(Some((Decision::Leave(space.into(), instruction), None))),
+        (None, Decision::Leave(..)) => Ok(Some((decision, None))),
         (None, _) => Err(PtxError::Undeclared {
             at,
             name: address.base.to_owned(),
@@ -186,6 +187,16 @@ fn calls_outside(instruction: &Instruction<'_>, here: &HashSet<&str>) -> bool {
         _ => None,
     });
     callee.is_some_and(|name| !here.contains(name))
+}
+
+/// Where the pragmas begin that stand before an instruction and speak of it. Lines may lie between.
+fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
+    let near = statements
+        .iter()
+        .rev()
+        .take_while(|statement| matches!(statement.kind, StatementKind::Pragma | StatementKind::Directive));
+    let pragmas = near.filter(|statement| matches!(statement.kind, StatementKind::Pragma));
+    pragmas.last().map(|first| first.span.start)
 }
 
 struct Output<'o, 'a> {
@@ -222,10 +233,7 @@ impl Output<'_, '_> {
                     report.left.push(LeftAlone { at, why, opcode });
                 }
                 Decision::LookUp(access, instruction, address) => {
-                    // A pragma speaks of the instruction behind it.
-                    let pragmas = body[..*statement].iter().rev();
-                    let pragmas = pragmas.take_while(|before| matches!(before.kind, StatementKind::Pragma));
-                    self.copy_until(pragmas.last().map_or(span.start, |first| first.span.start));
+                    self.copy_until(before_pragmas(&body[..*statement]).unwrap_or(span.start));
                     self.text
                         .push_str(&self.layout.look_up(access, instruction.guard, address));
                     self.text.push('\t');

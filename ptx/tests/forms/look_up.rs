@@ -232,15 +232,12 @@ fn addresses_that_are_numbers_are_looked_up() {
 
 #[test]
 fn a_pragma_stays_before_its_instruction() {
-    let (text, report) = rewritten(
-        ".pragma \"used_bytes_mask 0xfff\";\nld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];",
-        &layout(),
-    );
-    assert_eq!(report.changed.len(), 1);
-    assert!(
-        text.contains(".pragma \"used_bytes_mask 0xfff\";\nld.global.v4.u32"),
-        "{text}"
-    );
+    for between in ["", ".loc 1 2 3\n"] {
+        let access = format!(".pragma \"used_bytes_mask 0xfff\";\n{between}ld.global.v4.u32 {{%r1, %r2, %r3, %r4}}, [");
+        let (text, report) = rewritten(&format!("{access}%rd1];"), &layout());
+        assert_eq!(report.changed.len(), 1);
+        assert!(text.contains(&format!("{access}%gpuvm_a];")), "{text}");
+    }
 }
 
 #[test]
