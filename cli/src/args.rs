@@ -8,6 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use gpuvm::{Gpu, Placement};
 use gpuvm_memory_node::Network;
+use gpuvm_ptx::TableLayout;
 use gpuvm_workloads::apps::catalogue::{self, Entry};
 use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
 use gpuvm_workloads::input::named;
@@ -122,6 +123,11 @@ pub enum Command {
     ///
     /// An input that is a .gcsr file is compared with its checksums. The output appears when it is whole.
     Convert(ConvertArgs),
+    /// Rewrites the PTX of kernels that were not written for gpuvm, so that each access to global memory looks its page up, and says what
+    /// was changed and what was left.
+    ///
+    /// The input is what `nvcc -ptx`, NVRTC, clang or Triton write. docs/PTX.md says what holds for rewritten kernels.
+    Ptx(PtxArgs),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     ///
     /// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
@@ -149,6 +155,34 @@ pub enum Command {
     Tenants(TenantsArgs),
     /// Shows the options that all commands with a GPU take: memory nodes, RDMA, queues, the simulated GPU.
     Options,
+}
+
+/// PTX that is rewritten.
+#[derive(Debug, Args)]
+pub struct PtxArgs {
+    /// A PTX file.
+    pub input: PathBuf,
+
+    /// The rewritten file. Without it nothing is written but the report.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// The page size of the table: a power of two from 512 bytes to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_table)]
+    pub page_size: TableLayout,
+
+    /// Have loads mark pages at home too, so that what is used there can be seen.
+    #[arg(long)]
+    pub touches: bool,
+
+    /// Replace an output that is there already.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// A table's layout by its page size.
+fn parse_table(text: &str) -> Result<TableLayout, String> {
+    TableLayout::new(parse_bytes(text)?).map_err(|error| error.to_string())
 }
 
 /// A graph that is converted.

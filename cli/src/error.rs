@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use gpuvm_memory_node::NodeError;
+use gpuvm_ptx::PtxError;
 use gpuvm_simulate::campaign::CampaignError;
 use gpuvm_simulate::mutations::MutationError;
 use gpuvm_tenants::{FolderError, GpuKey, PeerError};
@@ -311,6 +312,30 @@ pub enum CliError {
         frames: u64,
         /// How long they were waited for.
         seconds: u64,
+    },
+    /// PTX that cannot be read as a file.
+    #[error("cannot read {path}")]
+    ReadPtx {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// PTX that cannot be rewritten.
+    #[error("cannot rewrite {path}")]
+    RewritePtx {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: PtxError,
+    },
+    /// The rewritten PTX could not be written.
+    #[error("cannot write {path}")]
+    WritePtx {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// The report could not be printed.
     #[error("cannot print to the standard output; it is closed or full, or cannot be written")]

@@ -13,6 +13,7 @@ mod own;
 mod process_limits;
 mod profile;
 mod progress;
+mod ptx;
 mod report;
 mod secret;
 mod serve;
@@ -112,6 +113,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         Command::Profile(Profiled::Bfs(args)) => bfs::profile(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Convert(args) => convert::run(args),
+        Command::Ptx(args) => ptx::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Simulate(args) => return simulate::run(args),

@@ -212,3 +212,19 @@ pub fn node_messages(data: &[u8]) {
         assert_eq!(Message::parse(&message.emit()), Ok(message));
     }
 }
+
+/// PTX: what was read is written as it was, and what was rewritten can be read.
+pub fn ptx_modules(data: &[u8]) {
+    for touches in [false, true] {
+        let layout = gpuvm_ptx::TableLayout::new(4096).expect("a page size").touches(touches);
+        let rewritten = match gpuvm_ptx::rewrite(data, &layout) {
+            Ok(rewritten) => rewritten,
+            Err(error) => return assert!(error.position().is_some() && !error.to_string().is_empty()),
+        };
+        let text = str::from_utf8(data).expect("it was text");
+        assert_eq!(gpuvm_ptx::Module::parse(text).expect("it was read").write(), text);
+        let module = gpuvm_ptx::Module::parse(&rewritten.text).expect("what was rewritten is PTX");
+        assert_eq!(module.write(), rewritten.text);
+        assert!(rewritten.text.matches("[%gpuvm_a]").count() == rewritten.report.changed());
+    }
+}

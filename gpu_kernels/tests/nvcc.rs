@@ -50,6 +50,15 @@ fn registers(said: &str) -> Vec<(String, u32)> {
     found
 }
 
+/// Some of the kernels of `tests/kernels/basic.cu`: all of them would take a minute.
+fn basic_kernels(names: &[&str]) -> String {
+    let text = std::fs::read_to_string(root().join("tests/kernels/basic.cu")).expect("a file of the repository");
+    // A kernel is a paragraph.
+    let is_kept =
+        |part: &&str| !part.contains("__global__") || names.iter().any(|name| part.contains(&format!(" {name}(")));
+    text.split("\n\n").filter(is_kept).collect::<Vec<_>>().join("\n\n")
+}
+
 #[test]
 fn kernels_take_the_registers_that_they_take_under_nvrtc() {
     let Some(nvcc) = nvcc().filter(|_| presence().nvrtc) else {
@@ -57,11 +66,7 @@ fn kernels_take_the_registers_that_they_take_under_nvrtc() {
     };
     let scratch = tempfile::tempdir().expect("a folder");
     let names = ["sum", "copy", "read_then_write"];
-    let text = std::fs::read_to_string(root().join("tests/kernels/basic.cu")).expect("a file of the repository");
-    // The others would take a minute. A kernel is a paragraph.
-    let is_kept =
-        |part: &&str| !part.contains("__global__") || names.iter().any(|name| part.contains(&format!(" {name}(")));
-    let text = text.split("\n\n").filter(is_kept).collect::<Vec<_>>().join("\n\n");
+    let text = basic_kernels(&names);
     let file = scratch.path().join("basic.cu");
     std::fs::write(&file, &text).expect("written");
     for features in [layout::FEATURE_DIRECT, layout::FEATURE_QUEUED] {
@@ -128,4 +133,22 @@ fn files_with_different_features_make_one_program() {
         let status = Command::new(&program).status().expect("it runs");
         assert!(status.success(), "{way}");
     }
+}
+
+/// The device library's own PTX is long and has all kinds of accesses: what `gpuvm-ptx` makes of it assembles.
+#[test]
+fn kernels_can_be_rewritten_as_ptx() {
+    let Some(nvcc) = nvcc() else { return };
+    let scratch = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
+    let (source, ptx, rewritten, cubin) = (path("basic.cu"), path("a.ptx"), path("b.ptx"), path("a.cubin"));
+    std::fs::write(&source, basic_kernels(&["sum", "copy"])).expect("written");
+    compiled(&nvcc, &["-DGPUVM_FEATURES=1", "-ptx", "-o", &ptx, &source]);
+    let layout = gpuvm_ptx::TableLayout::new(4096).expect("a page size");
+    let after = gpuvm_ptx::rewrite(&std::fs::read(&ptx).expect("nvcc wrote it"), &layout);
+    let after = after.unwrap_or_else(|error| panic!("{error}"));
+    println!("{}", after.report);
+    assert!(after.report.changed() > 40, "{}", after.report);
+    std::fs::write(&rewritten, after.text).expect("written");
+    compiled(&nvcc, &["-cubin", "-o", &cubin, &rewritten]);
 }

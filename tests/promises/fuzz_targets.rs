@@ -115,6 +115,7 @@ targets! {
     command_line: MADE;
     fault_mixes: MADE;
     node_messages: MADE;
+    ptx_modules: MADE;
 }
 
 #[test]

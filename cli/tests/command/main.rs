@@ -7,6 +7,7 @@ mod convert;
 mod doctor;
 mod guide;
 mod profile;
+mod ptx;
 mod refusals;
 mod results;
 mod run_apps;

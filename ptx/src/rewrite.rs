@@ -1,0 +1,251 @@
+//! A module's text with its accesses looked up.
+
+use std::collections::HashSet;
+
+use crate::access::{Access, Found, Left, find};
+use crate::error::PtxError;
+use crate::model::{Address, Function, Instruction, Item, Module, Operand, Statement, StatementKind};
+use crate::names::{Meaning, Names};
+use crate::origin::{Definitions, Origin};
+use crate::report::{Changed, FunctionReport, LeftAlone, Report};
+use crate::table::{REGISTERS, TableLayout, WINDOW};
+use crate::tokens::{Token, TokenKind, text_of, tokens};
+
+/// A module after it was rewritten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewritten {
+    /// The new text.
+    pub text: String,
+    /// What was done.
+    pub report: Report,
+}
+
+/// Has each access to global memory in a module look its page up.
+///
+/// # Errors
+///
+/// The text is no PTX that the crate reads, or was rewritten before.
+pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> {
+    let module = Module::parse(text_of(ptx)?)?;
+    refuse_own_names(&module)?;
+    let mut out = Output {
+        module: &module,
+        layout,
+        text: String::with_capacity(module.text.len() * 4),
+        at: 0,
+    };
+    out.copy_until(module.header_end);
+    out.text.push_str(&layout.declaration());
+    let variables = module.items.iter().filter_map(|item| match item {
+        Item::Variable(declaration) => Some(declaration),
+        _ => None,
+    });
+    let mut names = Names::new(variables);
+    let here: HashSet<&str> = module
+        .functions()
+        .filter(|f| f.body.is_some())
+        .map(|f| f.name)
+        .collect();
+    let mut report = Report::default();
+    for function in module.functions() {
+        if let Some(body) = &function.body {
+            let accesses = accesses(&module, function, body, &mut names, &here)?;
+            report.functions.push(out.function(function, body, &accesses));
+            names.end_function();
+        }
+    }
+    out.copy_until(module.text.len());
+    let text = out.text;
+    Ok(Rewritten { text, report })
+}
+
+/// The rewritten text has names of its own.
+fn refuse_own_names(module: &Module<'_>) -> Result<(), PtxError> {
+    let is_own = |name: &str| name == WINDOW || name.starts_with(REGISTERS);
+    // Mostly they are nowhere. Comments and the names of files may have them.
+    if ![WINDOW, REGISTERS].iter().any(|name| module.text.contains(name)) {
+        return Ok(());
+    }
+    let (tokens, _) = tokens(module.text)?;
+    let names = tokens.iter().filter(|token| token.kind == TokenKind::Name);
+    let mut own = names
+        .map(Token::range)
+        .filter(|range| is_own(&module.text[range.clone()]));
+    own.next().map_or(Ok(()), |range| {
+        let at = module.position(range.start);
+        let name = module.text[range].to_owned();
+        Err(PtxError::Reserved { at, name })
+    })
+}
+
+/// What is done with one statement.
+#[derive(Debug, Clone, Copy)]
+enum Decision<'i, 'a> {
+    LookUp(Access, &'i Instruction<'a>, &'i Address<'a>),
+    Leave(Left, &'i Instruction<'a>),
+}
+
+/// An access before the origins of registers are known.
+struct Open<'i, 'a> {
+    statement: usize,
+    decision: Decision<'i, 'a>,
+    register: Option<usize>,
+}
+
+/// What is done with which statements, in order.
+fn accesses<'i, 'a>(
+    module: &Module<'a>,
+    function: &'i Function<'a>,
+    body: &'i [Statement<'a>],
+    names: &mut Names<'a>,
+    here: &HashSet<&str>,
+) -> Result<Vec<(usize, Decision<'i, 'a>)>, PtxError> {
+    names.open();
+    let mut definitions = Definitions::default();
+    for parameter in &function.parameters {
+        names.declare(parameter);
+        for declared in &parameter.names {
+            definitions.note_parameter(declared.name, names);
+        }
+    }
+    let mut open = Vec::new();
+    for (at, statement) in body.iter().enumerate() {
+        match &statement.kind {
+            StatementKind::Open => names.open(),
+            StatementKind::Close => names.close(),
+            StatementKind::Declaration(declaration) => names.declare(declaration),
+            StatementKind::Instruction(instruction) => {
+                if let Some((decision, register)) = decide(module, statement, instruction, names, here)? {
+                    let statement = at;
+                    open.push(Open {
+                        statement,
+                        decision,
+                        register,
+                    });
+                }
+                definitions.note(instruction, names);
+            }
+            StatementKind::Label(_) | StatementKind::Pragma | StatementKind::Directive => {}
+        }
+    }
+    let origins = definitions.origins(names.registers());
+    let decided = open.into_iter().map(|access| {
+        let origin = access.register.map_or(Origin::Unknown, |register| origins[register]);
+        let decision = match (access.decision, origin) {
+            (Decision::LookUp(_, instruction, _) | Decision::Leave(_, instruction), Origin::Outside(left)) => {
+                Decision::Leave(left, instruction)
+            }
+            (decision, _) => decision,
+        };
+        (access.statement, decision)
+    });
+    Ok(decided.collect())
+}
+
+/// What is done with an instruction, unless the register that has its address comes from elsewhere.
+fn decide<'i, 'a>(
+    module: &Module<'a>,
+    statement: &Statement<'a>,
+    instruction: &'i Instruction<'a>,
+    names: &mut Names<'a>,
+    here: &HashSet<&str>,
+) -> Result<Option<(Decision<'i, 'a>, Option<usize>)>, PtxError> {
+    if instruction.name() == "call" {
+        let leaves = calls_outside(instruction, here);
+        return Ok(leaves.then_some((Decision::Leave(Left::OutsideCall, instruction), None)));
+    }
+    let (decision, address) = match find(instruction) {
+        Found::None => return Ok(None),
+        Found::Paged(access, address) => (Decision::LookUp(access, instruction, address), address),
+        Found::Left(left, Some(address)) => (Decision::Leave(left, instruction), address),
+        Found::Left(left, None) => return Ok(Some((Decision::Leave(left, instruction), None))),
+    };
+    if address.base.starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(Some((decision, None)));
+    }
+    let at = module.position(statement.span.start);
+    match (names.find(address.base), decision) {
+        (Some(Meaning::Register { bits, .. }), Decision::LookUp(..)) if bits != 64 => Err(PtxError::NarrowAddress {
+            at,
+            register: address.base.to_owned(),
+            bits,
+        }),
+        (Some(Meaning::Register { id, .. }), _) => Ok(Some((decision, Some(id)))),
+        (Some(Meaning::Variable(space)), _) => Ok(Some((Decision::Leave(space.into(), instruction), None))),
+        (None, Decision::Leave(..)) => Ok(Some((decision, None))),
+        (None, _) => Err(PtxError::Undeclared {
+            at,
+            name: address.base.to_owned(),
+        }),
+    }
+}
+
+/// Whether a call goes to a function whose code is not here. What a register names was made by some module's code.
+fn calls_outside(instruction: &Instruction<'_>, here: &HashSet<&str>) -> bool {
+    let callee = instruction.operands.iter().find_map(|operand| match operand {
+        Operand::Name(name) => Some(*name),
+        _ => None,
+    });
+    callee.is_some_and(|name| !here.contains(name))
+}
+
+/// Where the pragmas begin that stand before an instruction and speak of it. Lines may lie between.
+fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
+    let near = statements
+        .iter()
+        .rev()
+        .take_while(|statement| matches!(statement.kind, StatementKind::Pragma | StatementKind::Directive));
+    let pragmas = near.filter(|statement| matches!(statement.kind, StatementKind::Pragma));
+    pragmas.last().map(|first| first.span.start)
+}
+
+struct Output<'o, 'a> {
+    module: &'o Module<'a>,
+    layout: &'o TableLayout,
+    text: String,
+    at: usize,
+}
+
+impl Output<'_, '_> {
+    fn copy_until(&mut self, end: usize) {
+        self.text.push_str(&self.module.text[self.at..end]);
+        self.at = end;
+    }
+
+    fn function(
+        &mut self,
+        function: &Function<'_>,
+        body: &[Statement<'_>],
+        decisions: &[(usize, Decision<'_, '_>)],
+    ) -> FunctionReport {
+        let mut report = FunctionReport {
+            name: function.name.to_owned(),
+            is_entry: function.is_entry,
+            changed: Vec::new(),
+            left: Vec::new(),
+        };
+        for (statement, decision) in decisions {
+            let span = &body[*statement].span;
+            let at = self.module.position(span.start);
+            match *decision {
+                Decision::Leave(why, instruction) => {
+                    let opcode = instruction.opcode.to_owned();
+                    report.left.push(LeftAlone { at, why, opcode });
+                }
+                Decision::LookUp(access, instruction, address) => {
+                    self.copy_until(before_pragmas(&body[..*statement]).unwrap_or(span.start));
+                    self.text
+                        .push_str(&self.layout.look_up(access, instruction.guard, address));
+                    self.text.push('\t');
+                    self.copy_until(address.span.start);
+                    self.text.push_str("[%gpuvm_a]");
+                    self.at = address.span.end;
+                    self.copy_until(span.end);
+                    self.text.push_str("\n\t}");
+                    report.changed.push(Changed { at, access });
+                }
+            }
+        }
+        report
+    }
+}
