@@ -44,7 +44,7 @@ pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
-pub use placement::Placement;
+pub use placement::{Effective, Placement};
 
 /// The regions of a virtual memory, on all of its GPUs.
 pub(crate) type Regions = book::Regions<RegionInner>;

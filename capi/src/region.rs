@@ -427,6 +427,26 @@ pub unsafe extern "C" fn gpuvm_region_advise(region: gpuvm_region, advice: u32, 
     })
 }
 
+/// Stores where launches to come use the region's pages on the GPU that it was made on, a `gpuvm_placement`, after what was asked and advised.
+/// Copies that in words, and why not where that was asked, to `text` as `gpuvm_vm_gpu_name` does; `text` may be NULL with a capacity of 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_effective(
+    region: gpuvm_region,
+    placement: *mut u32,
+    text: *mut c_char,
+    capacity: u64,
+    length: *mut u64,
+) -> gpuvm_code {
+    calls::on(region, |region| {
+        let place = Out::new("placement", placement)?;
+        let effective = region.effective();
+        raw::put_text("text", &effective.to_string(), text, capacity, length)?;
+        let is_it = |placement: &Placement| *placement == effective.placement;
+        place.set(PLACEMENTS.iter().position(is_it).unwrap_or_default() as u32);
+        Ok(())
+    })
+}
+
 /// Says whose pages stay: while frames are short, pages of a region leave when no page of a region of lower priority can. Launches that run
 /// follow it from some moment on. The eight lowest priorities of the regions that are there are told apart, those above are one. A region that
 /// is never evicted has no use for it.

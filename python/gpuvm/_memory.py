@@ -231,6 +231,12 @@ class Array(_Sliced):
         return self._core.advise(advice)
 
     @property
+    def effective(self) -> str:
+        """Where kernels use its pages, and why not where ``placement`` and :meth:`advise` asked: ``"look-up"``, or
+        ``"fetch, and not look-up: GPU threads do not reach its home by loads: queue pairs bring its pages"``."""
+        return self._core.effective
+
+    @property
     def priority(self) -> int:
         """Whose pages stay while frames are short, as :meth:`set_priority` or its making said."""
         return self._core.priority

@@ -123,6 +123,12 @@ impl Region {
         py.detach(|| region.advise(advice)).raised()
     }
 
+    /// Where its pages are used, and why not where that was asked.
+    #[getter]
+    fn effective(&self) -> PyResult<String> {
+        Ok(self.held.slot.get()?.effective().to_string())
+    }
+
     /// Whose pages stay while frames are short, as it was said last.
     #[getter]
     fn priority(&self) -> PyResult<i32> {

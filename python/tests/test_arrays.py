@@ -174,6 +174,7 @@ def test_advice_is_followed_or_said_not_to_be(vm):
     array = vm.zeros(1000)
     assert array.advise("sequential") and array.advise("normal")
     assert not array.advise("in_place") and not array.advise("in-place")
+    assert array.effective.startswith("fetch, and not in-place: ")
 
 
 def test_settings_and_counters_have_names():

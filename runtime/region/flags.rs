@@ -5,7 +5,7 @@ use gpuvm_layouts as layout;
 
 use super::{
     advice::{Advice, Advised},
-    placement::Placement,
+    placement::{Effective, Placement},
 };
 
 /// How kernels use a region, as it was made.
@@ -32,36 +32,85 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    /// `ARRAY_*` of the kernel argument under such advice.
-    pub fn array_flags(&self, advised: Advised) -> u32 {
-        let Kind {
-            read_only,
-            never_evicted,
+    /// Where pages are used under such advice, and why not where that was asked.
+    pub fn effective(&self, advised: Advised) -> Effective {
+        let asked = advised.placement.unwrap_or(self.kind.placement);
+        let (placement, because) = self.decide(asked);
+        let lends = self.has_victims().then_some(
+            "its clean pages go to memory that neighbours lend, as it was made: their words in the page table name places there",
+        );
+        let (placement, because) = match lends {
+            Some(because) if asked != Placement::Fetch => (Placement::Fetch, Some(because)),
+            Some(_) => (Placement::Fetch, None),
+            None => (placement, because),
+        };
+        let stores_in_place = advised.stores_in_place()
+            && lends.is_none()
+            && !self.kind.read_only
+            && !self.kind.never_evicted
+            && self.is_reached();
+        Effective {
+            asked,
             placement,
-        } = self.kind;
-        // Absent pages' words name slots there, and count nothing: such a region is not used in place, whatever it is advised.
-        if self.borrows && self.home != 0 && self.placed(placement) == 0 {
-            return layout::ARRAY_VICTIMS;
+            because,
+            stores_in_place,
         }
-        let stores = advised.stores_in_place() && !read_only && !never_evicted && self.is_reached();
-        self.placed(advised.placement.unwrap_or(placement)) | flag(stores, layout::ARRAY_STORES_IN_PLACE)
     }
 
-    /// Those of them that say where pages are read.
-    fn placed(&self, placement: Placement) -> u32 {
-        let rules = match placement {
-            _ if self.kind.never_evicted => return layout::ARRAY_NEVER_EVICTED,
-            _ if !self.is_reached() => return 0,
-            Placement::Fetch => return 0,
-            Placement::InPlace => 0,
-            // Samples are drawn by 32 bits of a page's number.
-            Placement::Auto if self.pages >> 32 == 0 => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
-            Placement::Auto | Placement::WhileFree => layout::ARRAY_FETCH_WHILE_FREE,
-            // What is written home by lanes has neither a checksum nor a second copy.
-            Placement::LookUp if self.borrows || self.checked || self.replicated => layout::ARRAY_FETCH_WHILE_FREE,
-            Placement::LookUp => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_LOOKED_UP,
+    /// Whether clean pages that leave their frames go to neighbours. Absent pages' words name slots there, and count nothing: such a region is
+    /// not used in place, whatever it is advised.
+    fn has_victims(&self) -> bool {
+        let placement = self.decide(self.kind.placement).0;
+        self.borrows && self.home != 0 && !self.kind.never_evicted && placement == Placement::Fetch
+    }
+
+    /// What a placement comes to without neighbours, and why.
+    fn decide(&self, asked: Placement) -> (Placement, Option<&'static str>) {
+        let unreached = match self.home {
+            _ if self.kind.never_evicted => Some("it is never evicted: each page that has come has a frame of its own"),
+            0 => Some("GPU threads do not reach its home by loads: queue pairs bring its pages"),
+            home if !home.is_multiple_of(16) => Some("its home does not begin at a multiple of 16 bytes"),
+            _ => None,
         };
-        layout::ARRAY_IN_PLACE | rules | flag(!self.kind.read_only, layout::ARRAY_HOME_CHANGES)
+        match (asked, unreached) {
+            (Placement::Fetch, _) => (Placement::Fetch, None),
+            (_, Some(because)) => (Placement::Fetch, Some(because)),
+            (Placement::Auto, _) if self.pages >> 32 != 0 => (
+                Placement::WhileFree,
+                Some("samples are drawn of up to 2^32 pages, and it has more"),
+            ),
+            (Placement::LookUp, _) if self.borrows => (
+                Placement::WhileFree,
+                Some("its GPU borrows memory of neighbours, which pages that are looked up do not use"),
+            ),
+            (Placement::LookUp, _) if self.checked || self.replicated => (
+                Placement::WhileFree,
+                Some("what GPU threads store at home has neither a checksum nor a second copy"),
+            ),
+            (placement, None) => (placement, None),
+        }
+    }
+
+    /// `ARRAY_*` of the kernel argument under such advice.
+    pub fn array_flags(&self, advised: Advised) -> u32 {
+        let effective = self.effective(advised);
+        if self.kind.never_evicted {
+            return layout::ARRAY_NEVER_EVICTED;
+        }
+        if self.has_victims() {
+            return layout::ARRAY_VICTIMS;
+        }
+        let rules = match effective.placement {
+            Placement::Fetch => None,
+            Placement::InPlace => Some(0),
+            Placement::WhileFree => Some(layout::ARRAY_FETCH_WHILE_FREE),
+            Placement::Auto => Some(layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS),
+            Placement::LookUp => Some(layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_LOOKED_UP),
+        };
+        let placed = rules.map_or(0, |rules| {
+            layout::ARRAY_IN_PLACE | rules | flag(!self.kind.read_only, layout::ARRAY_HOME_CHANGES)
+        });
+        placed | flag(effective.stores_in_place, layout::ARRAY_STORES_IN_PLACE)
     }
 
     /// Whether lanes can use elements at the home.
@@ -110,5 +159,97 @@ pub(crate) fn placement_of(array_flags: u32) -> Placement {
         (true, false, _) => Placement::InPlace,
         (true, true, false) => Placement::WhileFree,
         (true, true, true) => Placement::Auto,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: [Placement; 5] = [
+        Placement::Auto,
+        Placement::Fetch,
+        Placement::InPlace,
+        Placement::WhileFree,
+        Placement::LookUp,
+    ];
+
+    fn traits(placement: Placement) -> Traits {
+        Traits {
+            kind: Kind {
+                placement,
+                ..Kind::default()
+            },
+            pages: 100,
+            home: 1 << 20,
+            borrows: false,
+            replicated: false,
+            checked: false,
+        }
+    }
+
+    /// What is decided is what the flags say, and a reason is given where it is not what was asked.
+    fn holds(traits: &Traits, advised: Advised, placement: Placement) {
+        let (effective, flags) = (traits.effective(advised), traits.array_flags(advised));
+        assert_eq!(effective.placement, placement, "{effective}");
+        assert_eq!(placement_of(flags), placement, "{flags:#x}");
+        assert_eq!(effective.because.is_none(), effective.asked == placement, "{effective}");
+        let stores = flags & layout::ARRAY_STORES_IN_PLACE != 0;
+        assert_eq!(effective.stores_in_place, stores, "{effective}");
+    }
+
+    #[test]
+    fn what_is_decided_is_said_with_the_reason() {
+        let unadvised = Advised::default();
+        for asked in ASKED {
+            let open = traits(asked);
+            holds(&open, unadvised, asked);
+            for other in [Placement::InPlace, Placement::Fetch] {
+                let advised = Advised {
+                    placement: Some(other),
+                    usage: Advice::WriteOnce,
+                };
+                holds(&open, advised, other);
+            }
+            let mut closed = [open; 3];
+            closed[0].home = 0;
+            closed[1].home += 8;
+            closed[2].kind.never_evicted = true;
+            for traits in closed {
+                holds(&traits, unadvised, Placement::Fetch);
+            }
+            let fewer = |placement| match placement {
+                Placement::LookUp => Placement::WhileFree,
+                placement => placement,
+            };
+            for limits in [[true, false, false], [false, true, false], [false, false, true]] {
+                let [borrows, replicated, checked] = limits;
+                let limited = Traits {
+                    borrows,
+                    replicated,
+                    checked,
+                    ..open
+                };
+                holds(&limited, unadvised, fewer(asked));
+                // Whose clean pages go to neighbours follows no advice.
+                let advised = Advised::default().after(Advice::InPlace);
+                let follows = !(borrows && asked == Placement::Fetch);
+                holds(
+                    &limited,
+                    advised,
+                    if follows { Placement::InPlace } else { Placement::Fetch },
+                );
+            }
+            let many = Traits { pages: 1 << 32, ..open };
+            let drawn = asked == Placement::Auto;
+            holds(&many, unadvised, if drawn { Placement::WhileFree } else { asked });
+        }
+        let said = traits(Placement::LookUp);
+        assert_eq!(said.effective(unadvised).to_string(), "look-up");
+        let said = Traits { home: 0, ..said }.effective(unadvised).to_string();
+        assert!(
+            said.starts_with("fetch, and not look-up: GPU threads do not reach its home"),
+            "{said}"
+        );
     }
 }

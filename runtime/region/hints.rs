@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_layouts as layout;
 
-use super::{Advice, Region, RegionInner};
+use super::{Advice, Effective, Region, RegionInner};
 use crate::error::Result;
 
 impl<E> Region<E> {
@@ -22,6 +22,12 @@ impl<E> Region<E> {
         let _span = self.inner.span(&format!("{advice:?} advised"));
         let advised = self.inner.advise(advice);
         self.inner.own.gpu.or_lost(advised)
+    }
+
+    /// Where launches to come use its pages, on the GPU that it was made on, after what was asked and advised; and why not where that was asked.
+    pub fn effective(&self) -> Effective {
+        let advised = *self.inner.advised.lock();
+        self.inner.own.traits.effective(advised)
     }
 
     /// Whose pages stay: while frames are short, pages of a region leave when no page of a region of lower priority can. The clock passes

@@ -41,6 +41,30 @@ pub enum Placement {
     LookUp,
 }
 
+/// Where pages of a region are used, once it was decided: [`Region::effective`](super::Region::effective).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Effective {
+    /// What was asked: of the region's builder, or by the last advice.
+    pub asked: Placement,
+    /// What launches do.
+    pub placement: Placement,
+    /// Why that is not what was asked, if it is not.
+    pub because: Option<&'static str>,
+    /// Whether stores to pages without a frame go to their home ([`Advice::WriteOnce`](super::Advice::WriteOnce)).
+    pub stores_in_place: bool,
+}
+
+impl fmt::Display for Effective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.placement.fmt(f)?;
+        match self.because {
+            Some(because) => write!(f, ", and not {}: {because}", self.asked),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Placement {
     /// Its name, as on the command line.
     pub const fn name(self) -> &'static str {

@@ -103,6 +103,7 @@ void regions_of_all_kinds() {
     zeroed.flush_beside();
     zeroed.evict();
     zeroed.discard(0, COUNT);
+    HOLDS(zeroed.effective() == GPUVM_PLACEMENT_FETCH);
     HOLDS(zeroed.health().lost_homes == 0 && zeroed.size() == COUNT);
     // Structures, by value too.
     auto points = vm.region(std::vector<point>(1000, point{1, 2}));
