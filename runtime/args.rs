@@ -70,6 +70,24 @@ impl Placed<'_> {
         }
     }
 
+    /// What a kernel whose PTX was rewritten gets: of an array its address in the window.
+    ///
+    /// # Errors
+    /// An array that launches do not look up, with the reason; the window's.
+    pub fn rewritten_bytes(&self) -> Result<std::result::Result<Vec<u8>, String>> {
+        Ok(match self {
+            Self::Region(region, on) if region.looks_up(on) => Ok(on.view.places(&on.gpu)?.addr.to_ne_bytes().to_vec()),
+            Self::Region(region, on) => Err(format!(
+                "region `{}` is placed by {}, and kernels that came as PTX look pages up: make it with Placement::LookUp",
+                region.name,
+                region.effective_on(on)
+            )),
+            Self::Value(bytes) => Ok(bytes.to_vec()),
+            Self::Address(address) => Ok(address.to_ne_bytes().to_vec()),
+            Self::Broadcast(array, _) => Err(format!("the broadcast array `{}` has no place in a window", array.name)),
+        })
+    }
+
     /// What the kernel of a launch gets whose `VmDesc` is at `vm`. A region is described as advice has it at this moment.
     pub fn bytes(&self, vm: u64) -> Vec<u8> {
         match self {

@@ -97,6 +97,28 @@ impl GivenKind<'_> {
         }
     }
 
+    /// Whether a parameter of a kernel takes this argument that came as PTX: its size alone is known, and arrays are given for pointers.
+    pub fn fits_bytes(&self, param: &ParamInfo) -> std::result::Result<(), String> {
+        let bytes = match self {
+            Self::Scalar { bytes, .. } => *bytes,
+            Self::Pointer(_) | Self::Array { .. } => size_of::<u64>(),
+            Self::Broadcast { .. } => {
+                return Err(format!(
+                    "{} was given: kernels that came as PTX take no such arrays",
+                    self.what()
+                ));
+            }
+        };
+        match bytes == param.bytes as usize {
+            true => Ok(()),
+            false => Err(format!(
+                "{} was given, which has {bytes} bytes, for a parameter of {}",
+                self.what(),
+                param.bytes
+            )),
+        }
+    }
+
     /// Whether a parameter takes this argument.
     pub fn fits(&self, param: &ParamInfo) -> std::result::Result<(), String> {
         let same = |element: &ElementType| {

@@ -48,6 +48,7 @@ mod slots;
 mod support;
 mod victims;
 mod view;
+mod window;
 
 pub(crate) use bring_up::bring_up;
 pub(crate) use guards::{GuardAddresses, Guards};
@@ -64,6 +65,7 @@ pub use resizing::Resized;
 use support::Support;
 pub(crate) use victims::Victims;
 pub(crate) use view::{PageTable, RegionTables, RegionView};
+pub(crate) use window::{Places, Slot, Window};
 
 /// What changes while the GPU is used.
 pub(crate) struct GpuState {
@@ -145,6 +147,8 @@ pub(crate) struct PagedGpu {
     form: RwLock<()>,
     /// Memory whose pages stay where they are, since launches look them up.
     held: Mutex<Holds>,
+    /// Where regions lie for kernels whose PTX was rewritten, once there are some.
+    window: Mutex<Option<Arc<Window>>>,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,

@@ -23,6 +23,8 @@ pub struct Module {
     module: Arc<dyn gpuvm_gpu::Module>,
     /// What it is compiled of; none for what its user compiled.
     of: Option<Arc<Compiled>>,
+    /// Its PTX was rewritten to look pages up.
+    rewritten: bool,
 }
 
 /// A source, for the form of its kernels that looks up where pages are: compiled when a launch wants it.
@@ -51,7 +53,20 @@ impl Compiled {
 impl Module {
     /// What its user compiled.
     pub(crate) fn loaded(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
-        Self { gpu, module, of: None }
+        Self {
+            gpu,
+            module,
+            of: None,
+            rewritten: false,
+        }
+    }
+
+    /// What came as PTX and was rewritten, for kernels that take addresses in the window.
+    pub(crate) fn rewritten(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
+        Self {
+            rewritten: true,
+            ..Self::loaded(gpu, module)
+        }
     }
 
     pub(crate) fn compile(
@@ -71,6 +86,7 @@ impl Module {
             gpu,
             module,
             of: Some(Arc::new(of)),
+            rewritten: false,
         })
     }
 
@@ -88,6 +104,7 @@ impl Module {
             label: launch::label(name),
             kernel,
             of: self.of.clone(),
+            rewritten: self.rewritten,
             looks_up: OnceLock::new(),
         })
     }
@@ -100,6 +117,7 @@ pub struct Kernel {
     label: Arc<str>,
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
     of: Option<Arc<Compiled>>,
+    rewritten: bool,
     looks_up: OnceLock<Arc<dyn gpuvm_gpu::Kernel>>,
 }
 
@@ -183,6 +201,9 @@ impl Kernel {
             let writes = !matches!(param.kind, ParamKind::PagedArrayConst | ParamKind::BroadcastConst);
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
         }
+        if self.rewritten {
+            return self.enqueue_rewritten(stream, config, &placed, named);
+        }
         let kernel = match placed.iter().filter_map(Placed::looks_up).reduce(|all, one| all && one) {
             Some(true) => self.looking_up()?,
             _ => None,
@@ -191,6 +212,27 @@ impl Kernel {
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
         let job = Job::Kernel(kernel.unwrap_or(&self.kernel), Box::new(args));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
+        let in_flight = self.gpu.or_lost(in_flight)?;
+        Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+    }
+
+    fn enqueue_rewritten(
+        &self,
+        stream: &Arc<dyn Stream>,
+        config: &LaunchConfig,
+        placed: &[Placed<'_>],
+        mut named: Named,
+    ) -> Result<Launch> {
+        let mut bytes = Vec::with_capacity(placed.len());
+        for (position, placed) in (1..).zip(placed) {
+            bytes.push(placed.rewritten_bytes()?.map_err(|reason| Error::Arguments {
+                kernel: self.info().name.clone(),
+                reason: format!("argument {position}: {reason}"),
+            })?);
+        }
+        (named.looks_up, named.rewritten) = (true, true);
+        let job = Job::Kernel(&self.kernel, Box::new(|_| bytes));
+        let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
@@ -222,7 +264,11 @@ impl Kernel {
             ));
         }
         for (position, (given, param)) in (1..).zip(given.iter().zip(&info.params)) {
-            if let Err(reason) = given.kind.fits(param) {
+            let fits = match self.rewritten {
+                true => given.kind.fits_bytes(param),
+                false => given.kind.fits(param),
+            };
+            if let Err(reason) = fits {
                 return refuse(format!("argument {position}: {reason}"));
             }
             given.is_for(&self.gpu, &info.name, position)?;

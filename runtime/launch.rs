@@ -267,6 +267,8 @@ pub(crate) struct LaunchKind {
     pub writes: bool,
     /// Whether it looks up where pages are, and none may come or go beside it.
     pub looks_up: bool,
+    /// Whether it does so by entries in the window, since its kernel's PTX was rewritten.
+    pub rewritten: bool,
 }
 
 /// The launches that name one piece of memory, and what they make of its copies on several GPUs.

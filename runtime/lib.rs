@@ -89,6 +89,7 @@ mod precompiled;
 mod profile;
 mod queues;
 mod region;
+mod rewritten;
 mod scope;
 mod settings;
 mod shared;

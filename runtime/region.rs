@@ -216,6 +216,11 @@ impl RegionInner {
         }
     }
 
+    /// Where launches on a GPU use its pages.
+    pub fn effective_on(&self, on: &OnGpu) -> Effective {
+        on.traits.effective(*self.advised.lock())
+    }
+
     /// Whether a launch on a GPU may look up where its pages are.
     pub fn looks_up(&self, on: &OnGpu) -> bool {
         on.traits.array_flags(*self.advised.lock()) & layout::ARRAY_LOOKED_UP != 0

@@ -621,6 +621,34 @@ impl VmGpu {
         self.load(name, &image, kernels)
     }
 
+    /// Loads PTX of kernels that know nothing of gpuvm, as nvcc, clang, NVRTC, Triton or Numba make it, and which error messages call `name`.
+    /// Each access to global memory is rewritten to look its page up (`docs/PTX.md`). A region that
+    /// [is looked up](crate::Placement::LookUp) is given for a pointer, as buffers and addresses are; of the other parameters the size alone is
+    /// compared. A kernel that stores to a region that is read-only breaks what other launches read.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] for text that is no PTX, with the line; for a kernel that accesses memory by instructions that cannot be rewritten, such as
+    /// bulk copies; with what the driver's assembler says; and on the simulated GPU, which compiles sources. [`Error::Unavailable`] where
+    /// addresses cannot be reserved.
+    pub fn load_ptx(&self, name: &str, ptx: &[u8]) -> Result<Module> {
+        crate::rewritten::load(self.paged(), name, ptx)
+    }
+
+    /// As [`load_ptx`](Self::load_ptx) for a source that looks pages up as rewritten kernels do, with where it finds the window: a test of all but the rewriting on
+    /// GPUs that run no PTX.
+    ///
+    /// # Errors
+    /// As there, and of compiling.
+    #[doc(hidden)]
+    pub fn compile_as_rewritten(&self, name: &str, source: &str, kernels: &[&str]) -> Result<(Module, [u64; 4])> {
+        let described = self.paged().window()?.described;
+        let module = self
+            .paged()
+            .compile(&Source::new(name, source), kernels, &CompileOptions::default())?;
+        let window = [described.base, described.bytes, described.entries, described.marks];
+        Ok((Module::rewritten(Arc::clone(self.paged()), module), window))
+    }
+
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary
     /// context, as CUDA's runtime, cudarc, CuPy and PyTorch make them; 0, 1 and 2 are CUDA's default streams.
     ///

@@ -125,6 +125,8 @@ pub enum ParamKind {
     Broadcast,
     /// A read-only array of which several GPUs hold copies.
     BroadcastConst,
+    /// So many bytes: of a kernel that came as PTX, which says no more.
+    Bytes,
 }
 
 /// One parameter of a kernel.
@@ -144,6 +146,15 @@ pub struct ParamInfo {
     pub element_align: u32,
     /// The C++ type as the compiler spells it.
     pub type_name: String,
+}
+
+/// A kernel of PTX, which says what it takes by size alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PtxKernel {
+    /// Its name in the text.
+    pub name: String,
+    /// Bytes and alignment of its parameters, in order.
+    pub params: Vec<(u32, u32)>,
 }
 
 /// What is known of a compiled kernel.
@@ -385,6 +396,24 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::ModuleLoad`] for a file that is none of these, is cut off or has such a kernel twice, [`GpuError::KernelNotFound`],
     /// [`GpuError::Unsupported`] where kernels come from source text alone, or the driver's error.
     fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError>;
+
+    /// Loads PTX that knows nothing of gpuvm, which messages call `name`, and finds `kernels`. `variables` get their values before it returns.
+    ///
+    /// # Errors
+    /// [`GpuError::ModuleLoad`] for a variable that is not there or has another size, [`GpuError::Unsupported`] where kernels come from source
+    /// text alone, or the driver's error: what its assembler says.
+    fn load_ptx(
+        &self,
+        name: &str,
+        text: &str,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        let _ = (name, text, kernels, variables);
+        Err(GpuError::Unsupported {
+            what: "run PTX; it compiles CUDA C++".into(),
+        })
+    }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's
     /// primary context; 0, 1 and 2 are CUDA's default streams.

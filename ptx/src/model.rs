@@ -233,6 +233,29 @@ impl<'a> Module<'a> {
         self.lines.position(offset)
     }
 
+    /// Bytes and alignment of the parameters of a function that the host can launch, in order.
+    #[must_use]
+    pub fn parameter_sizes(&self, function: &Function<'a>) -> Vec<(u32, u32)> {
+        let size = |declaration: &Declaration<'a>| {
+            let text = &self.text[declaration.span.clone()];
+            let element = (declaration.bits / 8).max(1);
+            // `.b8 name[24]`, `.b32 name[2][3]`.
+            let lengths = text
+                .split('[')
+                .skip(1)
+                .filter_map(|rest| number(rest.split(']').next()?));
+            let bytes = lengths.fold(element, u32::saturating_mul);
+            // Behind `.ptr` it is that of what the pointer points to.
+            let own = text.split(".ptr").next().unwrap_or_default();
+            let align = own
+                .split(".align")
+                .nth(1)
+                .and_then(|rest| number(rest.split_whitespace().next()?));
+            (bytes, align.unwrap_or(element))
+        };
+        function.parameters.iter().map(size).collect()
+    }
+
     /// The functions, those without a body too.
     pub fn functions(&self) -> impl Iterator<Item = &Function<'a>> {
         self.items.iter().filter_map(|item| match item {
@@ -265,5 +288,29 @@ impl<'a> Module<'a> {
         }
         put(self.text.len()..self.text.len());
         out
+    }
+}
+
+/// A decimal or hexadecimal number.
+fn number(text: &str) -> Option<u32> {
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_have_sizes() {
+        let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(\n\t.param .u64 .ptr .global .align 16 a,\n\t.param .u32 b,\n\
+                    \t.param .align 8 .b8 c[24],\n\t.param .f64 d,\n\t.param .b16 e,\n\t.param .align 4 .b32 f[2][0x3]\n)\n{\n\tret;\n}\n";
+        let module = Module::parse(text).unwrap();
+        let function = module.functions().next().unwrap();
+        let sizes = [(8, 8), (4, 4), (24, 8), (8, 8), (2, 2), (24, 4)];
+        assert_eq!(module.parameter_sizes(function), sizes);
     }
 }

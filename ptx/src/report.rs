@@ -23,6 +23,8 @@ pub struct FunctionReport {
     pub name: String,
     /// Whether the host can launch it.
     pub is_entry: bool,
+    /// Bytes and alignment of its parameters in order, of one that the host can launch.
+    pub params: Vec<(u32, u32)>,
     /// Accesses that are looked up now, in the text's order.
     pub changed: Vec<Changed>,
     /// Instructions with addresses that stayed as they were, in the text's order.

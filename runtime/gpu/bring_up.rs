@@ -133,6 +133,7 @@ pub(crate) fn bring_up(
         timeline,
         form: RwLock::default(),
         held: Mutex::new(Holds::new()),
+        window: Mutex::default(),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

@@ -132,6 +132,9 @@ impl PagedGpu {
     }
 
     fn change_hold(&self, region: &RegionView, hold: bool, beside: bool) -> Result<()> {
+        if !hold {
+            self.take_marks(region, beside)?;
+        }
         let (support, config) = (&self.support, self.service_config(region.pages().count()));
         let args = |vm| [over_all(vm, region), vec![arg(u32::from(hold)), arg(u32::from(beside))]].concat();
         let label = format!("hold of region `{}`", region.name());
@@ -144,9 +147,11 @@ impl PagedGpu {
         if region.is_complete() || !(region.is_worth_a_look(begun) || self.capabilities().deterministic) {
             return Ok(());
         }
+        self.take_marks(region, false)?;
         if region.is_crowded() && !self.make_way(region)? {
             return Ok(());
         }
+        region.set_has_entries(false);
         let (support, pages) = (&self.support, region.pages().count());
         let doing = || format!("bringing pages of region `{}`", region.name());
         let stay = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(doing)?;
@@ -158,6 +163,44 @@ impl PagedGpu {
         region.set_complete(stay[0] == 0);
         region.set_crowded(stay[1] != 0);
         region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
+        Ok(())
+    }
+
+    /// Has marks that rewritten kernels set in the window count as those of the page table; `beside`: others run that may set some, which stay.
+    fn take_marks(&self, region: &RegionView, beside: bool) -> Result<()> {
+        let Some(places) = region.places_there(self)? else {
+            return Ok(());
+        };
+        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let args = |vm| {
+            let rest = vec![arg(places.marks), arg(u32::from(beside))];
+            [over_all(vm, region), rest].concat()
+        };
+        let label = format!("taking marks of region `{}`", region.name());
+        self.run(&support.stream, &support.take_marks, config, args, Some(region), &label)
+    }
+
+    /// Has entries in the window say where a held region's pages are, for a rewritten kernel that is to run.
+    pub fn write_entries(&self, region: &RegionView) -> Result<()> {
+        if region.has_entries() {
+            return Ok(());
+        }
+        let places = region.places(self)?;
+        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let args = |vm| {
+            let rest = vec![arg(places.entries), arg(places.addr)];
+            [over_all(vm, region), rest].concat()
+        };
+        let label = format!("writing entries of region `{}`", region.name());
+        self.run(
+            &support.stream,
+            &support.write_entries,
+            config,
+            args,
+            Some(region),
+            &label,
+        )?;
+        region.set_has_entries(true);
         Ok(())
     }
 

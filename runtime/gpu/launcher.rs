@@ -32,6 +32,8 @@ pub(crate) struct Named {
     pub continues: bool,
     /// It looks up where pages are, and none comes or goes beside it.
     pub looks_up: bool,
+    /// It does so by entries in the window.
+    pub rewritten: bool,
 }
 
 /// What a launch runs.
@@ -107,6 +109,7 @@ impl PagedGpu {
             region,
             continues,
             looks_up,
+            rewritten,
         } = named;
         // Held until the launch is on its stream. Before the locks of memories.
         let alone = looks_up.then(|| self.form.write());
@@ -129,6 +132,7 @@ impl PagedGpu {
             gpu: self.place,
             writes,
             looks_up,
+            rewritten,
         };
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;

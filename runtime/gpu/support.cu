@@ -139,6 +139,26 @@ __global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region,
     }
 }
 
+// Has marks that rewritten kernels have set, a byte a page from `marks` on, count as those of the page table, of the
+// pages [first, last) of a region. With `beside` some of those kernels run still, and marks stay.
+__global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                 unsigned long long last, unsigned char* marks, unsigned beside) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        gpuvm::detail::take_mark(vm, gpuvm::detail::page_id(region, page), marks + page, beside != 0);
+}
+
+// Writes an entry for each of the pages [first, last) of a held region, as rewritten kernels look it up: where the page
+// is, less its address `window` and on, with bit 0 for a page at home.
+__global__ void gpuvm_write_entries(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                    unsigned long long last, unsigned long long* entries, unsigned long long window) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        entries[page] = gpuvm::detail::entry_of(vm, gpuvm::detail::page_id(region, page), window);
+}
+
 // Works on `change`, a change of the number of frames, for so long at most.
 __global__ void gpuvm_change_frames(const gpuvm::layout::VmDesc* vm, unsigned long long change,
                                     unsigned long long limit_ns) {

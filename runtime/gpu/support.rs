@@ -27,6 +27,8 @@ pub(super) struct Support {
     pub hold: Arc<dyn Kernel>,
     pub bring: Arc<dyn Kernel>,
     pub give_way: Arc<dyn Kernel>,
+    pub take_marks: Arc<dyn Kernel>,
+    pub write_entries: Arc<dyn Kernel>,
     /// None where there is no timeline.
     pub clock: Option<Arc<dyn Kernel>>,
     pub stream: Arc<dyn Stream>,
@@ -52,6 +54,8 @@ impl Support {
             "gpuvm_hold",
             "gpuvm_bring",
             "gpuvm_give_way",
+            "gpuvm_take_marks",
+            "gpuvm_write_entries",
             "gpuvm_clock",
         ];
         let there = &names[..names.len() - usize::from(!has_timeline)];
@@ -74,7 +78,9 @@ impl Support {
             hold: kernel(names[11])?,
             bring: kernel(names[12])?,
             give_way: kernel(names[13])?,
-            clock: has_timeline.then(|| kernel(names[14])).transpose()?,
+            take_marks: kernel(names[14])?,
+            write_entries: kernel(names[15])?,
+            clock: has_timeline.then(|| kernel(names[16])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

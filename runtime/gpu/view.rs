@@ -12,7 +12,7 @@ use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, PageWord, TableHead};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::guards::Guards;
+use super::{PagedGpu, Places, Slot, guards::Guards};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -135,6 +135,10 @@ pub(crate) struct RegionView {
     crowded: AtomicBool,
     /// How often it was looked for pages to bring since it is held, and when it is again.
     looks: Mutex<(u32, Option<Instant>)>,
+    /// Where it lies for kernels whose PTX was rewritten, once there is one that uses it.
+    slot: OnceLock<Slot>,
+    /// Its entries there say where its pages are.
+    has_entries: AtomicBool,
 }
 
 impl RegionView {
@@ -162,6 +166,8 @@ impl RegionView {
             complete: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
             looks: Mutex::default(),
+            slot: OnceLock::new(),
+            has_entries: AtomicBool::new(false),
         }
     }
 
@@ -268,6 +274,7 @@ impl RegionView {
         self.set_complete(false);
         self.set_crowded(false);
         *self.looks.lock() = (0, None);
+        self.set_has_entries(false);
     }
 
     /// Whether each page of a held region has a frame.
@@ -277,6 +284,25 @@ impl RegionView {
 
     pub fn set_complete(&self, complete: bool) {
         self.complete.store(complete, Ordering::Relaxed);
+    }
+
+    /// Where it lies for kernels whose PTX was rewritten.
+    pub fn places(&self, gpu: &PagedGpu) -> Result<Places> {
+        gpu.places(&self.slot, self.pages.count())
+    }
+
+    /// The same, if one has used it.
+    pub fn places_there(&self, gpu: &PagedGpu) -> Result<Option<Places>> {
+        self.slot.get().map(|_| self.places(gpu)).transpose()
+    }
+
+    /// Whether its entries there say where its pages are.
+    pub fn has_entries(&self) -> bool {
+        self.has_entries.load(Ordering::Relaxed)
+    }
+
+    pub fn set_has_entries(&self, has: bool) {
+        self.has_entries.store(has, Ordering::Relaxed);
     }
 
     /// Whether it is time to look for pages of a held region that were used at home. At once after the first launches: those to come are

@@ -26,8 +26,7 @@ impl<E> Region<E> {
 
     /// Where launches to come use its pages, on the GPU that it was made on, after what was asked and advised; and why not where that was asked.
     pub fn effective(&self) -> Effective {
-        let advised = *self.inner.advised.lock();
-        self.inner.own.traits.effective(advised)
+        self.inner.effective_on(&self.inner.own)
     }
 
     /// Whose pages stay: while frames are short, pages of a region leave when no page of a region of lower priority can. The clock passes

@@ -28,7 +28,12 @@ impl Memory for RegionInner {
     }
 
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
-        let LaunchKind { gpu, writes, looks_up } = to_begin;
+        let LaunchKind {
+            gpu,
+            writes,
+            looks_up,
+            rewritten,
+        } = to_begin;
         for step in launches.coherence.before(gpu, writes) {
             match step {
                 Step::Wait { gpu, writers } => {
@@ -47,8 +52,11 @@ impl Memory for RegionInner {
             return on.gpu.let_go(&on.view);
         }
         on.gpu.hold(&on.view)?;
-        match launches.is_idle() {
-            true => on.gpu.bring(&on.view),
+        if launches.is_idle() {
+            on.gpu.bring(&on.view)?;
+        }
+        match rewritten {
+            true => on.gpu.write_entries(&on.view),
             false => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use std::{any::Any, sync::Arc};
 
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError, HostMemory,
-    HostRegistration, MemoryLeft, Module, Piece, Simulation, Source, Stream, back_end::Release,
+    HostRegistration, MemoryLeft, Module, Piece, PtxKernel, Simulation, Source, Stream, back_end::Release,
 };
 use gpuvm_tenants::{GpuKey, SharedGpu};
 
@@ -201,6 +201,16 @@ impl Gpu for CountedGpu {
         options: &CompileOptions,
     ) -> Result<Arc<dyn Module>, GpuError> {
         self.gpu.compile(source, kernels, options)
+    }
+
+    fn load_ptx(
+        &self,
+        name: &str,
+        text: &str,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        self.gpu.load_ptx(name, text, kernels, variables)
     }
 
     unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {

@@ -1,7 +1,7 @@
 //! Arrays whose accesses look their page's place up (`Placement::LookUp`): `a[i]` is a reference to plain memory, pages come to frames
 //! between launches, and the host, kernels that fetch pages and frames that are given back find what was stored.
 
-use crate::common::{Bench, Kernels, PAGE_WORDS, compare, small};
+use crate::common::{Bench, Kernels, PAGE_WORDS, compare, small, with_causes};
 use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Transport, VmBuilder};
 
 const SOURCE: Kernels = Kernels {
@@ -287,4 +287,91 @@ fn an_index_past_the_end_is_told_and_harms_nobody() {
         |kind: &FaultKind| matches!(kind, FaultKind::OutOfRange { index, length: N } if (N + 5..N + 7).contains(index));
     assert!(past(&fault.kind), "{fault}");
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+/// As kernels whose PTX was rewritten look pages up: by an entry and a mark a page (ptx/src/table.rs).
+const AS_REWRITTEN: &str = r"
+using u64 = unsigned long long;
+struct window { u64 base, bytes, entries, marks; };
+template <class T>
+__device__ T* find(const u64* w, T* p, bool stores) {
+    u64 at = (u64)p, page = (at - w[0]) / 4096;
+    if (at - w[0] >= w[1]) return p;
+    u64 entry = ((const u64*)w[2])[page];
+    if (stores || entry & 1) ((unsigned char*)w[3])[page] = 1;
+    return (T*)(at + (entry & ~1ull));
+}
+__global__ void plain_add(const u64* w, unsigned* a, const unsigned* b, unsigned factor, u64 n) {
+    for (u64 i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * 1ull * blockDim.x) {
+        unsigned sum = *find(w, a + i, false) + factor * *find(w, b + i, false);
+        *find(w, a + i, true) = sum;
+    }
+}
+";
+
+#[test]
+fn kernels_that_were_rewritten_find_pages_by_their_entries() {
+    for frames in [40, 7] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let (mut wanted, b) = (values(1), values(2));
+        let a = placed(&bench).from_slice(&wanted).unwrap();
+        let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
+        let (module, window) = bench
+            .vm
+            .compile_as_rewritten("plain.cu", AS_REWRITTEN, &["plain_add"])
+            .unwrap();
+        let kernel = module.kernel("plain_add").unwrap();
+        let words = bench.vm.buffer::<u64>(4).unwrap();
+        words.write(&window).unwrap();
+        for factor in 1..=12u32 {
+            // In turn with the form that the library compiles, with host accesses, and with launches that fetch.
+            if factor % 4 == 3 {
+                bench.must("add", config(), (&a, &of_b, factor));
+            } else {
+                let launch = kernel.launch(config(), (&words, &a, &of_b, factor, N));
+                launch.unwrap().sync().unwrap();
+            }
+            add(&mut wanted, &b, factor);
+            if factor % 5 == 0 {
+                a.write(17, &[factor; 2000]).unwrap();
+                wanted[17..2017].fill(factor);
+            }
+            if factor % 3 == 0 {
+                compare(&a.to_vec().unwrap(), &wanted).unwrap();
+            }
+        }
+        assert!(bench.vm.stats().unwrap().pages_fetched >= frames.min(24));
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        // Read from again, after its place was another region's.
+        drop(a);
+        let other = placed(&bench).from_slice(&values(5)).unwrap();
+        kernel
+            .launch(config(), (&words, &other, &of_b, 1u32, N))
+            .unwrap()
+            .sync()
+            .unwrap();
+        let mut wanted = values(5);
+        add(&mut wanted, &b, 1);
+        compare(&other.to_vec().unwrap(), &wanted).unwrap();
+        let fetched = bench.vm.region::<u32>().from_slice(&b).unwrap();
+        let refused = kernel.launch(config(), (&words, &fetched, &of_b, 1u32, N));
+        assert!(matches!(refused, Err(Error::Arguments { reason, .. }) if reason.contains("placed by fetch")));
+    }
+}
+
+#[test]
+fn ptx_that_cannot_be_run_is_refused_with_the_reason() {
+    let bench = Bench::new(direct(4), SOURCE);
+    let load = |text: &str| with_causes(&bench.vm.load_ptx("mine.ptx", text.as_bytes()).err().unwrap());
+    assert!(load("__global__ void k() {}").contains("line 1"));
+    let ptx = |body: &str| {
+        format!(
+            ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 a)\n{{\n{body}\nret;\n}}\n"
+        )
+    };
+    let bulk = ".reg .b64 %a;\nld.param.u64 %a, [a];\ncp.async.bulk.prefetch.L2.global [%a], 64;";
+    assert!(load(&ptx(bulk)).contains("cp.async.bulk.prefetch.L2.global of `k` (line 8"));
+    if bench.vm.device().simulation().is_some() {
+        assert!(load(&ptx("")).contains("CUDA C++"));
+    }
 }

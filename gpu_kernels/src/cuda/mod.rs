@@ -69,8 +69,8 @@ use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
-    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, Piece, Source,
-    Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, Piece, PtxKernel,
+    Source, Stream,
 };
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
@@ -348,6 +348,18 @@ impl Gpu for CudaGpu {
     fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
         self.core.enter()?;
         let module = ModuleInner::load_image(&self.core, self.places.copier(), image, kernels, name)?;
+        Ok(Arc::new(module))
+    }
+
+    fn load_ptx(
+        &self,
+        name: &str,
+        text: &str,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        self.core.enter()?;
+        let module = ModuleInner::load_ptx(&self.core, self.places.copier(), text, kernels, variables, name)?;
         Ok(Arc::new(module))
     }
 

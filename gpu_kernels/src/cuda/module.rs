@@ -10,7 +10,7 @@ use super::copy::HostCopies;
 use super::core::{Core, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
 use super::image;
-use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo};
+use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo, ParamKind, PtxKernel};
 use crate::back_end::params;
 use crate::error::GpuError;
 use cudarc::driver::sys::{CUfunction_attribute_enum as Attribute, CUresult};
@@ -207,6 +207,54 @@ impl ModuleInner {
             let params = inner.params(copier, &image::table_name(&kernel.name), name)?;
             let [version, features] = [version, features].map(u32::from_ne_bytes);
             Ok((params, Some((version, features))))
+        })
+    }
+
+    /// Loads PTX that describes nothing, with what `variables` hold at first.
+    pub(crate) fn load_ptx(
+        core: &Arc<Core>,
+        copier: &HostCopies,
+        text: &str,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+        name: &str,
+    ) -> Result<CudaModule, GpuError> {
+        let failed = |cause| failed_load(name, cause);
+        let image = image::checked(text.as_bytes()).map_err(failed)?;
+        let plain = |kernel: &PtxKernel| CubinKernel {
+            name: kernel.name.clone(),
+            lowered: kernel.name.clone(),
+            params: None,
+            usage: None,
+        };
+        let inner = Self {
+            core: Arc::clone(core),
+            module: core.load(&image, name)?,
+            kernels: kernels.iter().map(plain).collect(),
+            functions: Vec::new(),
+        };
+        for (variable, value) in variables {
+            match inner.variable(variable)? {
+                Some((addr, bytes)) if bytes == value.len() => copier.to_device(addr, value)?,
+                _ => {
+                    return Err(failed(format!(
+                        "it has no variable {variable} of {} bytes",
+                        value.len()
+                    )));
+                }
+            }
+        }
+        let param = |&(bytes, align): &(u32, u32)| ParamInfo {
+            bytes,
+            align,
+            kind: ParamKind::Bytes,
+            element_bytes: 0,
+            element_kind: ParamKind::Other,
+            element_align: 0,
+            type_name: format!("{bytes} bytes"),
+        };
+        inner.described(name, |_, index, _| {
+            Ok((kernels[index].params.iter().map(param).collect(), None))
         })
     }
 

@@ -91,6 +91,22 @@ GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
     if (!beside) *mark = 0;
 }
 
+// A mark that a rewritten kernel set counts as the page table's. `beside`: another may set it still.
+GPUVM_DEVICE void take_mark(const layout::VmDesc* vm, u64 id, u8* mark, bool beside) {
+    if (!ld_weak(mark)) return;
+    *mark_of(reinterpret_cast<u64*>(region_of(vm, id)->words), page_of(id)) = 1;
+    if (!beside) *mark = 0;
+}
+
+// The entry of a held page, as rewritten kernels look it up (ptx/src/table.rs).
+GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64 start = page_of(id) << vm->page_shift, seen = ld_relaxed_gpu(word_of(vm, id));
+    bool in_frame = is_resident(seen);
+    u64 place = in_frame ? frame_address(vm, region, frame_of(seen)) : region->home + start;
+    return (place - (window + start)) | (in_frame ? 0 : 1);
+}
+
 // The page may leave its frame again. No launch looks it up meanwhile, and none has since `fold_mark`.
 GPUVM_DEVICE void let_page_go(const layout::VmDesc* vm, u64 id) {
     u64* word = word_of(vm, id);

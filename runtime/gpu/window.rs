@@ -1,0 +1,220 @@
+//! Where regions lie for kernels whose PTX was rewritten: a range of addresses, a *window*, with an entry and a mark for each of its pages.
+//! `gpuvm-ptx` defines both. Nothing is mapped at the window's addresses themselves.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use gpuvm_gpu::{AddressSpace, Gpu};
+use gpuvm_ptx::{ENTRY_BYTES, GRANULE_BYTES, TableLayout};
+use parking_lot::Mutex;
+
+use super::PagedGpu;
+use crate::{
+    error::{Doing, Error, Result},
+    handles::{Handle, Handles},
+};
+
+/// Pages of a window: 4 TiB of pages of 4 KiB. Only addresses are taken for those that no region has.
+const PAGES: u64 = 1 << 30;
+
+/// The window of a GPU.
+pub(crate) struct Window {
+    /// As the variable `gpuvm_window` describes it.
+    pub described: gpuvm_ptx::Window,
+    page_shift: u32,
+    _addresses: Arc<dyn AddressSpace>,
+    entries: Table,
+    marks: Table,
+    slots: Mutex<Slots>,
+}
+
+/// A table of which only what is used has memory. What has some keeps it.
+struct Table {
+    space: Arc<dyn AddressSpace>,
+    /// By their place.
+    held: Mutex<BTreeMap<u64, Handle>>,
+}
+
+impl Table {
+    fn new(gpu: &dyn Gpu, bytes: u64) -> Result<Self> {
+        let bytes = bytes.next_multiple_of(gpu.piece_bytes().max(1));
+        let space = gpu.reserve(bytes, &[]).doing(|| "reserving a window's tables".into())?;
+        Ok(Self {
+            space,
+            held: Mutex::default(),
+        })
+    }
+
+    /// Sees to memory for some bytes, zeros at first.
+    fn fill(&self, handles: &Handles, bytes: Range<u64>) -> Result<()> {
+        let doing = || "growing a window's tables".to_owned();
+        let gpu = &**handles.gpu();
+        let (mut held, size) = (self.held.lock(), gpu.piece_bytes());
+        let missing: Vec<u64> = (bytes.start / size..bytes.end.div_ceil(size))
+            .filter(|place| !held.contains_key(place))
+            .collect();
+        let more = handles.take(missing.len())?;
+        let placing: Vec<_> = missing
+            .iter()
+            .map(|place| place * size)
+            .zip(more.iter().cloned())
+            .collect();
+        self.space.place(&placing).doing(doing)?;
+        for (offset, _) in placing {
+            gpu.zero(self.space.addr() + offset, size).doing(doing)?;
+        }
+        held.extend(missing.into_iter().zip(more));
+        Ok(())
+    }
+}
+
+/// Which pages are taken.
+#[derive(Default)]
+struct Slots {
+    /// Up to here some were.
+    end: u64,
+    /// Those below that are free, by their number.
+    free: BTreeMap<u64, Vec<u64>>,
+}
+
+/// Pages of a window that are one region's, until it is dropped.
+pub(crate) struct Slot {
+    window: Weak<Window>,
+    first: u64,
+    pages: u64,
+}
+
+/// What is where in a window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    /// The first page's address.
+    pub addr: u64,
+    /// Address of its entry.
+    pub entries: u64,
+    /// Address of its mark.
+    pub marks: u64,
+}
+
+impl Window {
+    fn new(gpu: &dyn Gpu, layout: &TableLayout) -> Result<Self> {
+        if gpu.piece_bytes() == 0 {
+            return Err(Error::Unavailable {
+                what: "a window for rewritten kernels".into(),
+                reason: "this GPU places no memory at addresses: compile the kernels' source".into(),
+            });
+        }
+        let doing = || "reserving addresses for rewritten kernels".to_owned();
+        let bytes = PAGES << layout.page_shift();
+        // One granule more, to begin at a multiple.
+        let addresses = gpu.reserve(bytes + GRANULE_BYTES, &[]).doing(doing)?;
+        let base = addresses.addr().next_multiple_of(GRANULE_BYTES);
+        let (entries, marks) = (Table::new(gpu, PAGES * ENTRY_BYTES)?, Table::new(gpu, PAGES)?);
+        Ok(Self {
+            described: gpuvm_ptx::Window {
+                base,
+                bytes,
+                entries: entries.space.addr(),
+                marks: marks.space.addr(),
+            },
+            page_shift: layout.page_shift(),
+            _addresses: addresses,
+            entries,
+            marks,
+            slots: Mutex::default(),
+        })
+    }
+
+    /// Takes pages for a region.
+    fn take(self: &Arc<Self>, handles: &Handles, pages: u64) -> Result<Slot> {
+        // Whole multiples, so that those of a region that has ended serve others.
+        let pages = pages.next_power_of_two();
+        let first = {
+            let mut slots = self.slots.lock();
+            match slots.free.get_mut(&pages).and_then(Vec::pop) {
+                Some(first) => first,
+                None if pages <= PAGES - slots.end => {
+                    let first = slots.end;
+                    slots.end += pages;
+                    first
+                }
+                None => {
+                    return Err(Error::Unavailable {
+                        what: format!("a place of {pages} pages for rewritten kernels"),
+                        reason: format!(
+                            "regions of up to {PAGES} pages together have one: close some, or choose larger pages"
+                        ),
+                    });
+                }
+            }
+        };
+        let slot = Slot {
+            window: Arc::downgrade(self),
+            first,
+            pages,
+        };
+        self.entries
+            .fill(handles, first * ENTRY_BYTES..(first + pages) * ENTRY_BYTES)?;
+        self.marks.fill(handles, first..first + pages)?;
+        // Of whoever had the place before.
+        let marks = self.places(&slot).marks;
+        let cleared = handles.gpu().zero(marks, pages);
+        cleared.doing(|| "clearing marks of a window".into())?;
+        Ok(slot)
+    }
+
+    pub fn places(&self, slot: &Slot) -> Places {
+        Places {
+            addr: self.described.base + (slot.first << self.page_shift),
+            entries: self.described.entries + slot.first * ENTRY_BYTES,
+            marks: self.described.marks + slot.first,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(window) = self.window.upgrade() {
+            let mut slots = window.slots.lock();
+            slots.free.entry(self.pages).or_default().push(self.first);
+        }
+    }
+}
+
+impl PagedGpu {
+    /// How the tables of rewritten kernels are made here. Loads mark pages at home.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for pages that no table has.
+    pub fn table_layout(&self) -> Result<TableLayout> {
+        let layout = TableLayout::new(1 << self.page_shift()).map_err(|error| Error::Unavailable {
+            what: "rewriting kernels".into(),
+            reason: error.to_string(),
+        })?;
+        Ok(layout.touches(true))
+    }
+
+    /// The window, which is made when kernels are loaded that need one.
+    pub fn window(&self) -> Result<Arc<Window>> {
+        let mut window = self.window.lock();
+        if let Some(window) = &*window {
+            return Ok(Arc::clone(window));
+        }
+        let made = Arc::new(Window::new(&*self.device, &self.table_layout()?)?);
+        *window = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Where a region of so many pages lies in the window: it gets a place when it is asked for first.
+    pub fn places(&self, slot: &OnceLock<Slot>, pages: u64) -> Result<Places> {
+        let window = self.window()?;
+        if slot.get().is_none() {
+            // Another thread may have been faster: then this one is given back.
+            let _ = slot.set(window.take(&self.handles, pages.max(1))?);
+        }
+        let there = slot.get().map(|slot| window.places(slot));
+        Ok(there.unwrap_or_else(|| unreachable!("set above")))
+    }
+}
