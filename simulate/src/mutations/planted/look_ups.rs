@@ -31,7 +31,7 @@ planted! {
         LOOK_UP "    __syncwarp();\n    if (lane_id() == 0) {\n        *mark = 0;" => "    if (lane_id() == 0) {\n        *mark = 0;";
     "brought-in-whole-pieces", LookUps(3), LookedUp, BYTES, "a short page comes with its last bytes":
         LOOK_UP "at < bytes; at += 32)" => "at + sizeof(pair64) <= bytes; at += 32)";
-    "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes"],
+    "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes", "did not end within"],
     "a page comes to a frame that is free":
         LOOK_UP "pool_pop(&vm->pool, &frame) &&" => "(is_resident(ld_relaxed_gpu(words)) ? (frame = frame_of(ld_relaxed_gpu(words)), true) : pool_pop(&vm->pool, &frame)) &&";
     "brought-without-its-entry", LookUps(3), LookedUp, &["whose entry in the table of frames"], "the table of frames says which page is in a frame":
@@ -66,8 +66,6 @@ planted! {
         LOOK_UP "        *mark = 0;\n        st_relaxed_gpu(" => "        st_relaxed_gpu(";
     "asked-for-in-its-frame", LookUps(5), LookedUp, READ_ONLY, "who asks for a page does not mark one that is there":
         LOOK_UP "        if (!is_resident(ld_weak(words + page))) *mark_of(words, page) = 1;" => "        *mark_of(words, page) = 1;";
-    "folded-at-home", LookUps(5), LookedUp, &["without a frame", "dirty", "a page that is not resident"], "a page at home has nothing to be written there":
-        LOOK_UP "if (!is_resident(seen) || !ld_weak(mark)) return;" => "if (!ld_weak(mark)) return;";
     "stored-in-any-frame", LookUps(6), LookedUp, LOST, "a store to a page without a frame goes to its home":
         LOOK_UP "return in_frame ? frame : array.home + byte;" => "return in_frame || Stores ? frame : array.home + byte;";
     "frame-0-taken-for-none", LookUps(6), LookedUp, LOST, "a page with a frame is used there":
@@ -85,9 +83,16 @@ planted! {
 }
 
 /// How a pin too many or too few shows.
-const UNBALANCED: &[&str] = &["pins", "did not end within", "is resident", "while it is used in place"];
+const UNBALANCED: &[&str] = &[
+    "pins",
+    "without a pin",
+    "did not end within",
+    "is resident",
+    "while it is used in place",
+];
 /// How a page shows that leaves its frame under a launch.
 const LEFT: &[&str] = &[
+    "without a pin",
     "differ",
     "what lanes",
     "the host:",
