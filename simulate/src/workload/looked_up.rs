@@ -154,6 +154,19 @@ fn fold(hash: u64, value: u64) -> u64 {
     (hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// What a lane does next. One that is stopped only reads, and tells how far it is.
+fn kind(rng: &mut ChaCha8Rng, stopped: bool, alike: Option<u64>) -> u64 {
+    match rng.random_range(0..12u32) {
+        0..=3 => READ,
+        4..=7 if alike.is_some() => alike.unwrap_or(TELL),
+        4..=6 if !stopped => rng.random_range(UPDATES),
+        7 if !stopped => ADD,
+        8 if !stopped => PREFETCH,
+        _ if alike.is_some() => READ,
+        _ => TELL,
+    }
+}
+
 impl Node {
     fn of(gpu: &VmGpu, room: &Room<'_>) -> Result<Self, Wrong> {
         let names = ["use_pages", "pause"];
@@ -218,15 +231,7 @@ impl Both<'_> {
         for lane in lanes.clone() {
             let mut hash = 0;
             for step in 0..drawn.steps {
-                let kind = match rng.random_range(0..12u32) {
-                    0..=3 => READ,
-                    4..=7 if alike.is_some() => alike.unwrap_or(TELL),
-                    4..=6 if !stopped => rng.random_range(UPDATES),
-                    7 if !stopped => ADD,
-                    8 if !stopped => PREFETCH,
-                    _ if alike.is_some() => READ,
-                    _ => TELL,
-                };
+                let kind = kind(rng, stopped, alike);
                 let n = match kind {
                     READ | PREFETCH => [0, 1, kept][rng.random_range(0..3u32) as usize],
                     _ => rng.random_range(0..2u32) as usize,
