@@ -10,7 +10,8 @@ use super::{pool::FramePool, victims::Victims, view::RegionView};
 use crate::error::{Error, Result};
 
 /// Makes every page absent or resident, unpinned and never "being written back", and rebuilds the table of frames and the pool from the
-/// page tables. Dirty pages keep their frames.
+/// page tables. Dirty pages keep their frames. A held region stays held, since who holds it does not ask again: its pages with frames have
+/// its pin, and those that launches marked are dirty.
 pub(super) fn rebuild(
     gpu: &dyn Gpu,
     regions: impl Iterator<Item = Arc<RegionView>>,
@@ -21,13 +22,15 @@ pub(super) fn rebuild(
     // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
     for region in regions {
         let mut words = region.read_words(gpu)?;
-        let marks = region.end_hold(gpu)?;
+        let (held, marks) = (region.is_held(), region.marks(gpu)?);
         for (page, bits) in words.iter_mut().enumerate() {
             let mut word = mended(PageWord::from_bits(*bits));
-            word.dirty |= u64::from(word.state) == layout::STATE_RESIDENT && marks.get(page) == Some(&true);
+            let resident = u64::from(word.state) == layout::STATE_RESIDENT;
+            word.dirty |= resident && marks.get(page) == Some(&true);
+            word.pins = (resident && held).into();
             *bits = word.to_bits();
             // Frames of the region's own have no entry in the table, and never were in the pool.
-            if u64::from(word.state) == layout::STATE_RESIDENT && !region.is_never_evicted() {
+            if resident && !region.is_never_evicted() {
                 let Some(page_id) = frame_pages.get_mut(word.frame as usize) else {
                     return Err(Error::Poisoned {
                         reason: format!("page {page} of region `{}` names frame {}", region.name(), word.frame),
@@ -36,7 +39,9 @@ pub(super) fn rebuild(
                 *page_id = layout::page_id(region.id(), page as u64);
             }
         }
+        // Only then: what fails in between is done again.
         region.write_words(gpu, &words)?;
+        region.clear_marks(gpu)?;
     }
     if let Some(victims) = victims {
         victims.free_all(gpu)?;

@@ -75,12 +75,16 @@ impl PageTable {
         self.memory.read(gpu, self.head() + HEAD, self.pages as usize)
     }
 
-    /// The marks, the first page's first, and from now on none is set.
-    pub fn take_marks(&self, gpu: &dyn Gpu) -> Result<Vec<bool>, GpuError> {
+    /// The marks, the first page's first.
+    pub fn marks(&self, gpu: &dyn Gpu) -> Result<Vec<bool>, GpuError> {
         let words = self.memory.read(gpu, 0, self.head() as usize)?;
-        self.memory.write(gpu, 0, &vec![0; words.len()])?;
         let bytes = words.iter().rev().flat_map(|word| word.to_be_bytes());
         Ok(bytes.take(self.pages as usize).map(|mark| mark != 0).collect())
+    }
+
+    /// From now on none is set.
+    pub fn clear_marks(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
+        self.memory.write(gpu, 0, &vec![0; self.head() as usize])
     }
 
     /// Lanes count there what they read at each page's home; 0: nowhere.
@@ -389,11 +393,20 @@ impl RegionView {
         self.with_words("advising region", |words| words.write_draws(gpu, draws))
     }
 
-    /// Which pages of a held region were used by launches that look pages up. From now on it is not held, and none was. No kernel may run.
-    pub fn end_hold(&self, gpu: &dyn Gpu) -> Result<Vec<bool>> {
-        match self.held.swap(false, Ordering::Relaxed) {
-            true => self.with_words("reading the marks of", |words| words.take_marks(gpu)),
+    /// Which pages of a held region launches marked that look pages up: of those in frames, which may be newer than their home. No kernel
+    /// may run.
+    pub fn marks(&self, gpu: &dyn Gpu) -> Result<Vec<bool>> {
+        match self.is_held() {
+            true => self.with_words("reading the marks of", |words| words.marks(gpu)),
             false => Ok(Vec::new()),
+        }
+    }
+
+    /// Forgets those marks. No kernel may run.
+    pub fn clear_marks(&self, gpu: &dyn Gpu) -> Result<()> {
+        match self.is_held() {
+            true => self.with_words("clearing the marks of", |words| words.clear_marks(gpu)),
+            false => Ok(()),
         }
     }
 

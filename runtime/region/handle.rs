@@ -299,10 +299,12 @@ impl<T: Pod> Region<T> {
     fn read_dirty(&self, on: &OnGpu) -> Result<Vec<DirtyPage<T>>> {
         let inner = &self.inner;
         let mut found = Vec::new();
+        let marks = on.view.marks(&*on.gpu.device)?;
         for (page, bits) in (0..).zip(on.view.read_words(&*on.gpu.device)?) {
             let word = PageWord::from_bits(bits);
             let resident = u64::from(word.state) == layout::STATE_RESIDENT;
-            if !resident || !(word.dirty || word.write_back) {
+            let is_marked = marks.get(page as usize) == Some(&true);
+            if !resident || !(word.dirty || word.write_back || is_marked) {
                 continue;
             }
             let (span, element) = (inner.pages.span(page), size_of::<T>() as u64);

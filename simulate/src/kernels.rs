@@ -32,3 +32,8 @@ pub const BROADCAST: Kernels = Kernels {
     name: "broadcast.cu",
     text: include_str!("../kernels/broadcast.cu"),
 };
+/// Pages that are fetched in some launches and looked up in others.
+pub const LOOKED_UP: Kernels = Kernels {
+    name: "looked_up.cu",
+    text: include_str!("../kernels/looked_up.cu"),
+};

@@ -181,6 +181,8 @@ pub struct Needs {
     pub borrowed: Borrowed,
     /// Most frames that there may be; 0 where their number stays.
     pub frame_capacity: u64,
+    /// Whether there is another GPU, which nobody watches.
+    pub second_gpu: bool,
 }
 
 /// Memory that a workload borrows of a neighbour; none by default.
@@ -230,13 +232,7 @@ impl Room<'_> {
     pub fn open(&mut self, needs: Needs) -> Result<Bench, String> {
         let sources = self.workload.sources();
         let builder = self.settings(needs, &sources)?;
-        let mut options = self.options.compile.clone();
-        let defines = sources
-            .defines
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
-        options.defines.extend(defines);
-        let bench = Bench::with(builder, sources.kernels, &options)?;
+        let bench = Bench::with(builder, sources.kernels, &self.compile_options())?;
         if let (Some(nic), Some(mix)) = (bench.vm.soft_nic(), &self.options.faults) {
             nic.mix_faults(mix, self.seed).map_err(|error| with_causes(&error))?;
         }
@@ -249,27 +245,42 @@ impl Room<'_> {
         Ok(bench)
     }
 
+    /// How the workload's kernels are compiled.
+    pub fn compile_options(&self) -> CompileOptions {
+        let mut options = self.options.compile.clone();
+        let defines = self.workload.sources().defines.iter();
+        let defines = defines.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
+        options.defines.extend(defines);
+        options
+    }
+
     fn settings(&mut self, needs: Needs, sources: &Sources) -> Result<VmBuilder, String> {
         let (frames, borrowed) = (needs.frames.max(needs.frame_capacity), needs.borrowed);
         let memory = frames * needs.page + (8 << 20);
-        let mut gpu = SimGpu::builder()
-            .memory_bytes(memory)
-            .lanes_per_worker(256)
-            .neighbours(1)
-            .options(SimOptions {
+        let simulated = |seed| {
+            let options = SimOptions {
                 find_races: self.options.find_races,
                 variant: self.options.variant,
                 ..SimOptions::default()
-            })
-            .mode(Mode::Seeded(self.seed));
+            };
+            let gpu = SimGpu::builder().memory_bytes(memory).lanes_per_worker(256);
+            gpu.neighbours(1).options(options).mode(Mode::Seeded(seed))
+        };
+        let mut gpu = simulated(self.seed);
         if !self.options.unwatched {
             gpu = gpu.observer(Arc::clone(&self.watcher) as _);
         }
         let gpu = Arc::new(gpu.build().map_err(|error| with_causes(&error))?);
         self.gpu = Some(Arc::clone(&gpu));
+        let mut gpus = vec![gpu as Arc<dyn Gpu>];
+        if needs.second_gpu {
+            let second = simulated(!self.seed).build().map_err(|error| with_causes(&error))?;
+            gpus.push(Arc::new(second));
+            self.watcher.expect_others();
+        }
         let times = if sources.slow { SLOW_TIMES } else { 1 };
         let builder = Vm::builder()
-            .gpu(gpu as Arc<dyn Gpu>)
+            .gpus(gpus)
             .page_size(needs.page)
             .frame_memory(needs.frames * needs.page)
             .regions_max(8)
@@ -330,8 +341,10 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
             false => Borrowed::default(),
         },
         frame_capacity: if resizes { 2 * RESIZED_FRAMES } else { 0 },
+        second_gpu: false,
     };
-    room.open(needs).map(|_| ())
+    let bench = room.open(needs)?;
+    workload.compile(&bench).map_err(|wrong| wrong.to_string())
 }
 
 /// Runs a seed of a workload to its end.

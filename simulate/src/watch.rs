@@ -124,6 +124,8 @@ struct WatchState {
     slots: Option<Slots>,
     /// Whether single bits at homes may be wrong: of pages with checksums.
     flips: bool,
+    /// Whether a frame without changes of its own may be older than its home.
+    others: bool,
     events: VecDeque<Event>,
     all_events: bool,
     now_ns: u64,

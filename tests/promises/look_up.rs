@@ -44,6 +44,13 @@ __global__ void walk(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b) {
     u64 each = (a.size() + lanes() - 1) / lanes();
     for (u64 i = lane() * each; i < (lane() + 1) * each && i < a.size(); ++i) to.write(i, to[i] + from[i]);
 }
+// Stores, tells, and stays until it is stopped.
+__global__ void store_and_stay(gpuvm::array<unsigned> a, unsigned value, unsigned* told) {
+    for (u64 i = lane(); i < a.size(); i += lanes()) a[i] = value;
+    __threadfence_system();
+    atomicAdd(told, 1u);
+    while (!a.failed()) __nanosleep(1000);
+}
 __global__ void past_the_end(gpuvm::array<unsigned> a, unsigned* out) {
     if (lane() == 0) *out = a[a.size() + 5] + 1;
     if (lane() == 1) a[a.size() + 6] = 7;
@@ -287,6 +294,63 @@ fn an_index_past_the_end_is_told_and_harms_nobody() {
         |kind: &FaultKind| matches!(kind, FaultKind::OutOfRange { index, length: N } if (N + 5..N + 7).contains(index));
     assert!(past(&fault.kind), "{fault}");
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
+fn a_region_is_held_still_after_a_launch_was_stopped() {
+    // All pages in frames, and some at home.
+    for frames in [40, 5] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let b = values(10);
+        let a = placed(&bench).from_slice(&values(11)).unwrap();
+        let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
+        let other = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
+        let mut wanted = values(11);
+        let told = bench.vm.buffer::<u32>(1).unwrap();
+        for stop in 1..=3u32 {
+            bench.must("add", config(), (&a, &of_b, stop));
+            told.write(&[0]).unwrap();
+            let staying = bench.launch("store_and_stay", config(), (&a, stop, &told));
+            while told.to_vec().unwrap() != [3 * 64] {
+                std::thread::yield_now();
+            }
+            staying.kill();
+            staying.sync().unwrap_err();
+            wanted.fill(stop);
+            // What comes next looks pages up, fetches them, or is the host.
+            match stop {
+                1 => bench.must("add", config(), (&a, &of_b, 7u32)),
+                2 => bench.must("add", config(), (&a, &other, 7u32)),
+                _ => compare(&a.to_vec().unwrap(), &wanted).unwrap(),
+            }
+            if stop < 3 {
+                add(&mut wanted, &b, 7);
+            }
+            bench.must("add", config(), (&a, &other, 2u32));
+            add(&mut wanted, &b, 2);
+            a.evict().unwrap();
+            compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_stored_in_frames_is_salvaged() {
+    let bench = Bench::new(direct(40), SOURCE);
+    let (mut wanted, b) = (values(12), values(13));
+    let a = placed(&bench).from_slice(&wanted).unwrap();
+    let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
+    for factor in 1..=2u32 {
+        bench.must("add", config(), (&a, &of_b, factor));
+        add(&mut wanted, &b, factor);
+    }
+    let saved: Vec<u32> = a
+        .salvage()
+        .unwrap()
+        .into_iter()
+        .flat_map(|page| page.elements)
+        .collect();
+    compare(&saved, &wanted).unwrap();
 }
 
 /// As kernels whose PTX was rewritten look pages up: by an entry and a mark a page (ptx/src/table.rs).

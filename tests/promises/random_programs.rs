@@ -38,9 +38,9 @@ tests! {
     words_in_pages_of_2_mib: u32, 2 << 20, 12_000, 4;
 }
 
-#[test]
-fn a_program_comes_to_the_same_in_each_placement() {
-    for seed in seeds(13_000, 6) {
+/// Programs come to the same in each placement, under advice that changes it between launches, and so as over plain memory.
+fn placements<T: Element>(test: &str, first: u64, count: u64) {
+    for seed in seeds(first, count) {
         for placement in [
             Placement::Fetch,
             Placement::InPlace,
@@ -50,17 +50,30 @@ fn a_program_comes_to_the_same_in_each_placement() {
         ] {
             // The program is drawn anew for each, the same each time.
             let mut rng = rng(seed);
-            let drawn = ProgramShape::random(&mut rng, 4 << 10, 4);
+            let drawn = ProgramShape::random(&mut rng, 4 << 10, size_of::<T>() as u64);
             let shape = ProgramShape {
                 direct: true,
                 placement,
+                advised: seed % 2 == 1,
                 ..drawn
             };
-            if let Err(wrong) = run::<u32>(&mut rng, &shape, &CompileOptions::default()) {
-                give_up("random_programs", "placements", seed, &shape, &wrong);
+            if let Err(wrong) = run::<T>(&mut rng, &shape, &CompileOptions::default()) {
+                give_up("random_programs", test, seed, &shape, &wrong);
             }
         }
     }
+}
+
+#[test]
+fn a_program_comes_to_the_same_in_each_placement() {
+    placements::<u32>("a_program_comes_to_the_same_in_each_placement", 13_000, 6);
+}
+
+#[test]
+fn programs_of_other_elements_come_to_the_same_in_each_placement() {
+    let test = "programs_of_other_elements_come_to_the_same_in_each_placement";
+    placements::<u8>(test, 13_100, 2);
+    placements::<[u64; 4]>(test, 13_200, 2);
 }
 
 /// Whether one of `count` programs goes wrong with a bug planted.

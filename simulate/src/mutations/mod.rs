@@ -34,6 +34,8 @@ pub enum Origin {
     Broadcast(u32),
     /// The n-th of the rules of frames that come and go.
     Frames(u32),
+    /// The n-th of the rules of pages that are looked up.
+    LookUps(u32),
     /// The n-th of the rules of what moves a page's word.
     Words(u32),
     /// The n-th of the rules of queues that a NIC watches.

@@ -122,6 +122,11 @@ impl Watcher {
         self.lock().flips = true;
     }
 
+    /// Tells that GPUs which nobody watches write to homes: what a frame holds may be older then, until its page is dropped.
+    pub fn expect_others(&self) {
+        self.lock().others = true;
+    }
+
     /// Looks at the copies of pages that no frame holds dirty: those that count are alike. How many were compared.
     ///
     /// # Errors

@@ -50,7 +50,9 @@ impl WatchState {
             }
             Transition::Evicted => {
                 let frame = words::frame(old);
-                self.looks.evicted += u64::from(self.same_as_home(page_id, frame, "left its frame clean"));
+                if !self.others {
+                    self.looks.evicted += u64::from(self.same_as_home(page_id, frame, "left its frame clean"));
+                }
                 if self.is_pooled(page_id) {
                     self.frame_becomes(frame, Frame::InHand);
                 }

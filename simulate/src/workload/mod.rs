@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
-use crate::kernels::{BROADCAST, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
+use crate::kernels::{BROADCAST, LOOKED_UP, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
 use crate::run::{Borrowed, Needs, PAGE, Room};
 
 mod broadcast;
 mod contended;
 mod guarded;
+mod looked_up;
 mod programs;
 mod resize;
 mod spans;
@@ -70,6 +71,8 @@ pub enum Workload {
     Resize,
     /// Like `Resize`, with lanes that copy pages themselves.
     ResizeDirect,
+    /// Pages are looked up in some launches and fetched in others, and the host, another GPU and changes of frames come between and beside.
+    LookedUp,
 }
 
 /// A workload that is none.
@@ -101,7 +104,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -125,6 +128,7 @@ impl Workload {
         Self::Broadcast,
         Self::Resize,
         Self::ResizeDirect,
+        Self::LookedUp,
     ];
 
     /// Its name on a command line.
@@ -153,6 +157,7 @@ impl Workload {
             Self::Broadcast => "broadcast",
             Self::Resize => "resize",
             Self::ResizeDirect => "resize-direct",
+            Self::LookedUp => "looked-up",
         }
     }
 
@@ -175,6 +180,7 @@ impl Workload {
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
             Self::Broadcast => (BROADCAST, &[]),
+            Self::LookedUp => (LOOKED_UP, &[]),
         };
         Sources {
             kernels,
@@ -187,7 +193,8 @@ impl Workload {
     }
 
     /// Whether its lanes race for words by design: as operations of which any order is right, by storing equal values, where a page never
-    /// leaves, by a weak look at a word that changes once, or with who uses a neighbour's memory otherwise for what they read there and do not use then.
+    /// leaves, by a weak look at a word that changes once, by marking a page
+    /// that others mark, or with who uses a neighbour's memory otherwise for what they read there and do not use then.
     pub fn races_on_purpose(self) -> bool {
         matches!(
             self,
@@ -199,6 +206,7 @@ impl Workload {
                 | Self::StoresInPlace
                 | Self::NeverEvicted
                 | Self::Victims
+                | Self::LookedUp
         )
     }
 
@@ -215,6 +223,7 @@ impl Workload {
                 | Self::Victims
                 | Self::Broadcast
                 | Self::ResizeDirect
+                | Self::LookedUp
         )
     }
 
@@ -241,6 +250,14 @@ impl Workload {
     /// Whether its pages may have two homes.
     fn is_replicated(self) -> bool {
         self.loses_homes() || self == Self::Checksums
+    }
+
+    /// Compiles what its first launch would compile.
+    pub(crate) fn compile(self, bench: &Bench) -> Result<(), Wrong> {
+        match self {
+            Self::LookedUp => looked_up::compile(bench),
+            _ => Ok(()),
+        }
     }
 
     /// Runs it and compares what it came to with its model. Its regions are closed then.
@@ -274,6 +291,7 @@ impl Workload {
             Self::Victims => victims::victims(room),
             Self::Broadcast => broadcast::broadcast(room),
             Self::Resize | Self::ResizeDirect => resize::resize(room),
+            Self::LookedUp => looked_up::looked_up(room),
         }
     }
 }
@@ -313,6 +331,7 @@ fn needs(seed: u64, frames: u64) -> Needs {
         queue_depth: 1 << (seed / 2 % 4),
         borrowed: Borrowed::default(),
         frame_capacity: 0,
+        second_gpu: false,
     }
 }
 

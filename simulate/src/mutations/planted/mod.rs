@@ -29,6 +29,7 @@ mod broadcast;
 mod copies;
 mod frames;
 mod guards;
+mod look_ups;
 mod orders;
 mod peers;
 mod places;
@@ -36,7 +37,7 @@ mod protocol;
 mod victims;
 
 /// All of them, list by list.
-pub(super) static ALL: [&[Mutation]; 9] = [
+pub(super) static ALL: [&[Mutation]; 10] = [
     protocol::ALL,
     peers::ALL,
     guards::ALL,
@@ -45,6 +46,7 @@ pub(super) static ALL: [&[Mutation]; 9] = [
     victims::ALL,
     broadcast::ALL,
     frames::ALL,
+    look_ups::ALL,
     orders::ALL,
 ];
 
@@ -76,6 +78,8 @@ const MERGE_QUEUE: &str = "gpuvm/merge_queue.cuh";
 const VICTIM: &str = "gpuvm/detail/victim.cuh";
 const LEAVE: &str = "gpuvm/detail/leave.cuh";
 const RESIZE: &str = "gpuvm/detail/resize.cuh";
+const LOOK_UP: &str = "gpuvm/detail/look_up.cuh";
+const LOOKED_UP: &str = "gpuvm/looked_up.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
 const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];

@@ -1,0 +1,121 @@
+//! Rules of pages that are looked up.
+
+use super::{LOOK_UP, LOOKED_UP};
+
+planted! {
+    "hold-without-a-pin", LookUps(1), LookedUp, UNBALANCED, "a page of a held region that has a frame gets a pin":
+        LOOK_UP "if (pins_held(add_pins(word, 1)))" => "if (is_resident(ld_relaxed_gpu(word)))";
+    "held-by-nobody", LookUps(1), LookedUp, LEFT, "a held page stays in its frame when frames are changed beside a launch":
+        LOOK_UP "if (pins_held(add_pins(word, 1)))" => "if (is_resident(ld_relaxed_gpu(word)))",
+        LOOK_UP "publish(word, 0, frame, 1);" => "publish(word, 0, frame, 0);",
+        LOOK_UP "if (is_resident(ld_relaxed_gpu(word))) unpin(word, 1);" => "if (pins_of(ld_relaxed_gpu(word))) unpin(word, 1);";
+    "pin-given-back-beside-launches", LookUps(1), LookedUp, LEFT, "a pin stays until the launches that look the page up have ended":
+        LOOK_UP "if (!beside) *mark = 0;" => "if (!beside)\n        *mark = 0;\n    else if (pins_of(seen))\n        unpin(word, 1);",
+        LOOK_UP "if (is_resident(ld_relaxed_gpu(word))) unpin(word, 1);" => "if (pins_of(ld_relaxed_gpu(word))) unpin(word, 1);";
+    "pins-on-a-page-at-home", LookUps(1), LookedUp, UNBALANCED, "only a page with a frame is pinned":
+        LOOK_UP "    if (!is_resident(ld_relaxed_gpu(word))) return;\n    if (pins_held" => "    if (pins_held",
+        LOOK_UP "        undo_pins(word, 1);\n" => "        (void)0;\n";
+    "pin-taken-from-a-page-at-home", LookUps(1), LookedUp, UNBALANCED, "only who has a pin gives one back":
+        LOOK_UP "if (is_resident(ld_relaxed_gpu(word))) unpin(word, 1);" => "unpin(word, 1);";
+    "let-go-and-pinned", LookUps(2), LookedUp, &["another warp did not end", "no frame for page", "pins", "did not end within"],
+    "a region's pins are gone before a launch fetches":
+        LOOK_UP "if (is_resident(ld_relaxed_gpu(word))) unpin(word, 1);" => "(void)word;";
+    "brought-without-a-pin", LookUps(3), LookedUp, UNBALANCED, "a page that is brought has its region's pin":
+        LOOK_UP "publish(word, 0, frame, 1);" => "publish(word, 0, frame, 0);";
+    "brought-before-its-bytes", LookUps(3), LookedUp, BYTES, "a page that is brought is published when its frame has its bytes":
+        LOOK_UP "    for (u64 n = lane_id(); n < chunks; n += 32)\n"
+            => "    if (lane_id() == 0) {\n        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);\n    }\n    \
+                for (u64 n = lane_id(); n < chunks; n += 32)\n",
+        LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);\n        count(" => "        count(";
+    "brought-before-its-warp-meets", LookUps(3), LookedUp, BYTES, "all lanes of a warp have copied before the page is published":
+        LOOK_UP "    __syncwarp();\n    if (lane_id() == 0) {\n        *mark = 0;" => "    if (lane_id() == 0) {\n        *mark = 0;";
+    "brought-in-whole-pieces", LookUps(3), LookedUp, BYTES, "a short page comes with its last bytes":
+        LOOK_UP "at < bytes; at += 32)" => "at + sizeof(pair64) <= bytes; at += 32)";
+    "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes", "did not end within"],
+    "a page comes to a frame that is free":
+        LOOK_UP "pool_pop(&vm->pool, &frame) &&" => "(is_resident(ld_relaxed_gpu(words)) ? (frame = frame_of(ld_relaxed_gpu(words)), true) : pool_pop(&vm->pool, &frame)) &&";
+    "brought-without-its-entry", LookUps(3), LookedUp, &["whose entry in the table of frames"], "the table of frames says which page is in a frame":
+        LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);" => "        publish(word, 0, frame, 1);";
+    "one-frame-kept-free", LookUps(3), LookedUp, CAME, "as many pages come as frames are free":
+        LOOK_UP "> spare &&" => "> spare + 1 &&";
+    "all-there-though-some-are-not", LookUps(3), LookedUp, CAME, "a region is asked again for pages as long as some have no frame":
+        LOOK_UP "absent = !is_resident(seen);" => "absent = 0;";
+    "read-at-home-and-not-marked", LookUps(3), LookedUp, CAME, "who uses a page at its home marks it":
+        LOOK_UP "if (Stores || !in_frame) *mark_of" => "if (Stores) *mark_of";
+    "asked-for-but-for-the-last", LookUps(3), LookedUp, CAME, "a kernel may ask for pages to the last one":
+        LOOK_UP "page <= last; ++page)" => "page < last; ++page)";
+    "not-folded", LookUps(4), LookedUp, LOST, "what was marked as written is dirty before a page may leave":
+        LOOK_UP "    mark_dirty(word, seen);\n    if (!beside)" => "    if (!beside)";
+    "not-folded-beside-launches", LookUps(4), LookedUp, &["after a flush that began when"],
+    "a flush beside launches finds what they have marked":
+        LOOK_UP "if (!is_resident(seen) || !ld_weak(mark)) return;" => "if (beside || !is_resident(seen) || !ld_weak(mark)) return;";
+    "marked-in-the-slot-before", LookUps(4), LookedUp, LOST, "each page has a mark of its own":
+        LOOK_UP "!in_frame) *mark_of(words, page) = 1;" => "!in_frame) *mark_of(words, page ? page - 1 : 0) = 1;";
+    "stored-without-a-mark", LookUps(4), LookedUp, LOST, "who may store to a page in its frame marks it":
+        LOOK_UP "if (Stores || !in_frame) *mark_of" => "if (!in_frame) *mark_of";
+    "atomic-that-marks-nothing", LookUps(4), LookedUp, LOST, "an atomic marks its page":
+        LOOKED_UP "T* at(unsigned long long i) const { return detail::look_up<T, kStores>(desc_, i); }"
+            => "T* at(unsigned long long i) const { return detail::look_up<T, false>(desc_, i); }";
+    "cursor-that-marks-nothing", LookUps(4), LookedUp, LOST, "a cursor's store marks its page":
+        LOOKED_UP "*detail::look_up<V, true>(array_, i) = value;" => "*detail::look_up<V, false>(array_, i) = value;";
+    "span-that-marks-nothing", LookUps(4), LookedUp, LOST, "a span of an array that is written marks its page":
+        LOOKED_UP "return span<T>(detail::look_up<T, kStores>(desc_, i), i," => "return span<T>(detail::look_up<T, false>(desc_, i), i,";
+    "marked-before-it-was-held", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is held":
+        LOOK_UP "        *mark_of(words, page_of(id)) = 0;\n    else" => "        (void)words;\n    else";
+    "marked-before-it-was-brought", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is brought":
+        LOOK_UP "        *mark = 0;\n        st_relaxed_gpu(" => "        st_relaxed_gpu(";
+    "asked-for-in-its-frame", LookUps(5), LookedUp, READ_ONLY, "who asks for a page does not mark one that is there":
+        LOOK_UP "        if (!is_resident(ld_weak(words + page))) *mark_of(words, page) = 1;" => "        *mark_of(words, page) = 1;";
+    "stored-in-any-frame", LookUps(6), LookedUp, LOST, "a store to a page without a frame goes to its home":
+        LOOK_UP "return in_frame ? frame : array.home + byte;" => "return in_frame || Stores ? frame : array.home + byte;";
+    "frame-0-taken-for-none", LookUps(6), LookedUp, LOST, "a page with a frame is used there":
+        LOOK_UP "return in_frame ? frame : array.home + byte;"
+            => "return in_frame && word & static_cast<u32>(layout::FRAME_MASK) ? frame : array.home + byte;";
+    "one-past-the-end", LookUps(7), LookedUp, PAST, "an index past the end is none":
+        LOOK_UP "GPUVM_LIKELY(index < array.length)" => "GPUVM_LIKELY(index <= array.length)";
+    "past-the-end-and-silent", LookUps(7), LookedUp, PAST, "an index past the end is told":
+        LOOK_UP "    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    return"
+            => "    (void)vm, (void)length, (void)region, (void)index;\n    return";
+    "past-the-end-and-told-twice", LookUps(7), LookedUp, PAST, "an index past the end is told once":
+        LOOK_UP "    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    return"
+            => "    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    \
+                report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    return";
+}
+
+/// How a pin too many or too few shows.
+const UNBALANCED: &[&str] = &[
+    "pins",
+    "without a pin",
+    "did not end within",
+    "is resident",
+    "while it is used in place",
+];
+/// How a page shows that leaves its frame under a launch.
+const LEFT: &[&str] = &[
+    "without a pin",
+    "differ",
+    "what lanes",
+    "the host:",
+    "at its home",
+    "pins",
+    "after a flush that began",
+    "salvaged",
+];
+/// How a frame shows that lacks bytes of its page.
+const BYTES: &[&str] = &["was published clean, but"];
+/// How it shows that fewer pages come than could.
+const CAME: &[&str] = &["pages have come instead of"];
+/// How a store shows that never comes home, or is made elsewhere.
+const LOST: &[&str] = &[
+    "differ",
+    "what lanes",
+    "the host:",
+    "at its home",
+    "after a flush that began",
+    "salvaged",
+    "instead of",
+];
+/// How a page shows that is written home although nobody has written it.
+const READ_ONLY: &[&str] = &["pages were written home that were only read"];
+/// How an index past the end shows.
+const PAST: &[&str] = &["an access past the end"];
