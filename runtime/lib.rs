@@ -96,6 +96,7 @@ mod stats;
 mod stored;
 mod tenancy;
 mod timeline;
+mod turns;
 mod vm;
 
 pub use args::{Arg, KernelArg, KernelArgs, Value};
