@@ -181,6 +181,8 @@ pub struct Needs {
     pub borrowed: Borrowed,
     /// Most frames that there may be; 0 where their number stays.
     pub frame_capacity: u64,
+    /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nobody.
+    pub leave_free: u64,
 }
 
 /// Memory that a workload borrows of a neighbour; none by default.
@@ -285,6 +287,10 @@ impl Room<'_> {
             0 => builder,
             most => builder.frame_capacity(most * needs.page),
         };
+        let builder = match needs.leave_free {
+            0 => builder,
+            bytes => builder.frames_leave_free(bytes),
+        };
         let chunk = borrowed.chunk_pages * needs.page;
         let builder = match borrowed.chunks {
             0 => builder,
@@ -330,6 +336,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
             false => Borrowed::default(),
         },
         frame_capacity: if resizes { 2 * RESIZED_FRAMES } else { 0 },
+        leave_free: 0,
     };
     room.open(needs).map(|_| ())
 }

@@ -11,9 +11,12 @@ use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
 use crate::kernels::{BROADCAST, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
 use crate::run::{Borrowed, Needs, PAGE, Room};
 
+use guarded::CatchUp;
+
 mod broadcast;
 mod contended;
 mod guarded;
+mod headroom;
 mod programs;
 mod resize;
 mod spans;
@@ -70,6 +73,10 @@ pub enum Workload {
     Resize,
     /// Like `Resize`, with lanes that copy pages themselves.
     ResizeDirect,
+    /// Like `Returns`, but what goes on beside kernels catches up with homes that have returned.
+    CaughtUp,
+    /// Frames follow what is free of the GPU's memory, of which others take some and give some back, while lanes use pages.
+    Headroom,
 }
 
 /// A workload that is none.
@@ -101,7 +108,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -125,6 +132,8 @@ impl Workload {
         Self::Broadcast,
         Self::Resize,
         Self::ResizeDirect,
+        Self::CaughtUp,
+        Self::Headroom,
     ];
 
     /// Its name on a command line.
@@ -153,6 +162,8 @@ impl Workload {
             Self::Broadcast => "broadcast",
             Self::Resize => "resize",
             Self::ResizeDirect => "resize-direct",
+            Self::CaughtUp => "caught-up",
+            Self::Headroom => "headroom",
         }
     }
 
@@ -170,7 +181,9 @@ impl Workload {
             | Self::Flush
             | Self::Returns
             | Self::Resize
-            | Self::ResizeDirect => (WORDS, &[]),
+            | Self::ResizeDirect
+            | Self::CaughtUp
+            | Self::Headroom => (WORDS, &[]),
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
@@ -230,12 +243,12 @@ impl Workload {
 
     /// Whether its frames come and go.
     pub(crate) fn resizes(self) -> bool {
-        matches!(self, Self::Resize | Self::ResizeDirect)
+        matches!(self, Self::Resize | Self::ResizeDirect | Self::Headroom)
     }
 
     /// Whether its pages have two homes, some of which are taken away.
     pub(crate) fn loses_homes(self) -> bool {
-        matches!(self, Self::Replicas | Self::Returns)
+        matches!(self, Self::Replicas | Self::Returns | Self::CaughtUp)
     }
 
     /// Whether its pages may have two homes.
@@ -269,11 +282,13 @@ impl Workload {
             }
             Self::Rising => contended::rising(room, in_place(room.seed())),
             Self::Replicas => guarded::replicas(room),
-            Self::Returns => guarded::returns(room),
+            Self::Returns => guarded::returns(room, CatchUp::Called),
+            Self::CaughtUp => guarded::returns(room, CatchUp::ByItself),
             Self::Checksums => guarded::checksums(room),
             Self::Victims => victims::victims(room),
             Self::Broadcast => broadcast::broadcast(room),
             Self::Resize | Self::ResizeDirect => resize::resize(room),
+            Self::Headroom => headroom::headroom(room),
         }
     }
 }
@@ -313,6 +328,7 @@ fn needs(seed: u64, frames: u64) -> Needs {
         queue_depth: 1 << (seed / 2 % 4),
         borrowed: Borrowed::default(),
         frame_capacity: 0,
+        leave_free: 0,
     }
 }
 

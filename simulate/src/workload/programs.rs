@@ -28,6 +28,7 @@ pub(super) fn needs_of(shape: &ProgramShape) -> Needs {
         queue_depth: shape.queue_depth,
         borrowed: Borrowed::default(),
         frame_capacity: 0,
+        leave_free: 0,
     }
 }
 
