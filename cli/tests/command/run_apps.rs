@@ -179,7 +179,10 @@ fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
             "pagerank kron:6 --gpu sim,sim --placement managed",
             "that does not page",
         ),
-        ("bfs kron:6 --gpu sim,sim --workers 2", "several GPUs run without --workers"),
+        (
+            "bfs kron:6 --gpu sim,sim --workers 2",
+            "several GPUs run without --workers",
+        ),
     ] {
         let (status, out, err) = finish(gpuvm(folder.path(), &format!("run {arguments}")));
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");

@@ -22,8 +22,8 @@ const COUNTED: u64 = 4;
 const HEADROOM: u64 = 1 << 20;
 /// Changes of what others have beside one launch.
 const CHANGES: u32 = 4;
-/// Delays within which frames have given way.
-const DELAYS: u32 = 60;
+/// Delays and launches within which frames have followed.
+const TURNS: u32 = 60;
 
 /// Those who share the GPU's memory.
 struct Sharing<'a> {
@@ -55,22 +55,27 @@ pub(super) fn headroom(room: &mut Room<'_>) -> Result<(), Wrong> {
         even: 0,
     };
     sharing.even = sharing.free()?.saturating_sub(HEADROOM) / 8;
-    for _ in 0..LAUNCHES {
-        let ran = sharing.beside_a_launch(&region, &mut model, &mut rng);
-        let ran = match ran {
-            // Requests fail for longer than anybody waits here.
-            Err(Wrong::Differs(what)) if room.has_faults() && what.starts_with(NOT_YET) => Ok(()),
-            ran => ran,
-        };
-        ran?;
-        check_frames(&bench.vm)?;
+    let followed = (0..LAUNCHES).try_for_each(|_| {
+        sharing.beside_a_launch(&region, &mut model, &mut rng)?;
+        sharing.frames_give_way(&mut rng)?;
+        Ok(check_frames(&bench.vm)?)
+    });
+    let followed = followed.and_then(|()| {
+        sharing.others.shrink(sharing.others.len())?;
+        sharing.frames_come_back(&region, &mut model, &mut rng)
+    });
+    match followed {
+        // Requests fail for longer than anybody waits here.
+        Err(Wrong::Differs(what)) if room.has_faults() && what.starts_with(NOT_YET) => {}
+        followed => followed?,
     }
+    check_frames(&bench.vm)?;
     drop(sharing.others);
     close(&bench, region, &model)
 }
 
-/// How it is said that frames do not give way.
-const NOT_YET: &str = "frames do not give way";
+/// How it is said that frames do not follow.
+const NOT_YET: &str = "frames do not follow";
 
 impl Sharing<'_> {
     /// What a launch may take, as the runtime counts it.
@@ -101,7 +106,7 @@ impl Sharing<'_> {
         Ok(compare(&region.to_vec()?, model)?)
     }
 
-    /// Others have more or less from now on, and frames follow.
+    /// Others have more or less from now on. What they hold stays theirs while frames, and memory ahead of their own, come and go.
     fn change(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         let unit = UNIT * PAGE / 8;
         let wanted = self.even.saturating_sub(2 * unit) + rng.random_range(0..(UNITS + 1) * unit);
@@ -114,26 +119,8 @@ impl Sharing<'_> {
             }
             false => self.others.shrink(has - wanted)?,
         }
-        let mut waited = 0;
-        loop {
-            let (frames, free) = (self.bench.vm.frames(), self.free()?);
+        for _ in 0..rng.random_range(0..4u32) {
             delay(self.bench, &self.beside, rng)?;
-            let (frames_now, free_now) = (self.bench.vm.frames(), self.free()?);
-            if frames_now > frames && free_now < HEADROOM {
-                return Err(Wrong::Differs(format!(
-                    "frames grew from {frames} to {frames_now}, and of {free} free bytes {free_now} are left"
-                )));
-            }
-            waited += 1;
-            // Half of what the launches' spans and the pages in use need stays in any case.
-            if free_now >= HEADROOM || frames_now <= UNITS * UNIT / 2 {
-                break;
-            }
-            if waited == DELAYS {
-                return Err(Wrong::Differs(format!(
-                    "{NOT_YET}: {frames_now} of them, {free_now} bytes are free"
-                )));
-            }
         }
         let mut held = vec![0; self.others.len() as usize];
         self.others.read(0, &mut held)?;
@@ -142,5 +129,43 @@ impl Sharing<'_> {
             None => Ok(()),
             Some((i, word)) => Err(Wrong::Differs(format!("word {i} of the others is {word:#x}"))),
         }
+    }
+
+    /// No launch keeps memory that left the frames: soon the headroom is free, or frames have given what they may.
+    fn frames_give_way(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        for _ in 0..TURNS {
+            delay(self.bench, &self.beside, rng)?;
+            if self.free()? >= HEADROOM || self.bench.vm.frames() <= UNIT {
+                return Ok(());
+            }
+        }
+        let (frames, free) = (self.bench.vm.frames(), self.free()?);
+        Err(Wrong::Differs(format!(
+            "{NOT_YET}: there are {frames}, and {free} bytes are free"
+        )))
+    }
+
+    /// Nobody else needs memory: as long as pages leave their frames there come more.
+    fn frames_come_back(&self, region: &Region<u64>, model: &mut [u64], rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        let words: Vec<u64> = (0..PAGES).map(|page| page * PAGE_WORDS).collect();
+        let vm = &self.bench.vm;
+        let given = vm.buffer::<u64>(words.len() as u64)?;
+        given.write(&words)?;
+        let found = vm.buffer::<u64>(words.len() as u64)?;
+        for _ in 0..TURNS {
+            if vm.frames() == UNITS * UNIT {
+                return Ok(());
+            }
+            let config = LaunchConfig::new(1, PAGES as u32);
+            let args = (region, &given, 1u32, &found);
+            let counted = launch(self.bench, "count_and_read", config, args)?.sync();
+            counted.map_err(|error| Wrong::from(error).of("count_and_read"))?;
+            words.iter().for_each(|word| model[*word as usize] += 1);
+            delay(self.bench, &self.beside, rng)?;
+        }
+        let (frames, free) = (vm.frames(), self.free()?);
+        Err(Wrong::Differs(format!(
+            "{NOT_YET}: there are {frames} again, and {free} bytes are free"
+        )))
     }
 }

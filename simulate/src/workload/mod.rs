@@ -199,20 +199,9 @@ impl Workload {
         }
     }
 
-    /// Whether its lanes race for words by design: as operations of which any order is right, by storing equal values, where a page never
-    /// leaves, by a weak look at a word that changes once, or with who uses a neighbour's memory otherwise for what they read there and do not use then.
+    /// Whether its lanes race for words by design: by storing equal values, or where a page never leaves.
     pub fn races_on_purpose(self) -> bool {
-        matches!(
-            self,
-            Self::Linear
-                | Self::Bfs
-                | Self::InPlace
-                | Self::LinearInPlace
-                | Self::Rising
-                | Self::StoresInPlace
-                | Self::NeverEvicted
-                | Self::Victims
-        )
+        matches!(self, Self::Bfs | Self::InPlace | Self::NeverEvicted)
     }
 
     /// Whether its lanes copy pages themselves.
