@@ -15,13 +15,13 @@ const UNITS: u64 = 4;
 /// Pages: some more than frames.
 const PAGES: u64 = UNITS * UNIT + 9;
 /// Launches of a seed.
-const LAUNCHES: u32 = 3;
+const LAUNCHES: u32 = 2;
 /// Words of a page that are counted up.
 const COUNTED: u64 = 4;
 /// Bytes that frames leave free.
 const HEADROOM: u64 = 1 << 20;
 /// Changes of what others have beside one launch.
-const CHANGES: u32 = 4;
+const CHANGES: u32 = 3;
 /// Delays and launches within which frames have followed.
 const TURNS: u32 = 60;
 
@@ -87,7 +87,7 @@ impl Sharing<'_> {
 
     /// Lanes count on pages, while others take memory and give it back.
     fn beside_a_launch(&self, region: &Region<u64>, model: &mut [u64], rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
-        let (lanes, steps) = (2 * rng.random_range(2..=12u32), rng.random_range(8..=24u32));
+        let (lanes, steps) = (2 * rng.random_range(2..=12u32), rng.random_range(6..=14u32));
         let word = |rng: &mut ChaCha8Rng| rng.random_range(0..PAGES) * PAGE_WORDS + rng.random_range(0..COUNTED);
         let words: Vec<u64> = (0..lanes * steps).map(|_| word(rng)).collect();
         let vm = &self.bench.vm;
@@ -147,7 +147,9 @@ impl Sharing<'_> {
 
     /// Nobody else needs memory: as long as pages leave their frames there come more.
     fn frames_come_back(&self, region: &Region<u64>, model: &mut [u64], rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
-        let words: Vec<u64> = (0..PAGES).map(|page| page * PAGE_WORDS).collect();
+        let (lanes, steps) = (PAGES.div_ceil(3), 3u32);
+        let pages = (0..lanes * u64::from(steps)).map(|n| n % PAGES);
+        let words: Vec<u64> = pages.map(|page| page * PAGE_WORDS).collect();
         let vm = &self.bench.vm;
         let given = vm.buffer::<u64>(words.len() as u64)?;
         given.write(&words)?;
@@ -156,8 +158,8 @@ impl Sharing<'_> {
             if vm.frames() == UNITS * UNIT {
                 return Ok(());
             }
-            let config = LaunchConfig::new(1, PAGES as u32);
-            let args = (region, &given, 1u32, &found);
+            let config = LaunchConfig::new(1, lanes as u32);
+            let args = (region, &given, steps, &found);
             let counted = launch(self.bench, "count_and_read", config, args)?.sync();
             counted.map_err(|error| Wrong::from(error).of("count_and_read"))?;
             words.iter().for_each(|word| model[*word as usize] += 1);

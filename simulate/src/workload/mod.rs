@@ -195,7 +195,10 @@ impl Workload {
             direct: self.is_direct(),
             homes: if self.is_replicated() { 2 } else { 1 },
             checked: matches!(self, Self::Replicas | Self::Checksums),
-            slow: matches!(self, Self::Replicas | Self::Checksums | Self::LargePages),
+            slow: matches!(
+                self,
+                Self::Replicas | Self::Checksums | Self::LargePages | Self::Headroom
+            ),
         }
     }
 
@@ -299,7 +302,7 @@ pub(crate) struct Sources {
     pub homes: u32,
     /// Regions may have checksums.
     pub checked: bool,
-    /// A page may take a lane a hundred times as long as usual.
+    /// A page may take a lane a hundred times as long as usual, or many lanes run beside those that use pages.
     pub slow: bool,
 }
 

@@ -65,7 +65,4 @@ planted! {
     "slot-written-without-release-races", Orders(12), Victims with Races, RACE, "a copy to a slot comes before the end of its writer's count":
         VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n"
             => "    atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);\n";
-    "evicted-to-a-slot-without-release-races", Orders(13), Victims with Races, RACE, "a copy to a slot comes before the word that names it":
-        VICTIM "atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen"
-            => "atom_cas_acquire_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen";
 }
