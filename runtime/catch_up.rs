@@ -17,7 +17,6 @@ use std::{
 use gpuvm_memory_node::{NodeClient, NodeError};
 
 use crate::{
-    background::Background,
     backoff::{self, Backoff},
     error::{Doing, Error, Result},
     gpu::PagedGpu,
@@ -350,7 +349,7 @@ struct Turns {
 
 impl Turns {
     /// Calls the nodes that are lost, and catches up. Whether there is anything left to do it for.
-    fn take_one(&mut self, gpu: &Weak<PagedGpu>, regions: &Regions, told: &AtomicBool) -> bool {
+    fn take_one(&mut self, gpu: &Weak<PagedGpu>, regions: &Regions, (now, told): (Instant, &AtomicBool)) -> bool {
         let Some(nodes) = gpu.upgrade().map(|gpu| nodes_to_call(&gpu, true)) else {
             return false;
         };
@@ -367,19 +366,18 @@ impl Turns {
         if gpu.device.lost().is_some() {
             return false;
         }
-        self.take(&gpu, regions, told);
+        self.take(&gpu, regions, (now, told));
         true
     }
 
     /// Catches up where there is something to be done, and it is time for it.
-    fn take(&mut self, gpu: &Arc<PagedGpu>, regions: &Regions, stop: &AtomicBool) {
+    fn take(&mut self, gpu: &Arc<PagedGpu>, regions: &Regions, (now, stop): (Instant, &AtomicBool)) {
         let returned = gpu.queues().map(|queues| queues.returned()).unwrap_or_default();
         if returned.iter().any(|home| !self.seen.contains(home)) {
             // What failed before may work now.
             self.backoff.hurry();
         }
         self.seen.clone_from(&returned);
-        let now = Instant::now();
         let mut missed = self.missed;
         if gpu.settings.guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
@@ -413,7 +411,7 @@ impl Turns {
                     false => backoff::LONGEST,
                 };
                 let why = gpuvm_nic::with_causes(error);
-                match self.backoff.failed_up_to(Instant::now(), why, longest) {
+                match self.backoff.failed_up_to(gpu.turns.now(), why, longest) {
                     true => tracing::warn!(error, "copies are not caught up yet; it is tried again"),
                     false => tracing::debug!(error, "copies are not caught up yet"),
                 }
@@ -422,23 +420,20 @@ impl Turns {
     }
 }
 
-/// Starts the thread that catches up with the homes of a GPU, where some may return.
+/// Starts what catches up with the homes of a GPU, where some may return.
 ///
 /// # Errors
 /// [`Error::Thread`].
 pub(crate) fn start(gpu: &Arc<PagedGpu>, regions: &Arc<Regions>) -> Result<()> {
     let Some(queues) = gpu.queues() else { return Ok(()) };
     let some_return = !queues.local_homes().is_empty() || takes_nodes_back(gpu);
-    if gpu.capabilities().deterministic || !some_return {
+    if !some_return {
         return Ok(());
     }
     let (weak, regions) = (Arc::downgrade(gpu), Arc::clone(regions));
     let mut turns = Turns::default();
-    let thread = Background::start("gpuvm-catch-up", PERIOD, move |told| {
-        turns.take_one(&weak, &regions, told)
-    });
-    gpu.keep(thread.map_err(|source| Error::Thread { source })?);
-    Ok(())
+    let turn = move |now, told: &_| turns.take_one(&weak, &regions, (now, told));
+    gpu.take_turns("gpuvm-catch-up", PERIOD, Box::new(turn))
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::{
     error::{Doing, Error, Result},
     handles::{GivesHandles, Handle, Handles},
     launch::{LaunchKind, Memory, Naming},
+    turns::Turns,
 };
 
 /// How long who needs memory waits for the lock of a buffer that may have some: another thread may be mapping some handles there.
@@ -50,8 +51,7 @@ pub(crate) struct Elastics {
     /// Held by who pauses or resumes.
     pausing: Mutex<()>,
     ahead: Ahead,
-    /// One seed decides all that happens: no thread works in the background.
-    deterministic: bool,
+    turns: Arc<Turns>,
     counts: Counts,
 }
 
@@ -116,16 +116,18 @@ enum Thread {
     #[default]
     NotYet,
     Runs(Background),
+    /// Whoever waits for launches takes its turns.
+    Stepped,
     /// All goes on without it, each growth at its own cost.
     Cannot,
 }
 
 impl Elastics {
     /// No buffer yet.
-    pub fn new(device: Arc<dyn Gpu>, handles: Arc<Handles>) -> Self {
+    pub fn new(device: Arc<dyn Gpu>, handles: Arc<Handles>, turns: Arc<Turns>) -> Self {
         Self {
             book: Mutex::new(Book::new(handles.handle_bytes().max(book::UNIT))),
-            deterministic: device.capabilities().deterministic,
+            turns,
             device,
             handles,
             buffers: Mutex::default(),

@@ -28,6 +28,7 @@ use crate::{
     plan::{Settings, TransportKind},
     queues::Queues,
     timeline::{GpuTimeline, Span},
+    turns::{Turn, Turns},
 };
 
 mod bring_up;
@@ -113,8 +114,10 @@ pub(crate) struct CatchingUp {
 pub(crate) struct PagedGpu {
     /// Its place among the GPUs of its virtual memory.
     pub place: usize,
-    /// The thread that keeps queue pairs, and the one that catches up with homes.
+    /// Those that keep queue pairs, catch up with homes, and so on.
     threads: Mutex<Vec<Background>>,
+    /// What goes on beside kernels.
+    pub turns: Arc<Turns>,
     pub catching_up: CatchingUp,
     /// Memory nodes, in the order of the groups of queue pairs.
     pub nodes: Vec<Arc<Node>>,
@@ -221,6 +224,18 @@ impl PagedGpu {
     /// Keeps a thread until the GPU is no virtual memory's any more.
     pub fn keep(&self, thread: Background) {
         self.threads.lock().push(thread);
+    }
+
+    /// Has turns taken every `period`, as long as they say so.
+    ///
+    /// # Errors
+    /// [`Error::Thread`].
+    pub fn take_turns(&self, name: &str, period: Duration, turn: Turn) -> Result<()> {
+        self.turns
+            .start(name, period, turn)?
+            .into_iter()
+            .for_each(|thread| self.keep(thread));
+        Ok(())
     }
 
     /// What leads from the GPU to homes.

@@ -47,6 +47,9 @@ impl Launch {
             // A look takes no time.
             let waits = timeout != Some(Duration::ZERO);
             let _span = waits.then(|| self.gpu.span(|| format!("wait for {}", self.in_flight.label)));
+            if let (None, Some(launch)) = (timeout, self.in_flight.flight.launch.get()) {
+                self.gpu.turns.take_beside(launch);
+            }
             self.in_flight.wait(timeout)?
         };
         if let Some(timeline) = self.gpu.timeline() {

@@ -57,7 +57,8 @@ impl Vm {
             let gpu = bring_up(place, shared.settings(), &plan, machines, homes, sheet)?;
             catch_up::start(&gpu, shared.regions())?;
             let regions = Arc::clone(shared.regions());
-            let elastics = Elastics::new(Arc::clone(&gpu.device), Arc::clone(&gpu.handles));
+            let (device, turns) = (Arc::clone(&gpu.device), Arc::clone(&gpu.turns));
+            let elastics = Elastics::new(device, Arc::clone(&gpu.handles), turns);
             Ok(VmGpu {
                 place: RegionPlace { gpu, regions },
                 elastics: Arc::new(elastics),

@@ -5,7 +5,7 @@ use std::{
     sync::LazyLock,
 };
 
-use gpuvm::{Error, GpuError};
+use gpuvm::{Error, ErrorKind};
 
 /// What became of a call. The numbers stay what they are in every version.
 #[repr(C)]
@@ -214,7 +214,7 @@ impl Failure {
             Self::Pointer { .. } => gpuvm_code::InvalidPointer,
             Self::Text { .. } => gpuvm_code::InvalidText,
             Self::Value { .. } => gpuvm_code::InvalidValue,
-            Self::Runtime(error) => of_runtime(error),
+            Self::Runtime(error) => of_kind(error.kind()),
             Self::StillRuns { .. } => gpuvm_code::StillRuns,
             Self::Forked { .. } => gpuvm_code::Forked,
             Self::Callback { .. } | Self::Enqueuing => gpuvm_code::Callback,
@@ -232,61 +232,19 @@ impl Failure {
     }
 }
 
-fn of_runtime(error: &Error) -> gpuvm_code {
-    match error {
-        error if error.is_out_of_memory() => gpuvm_code::OutOfMemory,
-        Error::Setting { .. } | Error::NoSetting { .. } | Error::Terms { .. } => gpuvm_code::InvalidValue,
-        Error::Unavailable { .. } => gpuvm_code::Unavailable,
-        Error::Gpu { source, .. } => of_gpu(source),
-        Error::Nic { .. } => gpuvm_code::Nic,
-        Error::Node { .. } => gpuvm_code::Node,
-        Error::Region { .. } => gpuvm_code::Region,
-        Error::Data { .. }
-        | Error::File { .. }
-        | Error::FileHome { .. }
-        | Error::Sync { .. }
-        | Error::Timeline { .. } => gpuvm_code::File,
-        Error::Overlap { .. } => gpuvm_code::Overlap,
-        Error::OutOfRange { .. } => gpuvm_code::OutOfRange,
-        Error::PartOfAnElement { .. } => gpuvm_code::PartOfAnElement,
-        Error::Arguments { .. } => gpuvm_code::Arguments,
-        Error::DeviceCode { .. } => gpuvm_code::Unavailable,
-        Error::OtherGpu { .. } => gpuvm_code::OtherGpu,
-        Error::WritesLost { .. } => gpuvm_code::WritesLost,
-        Error::Spans { .. } => gpuvm_code::Spans,
-        Error::Fault { .. } => gpuvm_code::Fault,
-        Error::Stopped { .. } => gpuvm_code::Stopped,
-        Error::Poisoned { .. } | Error::GpuLost { .. } => gpuvm_code::Lost,
-        Error::NoReplica { .. } | Error::Damaged { .. } => gpuvm_code::Damaged,
-        Error::StillWritten { .. } | Error::StillReached { .. } => gpuvm_code::StillUsed,
-        Error::LastSubscriber { .. } => gpuvm_code::InvalidValue,
-        Error::BeyondMax { .. } => gpuvm_code::BeyondMax,
-        Error::Paused { .. } => gpuvm_code::Paused,
-        Error::OutOfHandles { .. }
-        | Error::Tenants { .. }
-        | Error::FileMemory { .. }
-        | Error::HostMemory { .. }
-        | Error::Thread { .. } => gpuvm_code::OutOfMemory,
-        // Of a later runtime.
-        _ => gpuvm_code::Internal,
-    }
+macro_rules! codes {
+    ($($what:literal, $kind:ident, $code:ident, $class:literal;)*) => {
+        fn of_kind(kind: ErrorKind) -> gpuvm_code {
+            match kind {
+                $(ErrorKind::$kind => gpuvm_code::$code,)*
+                // Of a later runtime.
+                _ => gpuvm_code::Internal,
+            }
+        }
+    };
 }
 
-fn of_gpu(error: &GpuError) -> gpuvm_code {
-    match error {
-        GpuError::OutOfMemory { .. } => gpuvm_code::OutOfMemory,
-        GpuError::Compile { .. } => gpuvm_code::Compile,
-        GpuError::KernelNotFound { .. } => gpuvm_code::NoKernel,
-        GpuError::CompilerMissing { .. }
-        | GpuError::CompilerUnusable { .. }
-        | GpuError::Unsupported { .. }
-        | GpuError::FileAccess { .. } => gpuvm_code::Unavailable,
-        GpuError::BadArguments { .. } => gpuvm_code::Arguments,
-        GpuError::NotEnqueued { .. } => gpuvm_code::Callback,
-        GpuError::BadStream { .. } => gpuvm_code::InvalidValue,
-        _ => gpuvm_code::Gpu,
-    }
-}
+gpuvm::error_kinds!(codes);
 
 /// Calls of the library's functions.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use gpuvm::{Gpu, Vm};
+use gpuvm::Vm;
 use gpuvm_workloads::apps::catalogue::Entry;
 use gpuvm_workloads::apps::{App, AppError, Column, Measured, Parameter, Way, measure, paged_bytes};
 use serde::Serialize;
@@ -44,10 +44,6 @@ pub struct RunAppArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
-    pub gpus: Vec<Gpu>,
-
     /// Write the result to this file, once it is compared with the processor's: text, with a tab between columns and a line that names them
     /// (.txt, .tsv, no end, a pipe); an array of NumPy (.npy); or Parquet (.parquet).
     #[arg(long, value_name = "FILE")]
@@ -68,7 +64,12 @@ impl RunAppArgs {
         let command = Self::augment_args(Command::new(entry.name)).about(entry.about);
         let input = format!("Its input: {}. Without it: {}", entry.input, entry.small);
         let command = command.mut_arg("input", |argument| argument.help(input));
-        let command = command.mut_arg("gpus", |argument| argument.hide(!entry.several));
+        let command = command.mut_arg("gpu", |argument| match entry.several {
+            true => argument,
+            false => argument
+                .value_name("GPU")
+                .help("The GPU: sim, cuda:N, cuda:GPU-UUID, or auto"),
+        });
         let options = (entry.parameters)().into_iter().map(|parameter| {
             let Parameter {
                 name,
@@ -306,7 +307,7 @@ pub fn machine(
 
 /// The CUDA device by its number or UUID.
 pub fn ordinal(machine: &MachineArgs) -> String {
-    match &machine.gpu {
+    match machine.first() {
         gpuvm::Gpu::Cuda(which) => which.to_string(),
         _ => "0".to_owned(),
     }

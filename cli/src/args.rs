@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use gpuvm::{Gpu, Placement};
+use gpuvm::Placement;
 use gpuvm_memory_node::Network;
 use gpuvm_ptx::TableLayout;
 use gpuvm_workloads::apps::catalogue::{self, Entry};
@@ -368,10 +368,6 @@ pub struct RunBfsArgs {
     /// The search.
     #[command(flatten)]
     pub search: BfsArgs,
-
-    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
-    pub gpus: Vec<Gpu>,
 
     /// Print the report as one JSON object.
     #[arg(long)]

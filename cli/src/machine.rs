@@ -16,9 +16,16 @@ pub const FRAMES_MIN: u64 = 16;
 /// The GPU, what moves its pages, and the queues between them.
 #[derive(Clone, Debug, Args)]
 pub struct MachineArgs {
-    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
-    #[arg(long, default_value = "auto")]
-    pub gpu: Gpu,
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto. Several for an application that runs on several, each with a part of the work: sim,sim or
+    /// cuda:0,cuda:1.
+    #[arg(
+        long,
+        value_name = "GPU,..",
+        default_value = "auto",
+        value_delimiter = ',',
+        num_args = 1
+    )]
+    pub gpu: Vec<Gpu>,
 
     /// What moves the pages: direct (the faulting warp), soft (the software NIC), rxe (Linux SoftRoCE), mlx5, or auto.
     #[arg(long, default_value = "auto")]
@@ -142,11 +149,35 @@ fn listed<T: ToString>(values: &[T]) -> Option<String> {
 }
 
 impl MachineArgs {
+    /// The GPUs, where several are named.
+    pub fn several(&self) -> Option<&[Gpu]> {
+        (self.gpu.len() > 1).then_some(&self.gpu)
+    }
+
+    /// The GPU that is named first.
+    pub fn first(&self) -> &Gpu {
+        self.gpu.first().unwrap_or(&Gpu::Auto)
+    }
+
     /// The settings, without frame memory, for pages of `page_bytes`; with a seed, on the simulated GPU that follows it.
     ///
     /// # Errors
     /// An option that does not fit the GPU or the transport, a secret that cannot be read.
     pub fn builder(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
+        match self.several() {
+            Some(gpus) => Err(CliError::Options(format!(
+                "--gpu names {} GPUs, and this runs on one: give one, and others that run no kernels by --beside",
+                gpus.len()
+            ))),
+            None => self.builder_of_all(page_bytes, seed),
+        }
+    }
+
+    /// [`builder`](Self::builder) for what runs on several GPUs.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn builder_of_all(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
         let mut builder = Vm::builder().page_size(page_bytes);
         for loan in &self.borrow {
             builder = builder.borrow_from(loan.gpu, loan.loan);
@@ -163,11 +194,11 @@ impl MachineArgs {
 
     /// The settings that options say, by the names of these.
     fn named(&self, seed: Option<u64>) -> Result<Vec<(&'static str, String)>, CliError> {
-        let gpu = match self.gpu {
-            Gpu::Auto if seed.is_some() || self.workers.is_some() => SimulatedGpu::new().into(),
-            ref gpu => gpu.clone(),
+        let mut gpus = match self.gpu[..] {
+            [Gpu::Auto] if seed.is_some() || self.workers.is_some() => vec![SimulatedGpu::new().into()],
+            ref gpus => gpus.to_vec(),
         };
-        let gpus: Vec<Gpu> = std::iter::once(gpu).chain(self.beside.iter().cloned()).collect();
+        gpus.extend(self.beside.iter().cloned());
         let said = [
             ("gpu", listed(&gpus)),
             ("workers", said(&self.workers)),

@@ -125,9 +125,9 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
 
 fn run(workload: &Workload) -> Result<(), CliError> {
     match workload {
-        Workload::Bfs(args) if !args.gpus.is_empty() => several::run_bfs(args),
+        Workload::Bfs(args) if args.search.machine.several().is_some() => several::run_bfs(args),
         Workload::Bfs(args) => bfs::run(args),
-        Workload::App(entry, args) if !args.gpus.is_empty() => several::run_app(entry, args),
+        Workload::App(entry, args) if args.machine.several().is_some() => several::run_app(entry, args),
         Workload::App(entry, args) => apps::run(entry, args),
     }
 }

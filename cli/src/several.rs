@@ -1,10 +1,10 @@
-//! `gpuvm run bfs` and `gpuvm run pagerank` with `--gpus`: one graph on several GPUs, each with a part of the vertices.
+//! `gpuvm run bfs` and `gpuvm run pagerank` with several GPUs: one graph on several GPUs, each with a part of the vertices.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use gpuvm::{Gpu, Placement};
+use gpuvm::Placement;
 use gpuvm_workloads::apps::catalogue::Entry;
 use gpuvm_workloads::apps::{App, Bfs, BfsParameters, Way, paged_bytes};
 use gpuvm_workloads::graph::LoadOptions;
@@ -99,13 +99,20 @@ impl fmt::Display for SeveralReport {
 }
 
 fn refuse(option: &str) -> CliError {
-    CliError::Options(format!("--gpus runs without {option}: leave one of them out"))
+    CliError::Options(format!(
+        "several GPUs run without {option}: leave it out, or give one --gpu"
+    ))
 }
 
-fn refuse_nodes(machine: &MachineArgs) -> Result<(), CliError> {
-    match machine.memory_node.is_empty() {
-        true => Ok(()),
-        false => Err(refuse("--memory-node")),
+fn refuse_options(machine: &MachineArgs) -> Result<(), CliError> {
+    let given = [
+        ("--memory-node", !machine.memory_node.is_empty()),
+        ("--workers", machine.workers.is_some()),
+        ("--beside", !machine.beside.is_empty()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((option, _)) => Err(refuse(option)),
     }
 }
 
@@ -115,7 +122,7 @@ pub fn run_bfs(args: &RunBfsArgs) -> Result<(), CliError> {
     if search.seed.is_some() {
         return Err(refuse("--seed"));
     }
-    refuse_nodes(&search.machine)?;
+    refuse_options(&search.machine)?;
     let output = create_output(search)?;
     let mut bars = Bars::new(!args.json);
     let options = LoadOptions {
@@ -136,20 +143,20 @@ pub fn run_bfs(args: &RunBfsArgs) -> Result<(), CliError> {
         check: search.check,
         output,
     };
-    job.run(&search.machine, &args.gpus, args.json, bars)
+    job.run(&search.machine, args.json, bars)
 }
 
 /// Runs another application.
 pub fn run_app(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
     if !entry.several {
         let name = entry.name;
-        let what = format!("{name} runs on one GPU: use --gpu; bfs and pagerank run on several");
+        let what = format!("{name} runs on one GPU: name one by --gpu; bfs and pagerank run on several");
         return Err(CliError::Options(what));
     }
     let Way::Paged(placement) = args.placement else {
         return Err(refuse("a --placement that does not page"));
     };
-    refuse_nodes(&args.machine)?;
+    refuse_options(&args.machine)?;
     let output = ResultFile::create(args.output.as_deref(), args.input.as_deref())?;
     let mut bars = Bars::new(!args.json);
     bars.working("input");
@@ -166,7 +173,7 @@ pub fn run_app(entry: &Entry, args: &RunAppArgs) -> Result<(), CliError> {
         check: true,
         output,
     };
-    job.run(&args.machine, &args.gpus, args.json, bars)
+    job.run(&args.machine, args.json, bars)
 }
 
 /// An application with its input, and how it is run.
@@ -182,10 +189,10 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Runs, compares, writes and reports.
-    fn run(self, machine: &MachineArgs, gpus: &[Gpu], json: bool, mut bars: Bars) -> Result<(), CliError> {
+    fn run(self, machine: &MachineArgs, json: bool, mut bars: Bars) -> Result<(), CliError> {
         let (app, failed) = (self.app, failed(self.app.name()));
         bars.working("starting");
-        let builder = machine.builder(self.page_bytes, None)?.gpus(gpus.iter().cloned());
+        let builder = machine.builder_of_all(self.page_bytes, None)?;
         let vm = builder
             .frame_memory(self.memory_bytes)
             .build()

@@ -85,6 +85,10 @@ pub struct Pagerank {
     #[arg(long)]
     pub check: bool,
 
+    /// Write the result to a file, which rank 0 does: .txt, .tsv or no ending for text, .npy, .parquet; a row is a vertex by its id in the graph's file.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

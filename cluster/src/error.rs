@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use gpuvm_workloads::apps::FormatError;
 use gpuvm_workloads::graph::GraphError;
 
 /// A rank that cannot go on. The command ends the whole job then.
@@ -57,6 +58,17 @@ pub enum ClusterError {
         /// The system's error.
         source: io::Error,
     },
+    /// The file of the result.
+    #[error("cannot write the result to {}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file's name that says no format.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// Settings that do not fit together.
     #[error("{0}")]
     Options(String),

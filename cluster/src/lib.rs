@@ -12,6 +12,7 @@
 mod error;
 #[cfg(feature = "mpi")]
 mod mpi_ranks;
+mod output;
 mod pagerank;
 mod partitioned;
 mod ranks;
@@ -21,6 +22,7 @@ pub mod watch;
 pub use error::ClusterError;
 #[cfg(feature = "mpi")]
 pub use mpi_ranks::Mpi;
+pub use output::ResultFile;
 pub use pagerank::{Ran, compare, pagerank};
 pub use partitioned::Partitioned;
 pub use ranks::{Alone, Place, Ranks};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpuvm::{Gpu, MemoryNodes, Mlx5, Rdma, Rxe, SimulatedGpu, Transport, Vm};
 use gpuvm_cluster::watch::Watch;
-use gpuvm_cluster::{Alone, ClusterError, Mpi, Ranks, compare, pagerank, shared};
+use gpuvm_cluster::{Alone, ClusterError, Mpi, Ranks, ResultFile, compare, pagerank, shared};
 use gpuvm_workloads::apps::{PageRankParameters, Parameters};
 use gpuvm_workloads::graph::{Direction, LoadOptions};
 use serde::Serialize;
@@ -116,7 +116,7 @@ fn tell(text: &str) {
 /// Ends this process at once: the main thread may wait in MPI for a rank that is gone.
 fn end() -> ! {
     // SAFETY: it ends the process without any of its code; what other threads do ends in the middle, as by a signal. Files of this program
-    // are complete or have no name.
+    // are complete, have no name, or have one that says that they are not.
     unsafe { libc::_exit(FAILED.into()) }
 }
 
@@ -152,6 +152,10 @@ fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, Cl
         seed: options.seed,
         ..LoadOptions::default()
     };
+    let output = options.output.as_deref();
+    let output = output
+        .map(|path| ResultFile::new(path, &options.graph, ranks))
+        .transpose()?;
     let graph = shared::graph(ranks, &options.graph, &load)?;
     let (spec, csr) = (&options.graph, graph.csr());
     let parameters = options.parameters()?;
@@ -181,6 +185,10 @@ fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, Cl
         compare(&values, &run(&Alone)?.values.gather(&Alone)?)?;
         checked = values.len() as u64;
     }
+    let result = format!("{:08x}", crc32c::crc32c(bytemuck::cast_slice(&values)));
+    if let Some(output) = output {
+        output.write(&graph, values)?;
+    }
     let (vertices, edges) = (csr.vertices(), csr.edges());
     Ok(Some(Report {
         app: "pagerank",
@@ -195,7 +203,7 @@ fn report(options: &Pagerank, vm: &Vm, ranks: &Mpi) -> Result<Option<Report>, Cl
         set_up_seconds,
         seconds,
         faults,
-        result: format!("{:08x}", crc32c::crc32c(bytemuck::cast_slice(&values))),
+        result,
         checked,
     }))
 }

@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use crate::Launch;
+
 /// Called after a store into a watched page with the store's device address.
 pub type OnStore = Arc<dyn Fn(u64) + Send + Sync>;
 
@@ -22,6 +24,13 @@ pub trait Simulation: Any + Send + Sync {
     /// Adds an engine that the scheduler steps between lanes when the GPU is
     /// [deterministic](crate::Capabilities::deterministic), and never otherwise.
     fn attach(&self, actor: Arc<dyn Actor>);
+
+    /// The time of a [deterministic](crate::Capabilities::deterministic) GPU in nanoseconds, and 0 of others.
+    fn now_ns(&self) -> u64;
+
+    /// Lets lanes and actors of a deterministic GPU run until it is `at_ns` there, or `launch` has ended. The seed decides where that is:
+    /// the same work of the host follows at the same point of every run. On other GPUs the call does nothing.
+    fn run_until(&self, at_ns: u64, launch: Option<&Arc<dyn Launch>>);
 
     /// What an [`Actor`] calls in a step, before it copies what lanes see: the memory model then knows what comes from outside, and
     /// says when lanes see it. On other threads the call does nothing.

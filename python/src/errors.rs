@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use gpuvm::{Error, FaultKind, GpuError};
+use gpuvm::Error;
 use pyo3::{
     exceptions::{PyRuntimeError, PyTypeError},
     prelude::*,
@@ -76,58 +76,12 @@ pub fn in_full(error: &Error) -> String {
     text
 }
 
-fn class_of_gpu(source: &GpuError) -> &'static str {
-    match source {
-        GpuError::CompilerMissing { .. } | GpuError::CompilerUnusable { .. } | GpuError::Compile { .. } => {
-            "CompileError"
-        }
-        GpuError::KernelNotFound { .. } => "KernelNotFoundError",
-        GpuError::Unsupported { .. } | GpuError::FileAccess { .. } => "UnavailableError",
-        GpuError::BadArguments { .. } => "ArgumentError",
-        GpuError::LaunchConfig { .. } | GpuError::BadAllocation { .. } => "LaunchError",
-        _ => "GpuError",
-    }
-}
-
-fn class_of(error: &Error) -> &'static str {
-    if error.is_out_of_memory() {
-        return "OutOfMemoryError";
-    }
-    match error {
-        Error::Setting { .. } | Error::Terms { .. } => "SettingError",
-        Error::Unavailable { .. } | Error::Thread { .. } | Error::DeviceCode { .. } => "UnavailableError",
-        Error::Gpu { source, .. } => class_of_gpu(source),
-        Error::Nic { .. } => "NicError",
-        Error::Node { .. } => "NodeError",
-        Error::Region { .. } | Error::PartOfAnElement { .. } => "RegionError",
-        Error::Overlap { .. } => "OverlapError",
-        Error::Data { .. }
-        | Error::File { .. }
-        | Error::FileHome { .. }
-        | Error::Sync { .. }
-        | Error::Timeline { .. } => "FileError",
-        Error::OutOfRange { .. } => "OutOfRangeError",
-        Error::Arguments { .. } | Error::OtherGpu { .. } => "ArgumentError",
-        Error::BeyondMax { .. } => "BeyondMaxError",
-        Error::Paused { .. } => "PausedError",
-        Error::Spans { .. } => "SpansError",
-        Error::Fault { fault, .. } => match fault.kind {
-            FaultKind::OutOfRange { .. } | FaultKind::SpanOutOfRange { .. } => "IndexFaultError",
-            _ => "FaultError",
-        },
-        Error::Stopped { .. } => "StoppedError",
-        Error::Poisoned { .. } | Error::GpuLost { .. } | Error::WritesLost { .. } => "LostError",
-        Error::Tenants { .. } | Error::FileMemory { .. } | Error::HostMemory { .. } => "OutOfMemoryError",
-        _ => "Error",
-    }
-}
-
 /// The exception for an error of the runtime.
 pub fn of(error: Error) -> PyErr {
     match error {
         // As Python says of a keyword that there is not.
         Error::NoSetting { .. } => PyTypeError::new_err(error.to_string()),
-        error => raise(class_of(&error), in_full(&error)),
+        error => raise(error.kind().python_class(), in_full(&error)),
     }
 }
 

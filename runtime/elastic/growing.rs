@@ -13,7 +13,6 @@ use parking_lot::MutexGuard;
 
 use super::{ElasticInner, Elastics, Grown, Mapping, State, Thread, book::UNIT, place};
 use crate::{
-    background::Background,
     error::{Doing, Error, Result, check_range},
     handles::Handle,
     launch::Naming,
@@ -202,7 +201,7 @@ impl ElasticInner {
         state.length -= count;
         state.pace.shrank();
         let ample = state.is_ample(self.bytes_of(state.length), self.family.handle_bytes());
-        let ask = ample && state.going.replace(Instant::now()).is_none();
+        let ask = ample && state.going.replace(self.family.turns.now()).is_none();
         drop(state);
         if ask {
             self.family.ask_later(self);
@@ -307,7 +306,8 @@ impl ElasticInner {
                 return Ok(());
             }
             // Until it is done nobody needs to ask again.
-            if state.going.get_or_insert_with(Instant::now).elapsed() < LAZY {
+            let now = self.family.turns.now();
+            if now.saturating_duration_since(*state.going.get_or_insert(now)) < LAZY {
                 return Err(Busy);
             }
             state.pace.ahead()
@@ -341,22 +341,11 @@ impl ElasticInner {
 impl Elastics {
     /// Has the thread look at a buffer that is to get more, at once; it starts with the first one.
     pub(super) fn ask(self: &Arc<Self>, buffer: &Arc<ElasticInner>) {
-        if self.deterministic {
-            // Nothing is mapped ahead.
-            buffer.state.lock().asked = false;
-            return;
-        }
         self.queue(buffer, true);
     }
 
     /// Has the thread look at a buffer that is to give back what it does not use, some time later.
     pub(super) fn ask_later(self: &Arc<Self>, buffer: &Arc<ElasticInner>) {
-        if self.deterministic {
-            // Not while a launch runs: then who needs it asks again.
-            let _: Result<usize, Busy> = buffer.give_unused(0, usize::MAX, Duration::ZERO);
-            buffer.state.lock().going = None;
-            return;
-        }
         self.queue(buffer, false);
     }
 
@@ -365,24 +354,27 @@ impl Elastics {
         if matches!(*thread, Thread::NotYet) {
             *thread = self.start();
         }
-        let Thread::Runs(background) = &*thread else { return };
+        if matches!(*thread, Thread::Cannot) {
+            return;
+        }
         self.ahead.asked.lock().push(Arc::downgrade(buffer));
-        if at_once {
+        if let (Thread::Runs(background), true) = (&*thread, at_once) {
             background.wake();
         }
     }
 
     fn start(self: &Arc<Self>) -> Thread {
         let family = Arc::downgrade(self);
-        let turn = move |stop: &AtomicBool| family.upgrade().is_some_and(|family| family.turn(stop));
-        Background::start("gpuvm-elastic", PERIOD, turn).map_or_else(
-            |error| {
+        let turn = move |_, stop: &AtomicBool| family.upgrade().is_some_and(|family| family.turn(stop));
+        match self.turns.start("gpuvm-elastic", PERIOD, Box::new(turn)) {
+            Ok(Some(background)) => Thread::Runs(background),
+            Ok(None) => Thread::Stepped,
+            Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "nothing is mapped ahead: the thread cannot be started");
                 Thread::Cannot
-            },
-            Thread::Runs,
-        )
+            }
+        }
     }
 
     /// Looks at the buffers that were asked for. Those whose launches have not ended are looked at again.

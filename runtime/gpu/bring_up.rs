@@ -31,6 +31,7 @@ use crate::{
     queues::{QueueShape, Queues},
     tenancy,
     timeline::{GpuTimeline, Sheet},
+    turns::Turns,
 };
 
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
@@ -113,6 +114,7 @@ pub(crate) fn bring_up(
     let gpu = Arc::new(PagedGpu {
         place,
         threads: Mutex::default(),
+        turns: Arc::new(Turns::new(Arc::clone(&gpu))),
         catching_up: CatchingUp::default(),
         nodes,
         queues,

@@ -7,7 +7,6 @@ use std::{
 
 use super::{PagedGpu, victims::Victims};
 use crate::{
-    background::Background,
     error::{Doing, Error, Result},
     frames::FrameUnits,
     queues::{StepKeeper, start_keeper},
@@ -37,24 +36,19 @@ pub(super) fn start(gpu: &Arc<PagedGpu>) -> Result<()> {
     }
 }
 
-/// Has a thread take turns as long as they say so and the GPU is there. A GPU that follows a seed has no time of its own, and no such
-/// thread.
+/// Has turns taken as long as they say so and the GPU is there.
 fn keep(
     gpu: &Arc<PagedGpu>,
     name: &str,
     period: Duration,
     mut turn: impl FnMut(&PagedGpu) -> bool + Send + 'static,
 ) -> Result<()> {
-    if gpu.capabilities().deterministic {
-        return Ok(());
-    }
     let weak = Arc::downgrade(gpu);
-    let keeper = Background::start(name, period, move |_| {
+    let turn = move |_, _: &_| {
         let gpu = weak.upgrade();
         gpu.is_some_and(|gpu| turn(&gpu) && gpu.device.lost().is_none())
-    });
-    gpu.keep(keeper.map_err(|source| Error::Thread { source })?);
-    Ok(())
+    };
+    gpu.take_turns(name, period, Box::new(turn))
 }
 
 /// What fails now is tried again, unless the GPU is gone, and is told once.
@@ -119,8 +113,9 @@ fn follow(gpu: &PagedGpu, headroom: u64, evictions: &mut u64) -> Result<()> {
     let seen = std::mem::replace(evictions, gpu.meters.evictions(&*gpu.device)?);
     if free < headroom {
         tracing::debug!(left, free, headroom, "frames give way");
-        gpu.handles
-            .trim(headroom - free, Some(Instant::now() + HEADROOM_PERIOD));
+        // The time of a GPU that follows a seed is not the host's.
+        let until = (!gpu.capabilities().deterministic).then(|| Instant::now() + HEADROOM_PERIOD);
+        gpu.handles.trim(headroom - free, until);
     } else if *evictions > seen && spare >= unit && !has_just_given(gpu) {
         grow(gpu, units, spare)?;
     }
@@ -129,7 +124,7 @@ fn follow(gpu: &PagedGpu, headroom: u64, evictions: &mut u64) -> Result<()> {
 
 fn has_just_given(gpu: &PagedGpu) -> bool {
     let gave = *gpu.gave.lock();
-    gave.is_some_and(|gave| gave.elapsed() < GIVEN_REST)
+    gave.is_some_and(|gave| gpu.turns.now().saturating_duration_since(gave) < GIVEN_REST)
 }
 
 /// A part more frames, of `spare` bytes at most.

@@ -512,7 +512,7 @@ impl Occupant for PagedGpu {
         let handle = self.handles.handle_bytes();
         let unit = self.frames().units().map_or(handle, FrameUnits::unit_bytes).max(1);
         let whole = bytes.div_ceil(unit).min(most / unit) * unit;
-        *self.gave.lock() = Some(Instant::now());
+        *self.gave.lock() = Some(self.turns.now());
         self.handles.trim(whole, Some(until))
     }
 

@@ -5,7 +5,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, VictimsDesc};
@@ -20,6 +20,7 @@ use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     plan::{Loan, Settings, TransportKind, refuse},
+    turns::Looks,
 };
 
 /// While one of so many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
@@ -241,7 +242,7 @@ impl Victims {
             taken += u64::from(chunks);
         }
         self.given_back.fetch_add(taken * self.chunk_bytes(), Ordering::Relaxed);
-        let deadline = Instant::now() + limit;
+        let looks = Looks::begin(gpu);
         // Also after an earlier call that ended before its writers did. Writers of chunks that are lent go on, and are not waited for.
         let mut writers = vec![0_u32; self.chunk_count as usize];
         loop {
@@ -253,13 +254,13 @@ impl Victims {
             if writing == 0 {
                 return Ok(taken * self.chunk_bytes());
             }
-            if Instant::now() > deadline {
+            if looks.elapsed() > limit {
                 return Err(Error::StillWritten {
                     writers: writing,
                     waited: limit,
                 });
             }
-            std::thread::sleep(WRITERS_LOOK);
+            looks.rest(WRITERS_LOOK);
         }
     }
 

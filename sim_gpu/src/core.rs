@@ -40,17 +40,38 @@ pub(crate) struct Running {
     pub(crate) launches: Vec<Arc<LaunchState>>,
     pub(crate) shut_down: bool,
     /// What host threads wait for: while one of these is not fulfilled, the seeded scheduler runs.
-    targets: Vec<(u64, Target)>,
+    targets: Vec<Target>,
     tickets: u64,
 }
 
-/// Whether what a host thread waits for has come.
-type Target = Box<dyn Fn() -> bool + Send>;
+/// What a host thread waits for.
+struct Target {
+    ticket: u64,
+    /// Whether it has come.
+    fulfilled: Box<dyn Fn() -> bool + Send>,
+    /// The thread goes on at this virtual time in any case.
+    until_ns: u64,
+    /// The scheduler has seen that it has come.
+    seen: bool,
+}
 
 impl Running {
-    /// Whether the seeded scheduler has to run.
-    pub(crate) fn wanted(&self) -> bool {
-        self.targets.iter().any(|(_, fulfilled)| !fulfilled())
+    /// Whether the seeded scheduler, which calls this alone, has to run at this virtual time.
+    pub(crate) fn wanted(&mut self, now_ns: u64) -> bool {
+        for target in &mut self.targets {
+            target.seen |= now_ns >= target.until_ns || (target.fulfilled)();
+        }
+        self.targets.iter().any(|target| !target.seen)
+    }
+
+    /// When the scheduler is to look again whether it has to run, though no launch has begun or ended.
+    pub(crate) fn next_stop_ns(&self) -> u64 {
+        let stops = self.targets.iter().filter(|target| !target.seen);
+        stops.map(|target| target.until_ns).min().unwrap_or(u64::MAX)
+    }
+
+    fn has_seen(&self, ticket: u64) -> bool {
+        self.targets.iter().any(|target| target.ticket == ticket && target.seen)
     }
 }
 
@@ -67,6 +88,8 @@ pub(crate) struct Core {
     generation: AtomicU64,
     /// Workers and the ticker wait here for launches.
     pub(crate) changed: Condvar,
+    /// Who waits for a virtual time waits here.
+    pub(crate) looked: Condvar,
     shut_down: AtomicBool,
     watchers: RwLock<Vec<(u64, u64, OnStore)>>,
     pub(crate) actors: Mutex<Vec<Arc<dyn Actor>>>,
@@ -98,6 +121,7 @@ impl Core {
             running: Mutex::default(),
             generation: AtomicU64::new(0),
             changed: Condvar::new(),
+            looked: Condvar::new(),
             shut_down: AtomicBool::new(false),
             watchers: RwLock::default(),
             actors: Mutex::default(),
@@ -164,6 +188,7 @@ impl Core {
             running.shut_down = true;
             self.shut_down.store(true, Ordering::Relaxed);
             self.bump();
+            self.looked.notify_all();
             running.launches.clone()
         };
         for launch in launches {
@@ -180,12 +205,37 @@ impl Core {
         if self.options.seed.is_none() {
             return Driving(self, 0);
         }
+        self.drive_until(u64::MAX, Box::new(fulfilled))
+    }
+
+    fn drive_until(&self, until_ns: u64, fulfilled: Box<dyn Fn() -> bool + Send>) -> Driving<'_> {
         let mut running = self.running.lock();
         running.tickets += 1;
         let ticket = running.tickets;
-        running.targets.push((ticket, Box::new(fulfilled)));
+        running.targets.push(Target {
+            ticket,
+            fulfilled,
+            until_ns,
+            seen: false,
+        });
         self.bump();
         Driving(self, ticket)
+    }
+
+    /// Lets the seeded scheduler run until its virtual time is `at_ns`, or the launch has ended. It rests when this returns, unless others
+    /// wait as well.
+    pub(crate) fn run_until(&self, at_ns: u64, has_ended: impl Fn() -> bool + Send + 'static) {
+        if self.options.seed.is_none() {
+            return;
+        }
+        let driving = self.drive_until(at_ns, Box::new(has_ended));
+        let mut running = self.running.lock();
+        while !(running.shut_down || running.has_seen(driving.1)) {
+            self.looked.wait(&mut running);
+        }
+        // In this order: dropping `driving` takes the lock.
+        drop(running);
+        drop(driving);
     }
 
     /// Adds a watcher of register stores.
@@ -266,7 +316,7 @@ impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if self.0.options.seed.is_some() {
             let mut running = self.0.running.lock();
-            running.targets.retain(|(ticket, _)| *ticket != self.1);
+            running.targets.retain(|target| target.ticket != self.1);
             self.0.bump();
         }
     }

@@ -74,8 +74,8 @@ use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
-    HostMemory, HostRegistration, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation, Source,
-    Stream,
+    HostMemory, HostRegistration, Launch, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation,
+    Source, Stream,
 };
 use parking_lot::Mutex;
 
@@ -445,6 +445,16 @@ impl Simulation for SimGpu {
 
     fn attach(&self, actor: Arc<dyn Actor>) {
         self.core.actors.lock().push(actor);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.virtual_ns()
+    }
+
+    fn run_until(&self, at_ns: u64, launch: Option<&Arc<dyn Launch>>) {
+        let launch = launch.map(Arc::clone);
+        self.core
+            .run_until(at_ns, move || launch.as_ref().is_some_and(|launch| launch.is_done()));
     }
 
     fn on_copy(&self) -> OnCopy {

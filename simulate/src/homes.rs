@@ -87,6 +87,13 @@ impl Homes {
         Ok(())
     }
 
+    /// Lets a home return: what goes on beside kernels takes it back.
+    pub fn let_return(&self, home: usize) {
+        self.homes[home].restore();
+        self.returned.set(self.returned.get() + 1);
+        self.watcher.home_returns(home as u32);
+    }
+
     /// Looks at all copies after everything was written home.
     ///
     /// # Errors

@@ -183,6 +183,8 @@ pub struct Needs {
     pub frame_capacity: u64,
     /// Whether there is another GPU, which nobody watches.
     pub second_gpu: bool,
+    /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nobody.
+    pub leave_free: u64,
 }
 
 /// Memory that a workload borrows of a neighbour; none by default.
@@ -296,6 +298,10 @@ impl Room<'_> {
             0 => builder,
             most => builder.frame_capacity(most * needs.page),
         };
+        let builder = match needs.leave_free {
+            0 => builder,
+            bytes => builder.frames_leave_free(bytes),
+        };
         let chunk = borrowed.chunk_pages * needs.page;
         let builder = match borrowed.chunks {
             0 => builder,
@@ -342,6 +348,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
         },
         frame_capacity: if resizes { 2 * RESIZED_FRAMES } else { 0 },
         second_gpu: false,
+        leave_free: 0,
     };
     let bench = room.open(needs)?;
     workload.compile(&bench).map_err(|wrong| wrong.to_string())

@@ -14,7 +14,7 @@ use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::words;
-use copies::{home_of, page_of};
+use copies::{Return, home_of, page_of};
 use slots::Slots;
 
 pub use copies::page_name;
@@ -120,6 +120,8 @@ struct WatchState {
     sources: Vec<Option<Source>>,
     /// Homes that were taken away, by replica: what they hold is garbage of which no stale bit tells before they are back.
     lost: [bool; layout::REPLICAS_MAX as usize],
+    /// Those of them that are there again, until lanes go there.
+    returning: [Return; layout::REPLICAS_MAX as usize],
     /// Memory of neighbours, where some is borrowed.
     slots: Option<Slots>,
     /// Whether single bits at homes may be wrong: of pages with checksums.
@@ -243,7 +245,10 @@ impl Observer for Watcher {
             Step::Host => Who::Host,
         });
         match step {
-            Step::Host => state.rebuild(),
+            Step::Host => {
+                state.rebuild();
+                state.look_at_returns();
+            }
             _ => state.scan(),
         }
         if let Some(finding) = state.findings.first() {

@@ -28,7 +28,7 @@ impl Door {
                 gpu: machine.vm.gpu_name(),
             });
         }
-        let which = match &args.gpu {
+        let which = match args.first() {
             Asked::Cuda(which) => which.to_string(),
             _ => "0".to_owned(),
         };

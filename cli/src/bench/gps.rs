@@ -19,11 +19,7 @@ use crate::machine::MachineArgs;
 /// Applications on several GPUs.
 #[derive(Debug, Args)]
 pub struct GpsArgs {
-    /// The GPUs of one virtual memory, instead of those that there are: sim,sim or cuda:0,cuda:1.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
-    pub gpus: Vec<Gpu>,
-
-    /// How many of the GPUs have a part of the work, with commas between: 1 to 16. Without it: all that --gpus names, else 2, 4, 8 and 16
+    /// How many of the GPUs have a part of the work, with commas between: 1 to 16. Without it: all that --gpu names, else 2, 4, 8 and 16
     /// as far as the machine has them, and 2 simulated ones.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = parse_count)]
     pub count: Vec<usize>,
@@ -77,10 +73,9 @@ impl Benchmark for GpsArgs {
     const NAME: &'static str = "gps";
 
     fn machine(&self, said: &MachineArgs) -> MachineArgs {
+        // Those that it is given are of the virtual memories that are measured.
         let mut machine = direct(said);
-        if let Some(first) = self.gpus.first() {
-            machine.gpu = first.clone();
-        }
+        machine.gpu.truncate(1);
         machine
     }
 
@@ -128,8 +123,8 @@ fn named(args: &GpsArgs) -> Result<Vec<(&'static catalogue::Entry, Option<&str>)
 
 /// The GPUs that there are, in their order.
 fn gpus(args: &Run<'_, GpsArgs>) -> Result<Vec<Gpu>, CliError> {
-    if !args.gpus.is_empty() {
-        return Ok(args.gpus.clone());
+    if let Some(gpus) = args.said.several() {
+        return Ok(gpus.to_vec());
     }
     if args.is_cuda {
         let devices = cuda::devices()?;
@@ -143,8 +138,9 @@ fn gpus(args: &Run<'_, GpsArgs>) -> Result<Vec<Gpu>, CliError> {
 
 /// How many of them are measured with, one after the other.
 fn counts(args: &Run<'_, GpsArgs>, there: usize) -> Result<Vec<usize>, CliError> {
-    let simulated = args.gpus.is_empty() && there == GPUS_MAX && args.count.is_empty();
-    let counts = match (args.count.is_empty(), args.gpus.is_empty()) {
+    let named = args.said.several().is_some();
+    let simulated = !named && there == GPUS_MAX && args.count.is_empty();
+    let counts = match (args.count.is_empty(), !named) {
         (false, _) => args.count.clone(),
         (true, false) => vec![there],
         (true, true) if simulated => vec![SIMULATED],

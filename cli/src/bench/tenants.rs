@@ -474,7 +474,7 @@ impl Process {
         };
         let program = std::env::current_exe().map_err(|error| refused("has no program", error))?;
         let mut child = Command::new(program)
-            .args(["bench", "tenants-other", "--gpu", &machine.gpu.to_string()])
+            .args(["bench", "tenants-other", "--gpu", &machine.first().to_string()])
             .args(["--burst", &bytes.to_string()])
             .env("GPUVM_TENANTS_DIR", registry)
             .stdin(Stdio::piped())

@@ -138,7 +138,7 @@ impl Plan {
         without.borrow.clear();
         let mut lender = without.clone();
         if run.is_cuda {
-            lender.gpu = Gpu::Cuda(CudaGpu::ordinal(with.borrow[0].gpu));
+            lender.gpu = vec![Gpu::Cuda(CudaGpu::ordinal(with.borrow[0].gpu))];
             Machine::probe(&lender)?;
         }
         let page_bytes = run.page_size;

@@ -517,7 +517,7 @@ fn sixteen_gpus_and_a_table() {
     let (status, out, err) = in_a_folder(arguments);
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
     assert!(out.contains("gpus 16") && out.contains("geometric mean"), "{out}");
-    let (status, _, err) = in_a_folder("gps --gpus sim,sim,sim --app als:40x30x5 --iterations 1 --repeat 1");
+    let (status, _, err) = in_a_folder("gps --gpu sim,sim,sim --app als:40x30x5 --iterations 1 --repeat 1");
     assert_eq!((status, err.as_str()), (0, ""));
 }
 
@@ -594,7 +594,7 @@ fn wrong_flags_end_with_status_2() {
             "none of one-gpu, broadcast, peer-loads, copies, managed",
         ),
         ("gps --iterations 0", "0 is not in 1..="),
-        ("gps --gpu sim --gpus sim,sim", "cannot be used with"),
+        ("gps --gpu sim --gpu sim,sim", "cannot be used with"),
         ("all", "--out <DIR>"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
@@ -632,7 +632,7 @@ fn options_that_do_not_fit_are_refused() {
         "files --gpu sim --data 4MiB --file-memory 4KiB => at least 64 blocks",
         "files --gpu sim --transport direct --data 1MiB => software NIC",
         "natural --gpu sim --data 64KiB => --data is less than 256 KiB",
-        "gps --gpus sim,sim --count 3 => --count 3; there are 2 GPUs",
+        "gps --gpu sim,sim --count 3 => --count 3; there are 2 GPUs",
         "gps --gpu sim --app life => there is no application `life`; there are jacobi,",
         "gps --gpu sim --app jacobi:2x9 => `2x9` is no input of jacobi",
         "gps --gpu sim --app als:9 => `9` is no input of als",

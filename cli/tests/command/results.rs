@@ -187,7 +187,7 @@ fn results_are_those_of_the_processor_in_each_format() {
                 folder.path(),
                 &*app,
                 &like,
-                &format!("{arguments} --gpus sim,sim,sim"),
+                &format!("{arguments} --gpu sim,sim,sim"),
                 ".npy",
             );
         }
@@ -253,7 +253,7 @@ fn parameters_and_files_that_cannot_be_are_explained() {
         ),
         ("cc not_here --output no/x.npy", 1, "cannot write to no/x.npy"),
         (
-            "pagerank not_here --gpus sim,sim --output no/x.npy",
+            "pagerank not_here --gpu sim,sim --output no/x.npy",
             1,
             "cannot write to no/x.npy",
         ),
@@ -272,7 +272,7 @@ fn help_shows_the_parameters_of_an_application_and_no_others() {
     for entry in catalogue::ALL.iter().filter(|entry| entry.name != "bfs") {
         let (_, help, _) = finish(gpuvm(folder.path(), &format!("run {} --help", entry.name)));
         assert!(help.starts_with(entry.about) && help.contains(entry.input), "{help}");
-        assert_eq!(help.contains("--gpus"), entry.several, "{help}");
+        assert_eq!(help.contains("each with a part of the work"), entry.several, "{help}");
         let own = help.split_once("\nParameters:\n").map_or("", |(_, own)| own);
         for parameter in (entry.parameters)() {
             let default = parameter

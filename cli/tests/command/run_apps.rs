@@ -147,14 +147,14 @@ fn applications_beside_their_peers_go_on_where_they_ended() {
 fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, gpus) in [
-        ("bfs kron:9 --gpus sim,sim", 2),
+        ("bfs kron:9 --gpu sim,sim", 2),
         (
-            "bfs urand:8 --directed --gpus sim,sim,sim --transport soft --page-size 64KiB",
+            "bfs urand:8 --directed --gpu sim,sim,sim --transport soft --page-size 64KiB",
             3,
         ),
-        ("pagerank kron:8 --gpus sim,sim", 2),
+        ("pagerank kron:8 --gpu sim,sim", 2),
         (
-            "pagerank kron:7 --gpus sim,sim,sim --placement fetch --transport soft",
+            "pagerank kron:7 --gpu sim,sim,sim --placement fetch --transport soft",
             3,
         ),
     ] {
@@ -173,15 +173,28 @@ fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
         assert_eq!(of_each.iter().filter(worked).count(), gpus, "{report}");
     }
     for (arguments, expected) in [
-        ("cc --gpus sim,sim", "bfs and pagerank run on several"),
-        ("bfs kron:6 --gpus sim,sim --seed 5", "--gpus runs without --seed"),
+        ("cc --gpu sim,sim", "bfs and pagerank run on several"),
+        ("bfs kron:6 --gpu sim,sim --seed 5", "several GPUs run without --seed"),
         (
-            "pagerank kron:6 --gpus sim,sim --placement managed",
+            "pagerank kron:6 --gpu sim,sim --placement managed",
             "that does not page",
+        ),
+        (
+            "bfs kron:6 --gpu sim,sim --workers 2",
+            "several GPUs run without --workers",
         ),
     ] {
         let (status, out, err) = finish(gpuvm(folder.path(), &format!("run {arguments}")));
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
+        assert!(err.contains(expected), "{arguments}: {err}");
+    }
+    for (arguments, status, expected) in [
+        // As it was called once.
+        ("run bfs kron:6 --gpus sim,sim", 2, "'--gpu'"),
+        ("bench faults --gpu sim,sim", 1, "this runs on one"),
+    ] {
+        let (found, out, err) = finish(gpuvm(folder.path(), arguments));
+        assert_eq!((found, out.as_str()), (status, ""), "{arguments}: {err}");
         assert!(err.contains(expected), "{arguments}: {err}");
     }
 }
@@ -235,6 +248,6 @@ fn a_run_tells_what_borrowed_memory_did_and_says_nothing_without() {
         let without: serde_json::Value = serde_json::from_str(&without).unwrap();
         assert!(without.pointer(key).is_none(), "{without}");
     }
-    let text = run("run bfs kron:9 --gpus sim,sim");
+    let text = run("run bfs kron:9 --gpu sim,sim");
     assert!(!text.contains("neighbour") && text.contains("of set-up"), "{text}");
 }

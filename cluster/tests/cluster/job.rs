@@ -32,6 +32,21 @@ fn pagerank_is_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
+fn the_file_of_a_result_is_the_same_on_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = [1, 2, 4].map(|ranks| {
+        let path = folder.path().join(format!("of-{ranks}.npy"));
+        let output = ["--output", path.to_str().unwrap()];
+        report(
+            ranks,
+            &[&["pagerank", "kron:9", "--iterations", "4"][..], &output].concat(),
+        );
+        std::fs::read(path).unwrap()
+    });
+    assert!(written[0].len() > 512 && written.iter().all(|bytes| *bytes == written[0]));
+}
+
+#[test]
 fn more_ranks_than_vertices_are_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("three.el");

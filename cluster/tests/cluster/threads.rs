@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Barrier, Mutex};
 
 use gpuvm::{MemoryNodes, Placement, Rdma, SimulatedGpu, Vm};
-use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, compare, pagerank, shared};
+use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, ResultFile, compare, pagerank, shared};
 use gpuvm_workloads::apps::PageRankParameters;
 use gpuvm_workloads::graph::{Csr, Direction, Graph, GraphSpec, LoadOptions, reference};
 
@@ -150,6 +150,51 @@ fn ranks_of_pages_are_the_same_to_the_bit() {
             compare(&found, &alone).unwrap();
         }
     }
+}
+
+#[test]
+fn the_file_of_a_result_is_the_same_from_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    // Ids that are no numbers of vertices.
+    let path = folder.path().join("apart.el");
+    std::fs::write(&path, "7 9\n9 12\n12 7\n12 300\n300 301\n").unwrap();
+    let spec = GraphSpec::File(path.clone());
+    let graph = spec.load(&LoadOptions::default(), &mut |_| {}).unwrap();
+    for ending in ["", ".tsv", ".npy", ".parquet"] {
+        let written = [1, 2, 4].map(|size| {
+            let file = folder.path().join(format!("of-{size}{ending}"));
+            on(size, |vm, ranks| {
+                let output = ResultFile::new(&file, &spec, ranks).unwrap();
+                let ran = pagerank(vm, ranks, graph.csr(), &iterations(6), Placement::Fetch).unwrap();
+                let values = ran.values.gather(ranks).unwrap();
+                if ranks.place().rank == 0 {
+                    output.write(&graph, values).unwrap();
+                }
+            });
+            std::fs::read(file).unwrap()
+        });
+        assert!(
+            written[0].len() > 50 && written.iter().all(|bytes| *bytes == written[0]),
+            "{ending}"
+        );
+        if ending.is_empty() {
+            let text = String::from_utf8(written[0].clone()).unwrap();
+            let ids = text.lines().map(|line| line.split('\t').next().unwrap());
+            assert_eq!(ids.collect::<Vec<_>>(), ["# vertex", "7", "9", "12", "300", "301"]);
+        }
+    }
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        1 + 4 * 3,
+        "something stays behind"
+    );
+    let refused = |path: &std::path::Path| ResultFile::new(path, &spec, &Alone).unwrap_err().to_string();
+    assert!(refused(&path.with_extension("csv")).contains("no format of results"));
+    assert!(refused(&folder.path().join("none/ranks")).starts_with("cannot write the result to"));
+    let own = folder.path().join("graph");
+    std::fs::write(&own, "0 1\n").unwrap();
+    let error = ResultFile::new(&own, &GraphSpec::File(own.clone()), &Alone).unwrap_err();
+    assert!(error.to_string().contains("is the graph itself"), "{error}");
 }
 
 #[test]

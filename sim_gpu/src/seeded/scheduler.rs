@@ -41,6 +41,8 @@ pub(crate) struct Scheduler {
     launches: Vec<Arc<LaunchState>>,
     actors: Vec<Arc<dyn Actor>>,
     generation: Option<u64>,
+    /// Virtual time at which a host thread is to go on.
+    stop_ns: u64,
     decisions: u32,
     next_launch: usize,
 }
@@ -58,6 +60,7 @@ impl Scheduler {
             launches: Vec::new(),
             actors: Vec::new(),
             generation: None,
+            stop_ns: u64::MAX,
             decisions: 0,
             next_launch: 0,
         }
@@ -75,27 +78,34 @@ impl Scheduler {
         while !self.wait_until_wanted() {
             self.take_blocks();
             self.decide();
+            if self.chance().now_ns >= self.stop_ns {
+                self.generation = None;
+            }
         }
     }
 
     /// Parks while nobody waits; true when the GPU is shut down. Looks closer only when something has changed, which is when a launch has
-    /// begun or ended, at this thread's own doing.
+    /// begun or ended, at this thread's own doing, or at a time that somebody waits for.
     fn wait_until_wanted(&mut self) -> bool {
         let core = Arc::clone(&self.residents.core);
         if self.generation == Some(core.generation()) {
             return false;
         }
+        // Who waits for a time looks at this one.
+        let (now, _) = self.publish();
         let mut running = core.running.lock();
-        while !(running.shut_down || running.wanted()) {
+        while !(running.wanted(now) || running.shut_down) {
+            core.looked.notify_all();
             core.changed.wait(&mut running);
         }
+        core.looked.notify_all();
+        self.stop_ns = running.next_stop_ns();
         self.launches.clone_from(&running.launches);
         // Read again under the lock: it moves only while the lock is held.
         self.generation = Some(core.generation());
         let shut_down = running.shut_down;
         drop(running);
         self.actors.clone_from(&core.actors.lock());
-        let now = self.chance().now_ns;
         for launch in &self.launches {
             launch.seeded.lock().get_or_insert((now, now, 0));
         }

@@ -141,6 +141,11 @@ impl Total {
             ),
             (loses, self.within, "no home was taken away while a kernel ran"),
             (loses, self.returns, "no home returned"),
+            (
+                loses,
+                looks.returned,
+                "no home's copies were looked at when it returned",
+            ),
             (loses, self.mended, "no stale copy was ever written again"),
             (checked, looks.checksums, "no frame was ever compared with its checksum"),
             (checked, self.flips, "no bit was flipped"),

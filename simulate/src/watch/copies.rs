@@ -10,6 +10,18 @@ use super::{WatchState, Watcher, Who, differ, load, read};
 /// Bits of a copy that may be wrong where bits are flipped on purpose: each WRITE of a page is a new copy, with one at most.
 const FLIPS_MAX: u32 = 1;
 
+/// How far a home is that was taken away and returns by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It is away, or was never lost.
+    #[default]
+    Not,
+    /// It is there, and lanes may not know yet that it was lost.
+    Expected,
+    /// Its queue pairs are closed to lanes.
+    Closed,
+}
+
 /// How many bits two stretches of memory differ in.
 fn bits_apart(a: u64, b: u64, bytes: usize) -> u32 {
     (0..bytes as u64)
@@ -90,7 +102,14 @@ impl Watcher {
 
     /// The homes of these replicas are about to be taken away: from now on what they hold is garbage.
     pub fn home_lost(&self, replica: u32) {
-        self.lock().lost[replica as usize] = true;
+        let mut state = self.lock();
+        state.lost[replica as usize] = true;
+        state.returning[replica as usize] = Return::Not;
+    }
+
+    /// A home is there again, and takes part when somebody else opens its queue pairs: looked at whenever the host has run.
+    pub fn home_returns(&self, replica: u32) {
+        self.lock().returning[replica as usize] = Return::Expected;
     }
 
     /// A home has returned and its queue pairs are open. Every copy there must count as stale.
@@ -98,20 +117,7 @@ impl Watcher {
         let mut state = self.lock();
         state.who = Some(Who::Host);
         state.rebuild();
-        state.lost[replica as usize] = false;
-        let mut fresh = None;
-        for (id, region) in &state.regions {
-            let replicated = region.flags & layout::REGION_REPLICATED != 0;
-            let of_region = (0..region.pages).find(|page| replicated && !is_stale(region, *page, replica));
-            fresh = fresh.or(of_region.map(|page| layout::page_id(*id, page)));
-        }
-        if let Some(page_id) = fresh {
-            let what = format!(
-                "home {replica} returned, and its copy of {} is not stale",
-                page_name(page_id)
-            );
-            state.find(what, (Some(page_id), None, None));
-        }
+        state.home_is_back(replica);
         if let Some(finding) = state.findings.first() {
             self.first.get_or_init(|| finding.clone());
         }
@@ -166,6 +172,49 @@ impl Watcher {
 }
 
 impl WatchState {
+    /// Homes that return by themselves have done so when their queue pairs were closed and are open.
+    pub(super) fn look_at_returns(&mut self) {
+        for replica in 0..layout::REPLICAS_MAX {
+            let now = match (self.returning[replica as usize], self.is_closed(replica)) {
+                (Return::Expected, true) => Return::Closed,
+                (Return::Closed, false) => {
+                    self.home_is_back(replica);
+                    Return::Not
+                }
+                (as_before, _) => as_before,
+            };
+            self.returning[replica as usize] = now;
+        }
+    }
+
+    /// Whether a queue pair of a home in this process is closed to lanes, where one NIC reaches all of them.
+    fn is_closed(&self, replica: u32) -> bool {
+        let Some(desc) = self.desc else { return false };
+        let each = desc.queue_count / desc.queue_groups.max(1);
+        (replica * each..(replica + 1) * each)
+            .filter(|queue| *queue < desc.queue_count)
+            .any(|queue| self.queue_state(queue).failed & layout::QUEUE_LOST != 0)
+    }
+
+    /// Its queue pairs are open: every copy there must count as stale.
+    fn home_is_back(&mut self, replica: u32) {
+        self.lost[replica as usize] = false;
+        self.looks.returned += 1;
+        let mut fresh = None;
+        for (id, region) in &self.regions {
+            let replicated = region.flags & layout::REGION_REPLICATED != 0;
+            let of_region = (0..region.pages).find(|page| replicated && !is_stale(region, *page, replica));
+            fresh = fresh.or(of_region.map(|page| layout::page_id(*id, page)));
+        }
+        if let Some(page_id) = fresh {
+            let what = format!(
+                "home {replica} returned, and its copy of {} is not stale",
+                page_name(page_id)
+            );
+            self.find(what, (Some(page_id), None, None));
+        }
+    }
+
     /// The replicas whose copy of a page is what was written back last: not stale, at a home that is there.
     pub(super) fn good_rows(&self, region: &RegionDesc, page: u64) -> impl Iterator<Item = u32> + use<> {
         let (lost, region) = (self.lost, *region);

@@ -159,6 +159,8 @@ pub struct Looks {
     pub agreed: u64,
     /// Copies that differed by a bit that was flipped on purpose.
     pub damaged: u64,
+    /// Homes that returned, whose copies were then looked at.
+    pub returned: u64,
     /// Changes of request records.
     pub requests: u64,
     /// Changes of ring indexes.
@@ -188,6 +190,7 @@ impl Looks {
         self.copies += other.copies;
         self.agreed += other.agreed;
         self.damaged += other.damaged;
+        self.returned += other.returned;
         self.requests += other.requests;
         self.indexes += other.indexes;
         self.frames += other.frames;

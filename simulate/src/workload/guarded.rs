@@ -89,7 +89,16 @@ fn happened(homes: &Homes) -> Happened {
     }
 }
 
-pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
+/// Who catches up with homes that have returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CatchUp {
+    /// The host, by calls.
+    Called,
+    /// What goes on beside kernels.
+    ByItself,
+}
+
+pub(super) fn returns(room: &mut Room<'_>, catch_up: CatchUp) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
@@ -110,7 +119,16 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut within = 0;
     let home = (seed / 16 % 2) as usize;
     let mut lost = || within += u64::from(!writing.is_done());
-    let ran = rounds(&bench, &beside, &homes, &a, &mut rng, home, &mut lost);
+    let ran = match catch_up {
+        CatchUp::Called => rounds(&bench, &beside, &homes, &a, &mut rng, home, &mut lost),
+        CatchUp::ByItself => left_alone(&bench, &beside, &homes, &a, &mut rng, home, &mut lost),
+    };
+    homes.stop();
+    let ran = match ran {
+        // Requests fail for longer than anybody waits here.
+        Err(Wrong::Differs(_)) if room.has_faults() => Ok(()),
+        ran => ran,
+    };
     room.happened = Happened {
         within,
         ..happened(&homes)
@@ -124,6 +142,9 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
     // Once faults have stopped both homes hold everything again; without faults they do already.
     bench.vm.soft_nics().iter().for_each(|nic| nic.calm());
     if room.has_faults() {
+        (0..2)
+            .filter(|home| homes.is_lost(*home))
+            .for_each(|home| homes.let_return(home));
         bench.vm.catch_up()?;
     }
     if !a.health()?.is_whole() {
@@ -143,14 +164,7 @@ fn rounds(
     first: usize,
     lost: &mut dyn FnMut(),
 ) -> Result<(), Wrong> {
-    let delay = |rng: &mut ChaCha8Rng| -> Result<(), Wrong> {
-        // Virtual time goes by: the host waits for a launch of another stream.
-        let ns: u32 = rng.random_range(1_000..60_000);
-        let kernel = bench.kernel("delay")?;
-        let waited = kernel.launch_on(beside, LaunchConfig::new(1, 1), (ns,))?;
-        waited.sync()?;
-        Ok(())
-    };
+    let delay = |rng: &mut ChaCha8Rng| delay(bench, beside, rng);
     let mut home = first;
     for _ in 0..3 {
         delay(rng)?;
@@ -171,6 +185,60 @@ fn rounds(
         bench.vm.catch_up()?;
         home = 1 - home;
     }
+    Ok(())
+}
+
+/// Delays within which a home that has returned is caught up by itself.
+const DELAYS: u32 = 300;
+
+/// As [`rounds`], but nobody says that a home is there again. It may be lost once more before it is caught up.
+fn left_alone(
+    bench: &Bench,
+    beside: &StreamHandle,
+    homes: &Homes,
+    a: &Region<u64>,
+    rng: &mut ChaCha8Rng,
+    first: usize,
+    lost: &mut dyn FnMut(),
+) -> Result<(), Wrong> {
+    let mut home = first;
+    for _ in 0..3 {
+        delay(bench, beside, rng)?;
+        homes.lose(home)?;
+        lost();
+        if rng.random_range(0..4u32) != 0 {
+            delay(bench, beside, rng)?;
+        }
+        homes.let_return(home);
+        if rng.random() {
+            homes.lose_within(&bench.vm, home, rng.random_range(0..STEPS));
+        }
+        let mut waited = 0;
+        while homes.is_lost(home) || !a.health()?.is_whole() {
+            if waited == DELAYS {
+                let health = a.health()?;
+                return Err(Wrong::Differs(format!(
+                    "a home that has returned is not caught up: {health:?}"
+                )));
+            }
+            if homes.is_lost(home) {
+                homes.let_return(home);
+            }
+            delay(bench, beside, rng)?;
+            waited += 1;
+        }
+        // One that was to be lost is there for the other's turn.
+        homes.stop();
+        home = 1 - home;
+    }
+    Ok(())
+}
+
+/// Virtual time goes by: the host waits for a launch of another stream.
+pub(super) fn delay(bench: &Bench, beside: &StreamHandle, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+    let ns: u32 = rng.random_range(1_000..60_000);
+    let kernel = bench.kernel("delay")?;
+    kernel.launch_on(beside, LaunchConfig::new(1, 1), (ns,))?.sync()?;
     Ok(())
 }
 

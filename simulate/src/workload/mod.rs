@@ -11,9 +11,12 @@ use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
 use crate::kernels::{BROADCAST, LOOKED_UP, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
 use crate::run::{Borrowed, Needs, PAGE, Room};
 
+use guarded::CatchUp;
+
 mod broadcast;
 mod contended;
 mod guarded;
+mod headroom;
 mod looked_up;
 mod programs;
 mod resize;
@@ -73,6 +76,10 @@ pub enum Workload {
     ResizeDirect,
     /// Pages are looked up in some launches and fetched in others, and the host, another GPU and changes of frames come between and beside.
     LookedUp,
+    /// Like `Returns`, but what goes on beside kernels catches up with homes that have returned.
+    CaughtUp,
+    /// Frames follow what is free of the GPU's memory, of which others take some and give some back, while lanes use pages.
+    Headroom,
 }
 
 /// A workload that is none.
@@ -104,7 +111,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -129,6 +136,8 @@ impl Workload {
         Self::Resize,
         Self::ResizeDirect,
         Self::LookedUp,
+        Self::CaughtUp,
+        Self::Headroom,
     ];
 
     /// Its name on a command line.
@@ -158,6 +167,8 @@ impl Workload {
             Self::Resize => "resize",
             Self::ResizeDirect => "resize-direct",
             Self::LookedUp => "looked-up",
+            Self::CaughtUp => "caught-up",
+            Self::Headroom => "headroom",
         }
     }
 
@@ -175,7 +186,9 @@ impl Workload {
             | Self::Flush
             | Self::Returns
             | Self::Resize
-            | Self::ResizeDirect => (WORDS, &[]),
+            | Self::ResizeDirect
+            | Self::CaughtUp
+            | Self::Headroom => (WORDS, &[]),
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
@@ -188,26 +201,16 @@ impl Workload {
             direct: self.is_direct(),
             homes: if self.is_replicated() { 2 } else { 1 },
             checked: matches!(self, Self::Replicas | Self::Checksums),
-            slow: matches!(self, Self::Replicas | Self::Checksums | Self::LargePages),
+            slow: matches!(
+                self,
+                Self::Replicas | Self::Checksums | Self::LargePages | Self::Headroom
+            ),
         }
     }
 
-    /// Whether its lanes race for words by design: as operations of which any order is right, by storing equal values, where a page never
-    /// leaves, by a weak look at a word that changes once, by marking a page
-    /// that others mark, or with who uses a neighbour's memory otherwise for what they read there and do not use then.
+    /// Whether its lanes race for words by design: by storing equal values, where a page never leaves, or by marking a page that others mark.
     pub fn races_on_purpose(self) -> bool {
-        matches!(
-            self,
-            Self::Linear
-                | Self::Bfs
-                | Self::InPlace
-                | Self::LinearInPlace
-                | Self::Rising
-                | Self::StoresInPlace
-                | Self::NeverEvicted
-                | Self::Victims
-                | Self::LookedUp
-        )
+        matches!(self, Self::Bfs | Self::InPlace | Self::NeverEvicted | Self::LookedUp)
     }
 
     /// Whether its lanes copy pages themselves.
@@ -239,12 +242,12 @@ impl Workload {
 
     /// Whether its frames come and go.
     pub(crate) fn resizes(self) -> bool {
-        matches!(self, Self::Resize | Self::ResizeDirect)
+        matches!(self, Self::Resize | Self::ResizeDirect | Self::Headroom)
     }
 
     /// Whether its pages have two homes, some of which are taken away.
     pub(crate) fn loses_homes(self) -> bool {
-        matches!(self, Self::Replicas | Self::Returns)
+        matches!(self, Self::Replicas | Self::Returns | Self::CaughtUp)
     }
 
     /// Whether its pages may have two homes.
@@ -286,12 +289,14 @@ impl Workload {
             }
             Self::Rising => contended::rising(room, in_place(room.seed())),
             Self::Replicas => guarded::replicas(room),
-            Self::Returns => guarded::returns(room),
+            Self::Returns => guarded::returns(room, CatchUp::Called),
+            Self::CaughtUp => guarded::returns(room, CatchUp::ByItself),
             Self::Checksums => guarded::checksums(room),
             Self::Victims => victims::victims(room),
             Self::Broadcast => broadcast::broadcast(room),
             Self::Resize | Self::ResizeDirect => resize::resize(room),
             Self::LookedUp => looked_up::looked_up(room),
+            Self::Headroom => headroom::headroom(room),
         }
     }
 }
@@ -313,7 +318,7 @@ pub(crate) struct Sources {
     pub homes: u32,
     /// Regions may have checksums.
     pub checked: bool,
-    /// A page may take a lane a hundred times as long as usual.
+    /// A page may take a lane a hundred times as long as usual, or many lanes run beside those that use pages.
     pub slow: bool,
 }
 
@@ -332,6 +337,7 @@ fn needs(seed: u64, frames: u64) -> Needs {
         borrowed: Borrowed::default(),
         frame_capacity: 0,
         second_gpu: false,
+        leave_free: 0,
     }
 }
 

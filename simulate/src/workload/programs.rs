@@ -29,6 +29,7 @@ pub(super) fn needs_of(shape: &ProgramShape) -> Needs {
         borrowed: Borrowed::default(),
         frame_capacity: 0,
         second_gpu: false,
+        leave_free: 0,
     }
 }
 

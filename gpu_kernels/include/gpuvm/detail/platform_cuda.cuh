@@ -119,6 +119,11 @@ GPUVM_DEVICE pair64 ld_weak(const pair64* p) {
     asm volatile("ld.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p));
     return v;
 }
+// Any value that the word has had will do: a look at a hint that others store meanwhile.
+template <class T>
+GPUVM_DEVICE T ld_hint(const T* p) {
+    return ld_weak(p);
+}
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     pair64 v;
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");

@@ -47,6 +47,11 @@ GPUVM_DEVICE T ld_weak(const T* p) {
     return gpuvm_sim::load<GPUVM_SIM_WEAK, GPUVM_SIM_GPU>(p);
 }
 GPUVM_DEVICE pair64 ld_weak(const pair64* p) { return pair64{ld_weak(&p->lo), ld_weak(&p->hi)}; }
+// Weak on a GPU, where any value that the word has had will do. Strong here: no race that is to be told.
+template <class T>
+GPUVM_DEVICE T ld_hint(const T* p) {
+    return ld_relaxed_gpu(p);
+}
 // 16 bytes by two 8-byte accesses: each half is whole, as on the GPU each 8-byte element is.
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     return pair64{ld_relaxed_gpu(&p->lo), ld_relaxed_gpu(&p->hi)};

@@ -126,8 +126,8 @@ GPUVM_NOINLINE u32 counted(const layout::VictimsDesc* victims, u32 field) {
 // count. Regions with victims have no frames of their own.
 GPUVM_DEVICE void keep_or_give(const Victim& victim, u32 frame) {
     u32 beside = victim.field;
-    // Weak: a hint, on a line that other loads have brought to L1.
-    if (!slot_in(beside) || !ld_weak(&victim.victims->keeps)) beside = counted(victim.victims, beside);
+    // On a line that other loads have brought to L1.
+    if (!slot_in(beside) || !ld_hint(&victim.victims->keeps)) beside = counted(victim.victims, beside);
     // Relaxed: the word's publication carries it to who marks the page.
     st_relaxed_gpu(slot_kept(victim.victims, frame), beside);
 }
