@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::execute::Failure;
+use super::failure::Failure;
 use super::memory::{MemoryTable, Side};
 use super::queue_pair::QueuePairShared;
 use super::vendor;

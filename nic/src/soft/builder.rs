@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Clock, ENGINES_MAX, RealClock, SoftNic};
+use super::clock::{Clock, RealClock};
+use super::limits::ENGINES_MAX;
 use crate::{Mover, NicError};
 
-/// Settings of a [`SoftNic`]; made by [`SoftNic::builder`].
+/// Settings of a [`SoftNic`](super::SoftNic); made by [`SoftNic::builder`](super::SoftNic::builder).
 #[must_use]
 #[derive(Clone)]
 pub struct SoftNicBuilder {
@@ -70,7 +71,7 @@ impl SoftNicBuilder {
         }
     }
 
-    /// Whether breaches of the queues' rules are collected for [`SoftNic::violations`] (yes). Requests that are
+    /// Whether breaches of the queues' rules are collected for [`SoftNic::violations`](super::SoftNic::violations) (yes). Requests that are
     /// garbage fail in any case.
     pub fn strict(self, strict: bool) -> Self {
         SoftNicBuilder { strict, ..self }
@@ -130,11 +131,8 @@ impl SoftNicBuilder {
         }
     }
 
-    /// Makes the NIC and starts its engines.
-    ///
-    /// # Errors
-    /// A setting that cannot be; an engine thread that cannot be started.
-    pub fn build(self) -> Result<SoftNic, NicError> {
+    /// Refuses a setting that cannot be.
+    pub(super) fn check(&self) -> Result<(), NicError> {
         let bad = |what, value, expected| Err(NicError::BadArgument { what, value, expected });
         if self.engines > ENGINES_MAX {
             return bad("number of engines", self.engines as u64, "at most 64");
@@ -164,7 +162,7 @@ impl SoftNicBuilder {
                 what: "let completion queues go on over a reset beside a mover",
             });
         }
-        SoftNic::start(self)
+        Ok(())
     }
 
     pub(super) fn take_clock(&mut self) -> Arc<dyn Clock> {

@@ -3,19 +3,16 @@
 //! An engine finds work by looking at the doorbell registers of its queue pairs. When there is none it looks again
 //! for a short while, yields its core a few times, then sleeps; see [`crate::sleeper`] for why no ring is lost.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Shared;
-use super::faults::Faults;
-use super::memory::MemoryTable;
 use super::moving::Moving;
 use super::queue_pair::{QueuePairEngine, RequestBuffer, Step};
-use super::report::{Counters, ViolationKind, Violations};
+use super::report::{Counters, ViolationKind};
+use super::shared::{Context, Shared};
 use crate::NicError;
 use crate::sleeper::Sleeper;
 use crate::wire::mlx5::{BLOCK_BYTES, BLOCKS_MAX};
@@ -39,43 +36,6 @@ const MOVED_A_ROUND: u32 = 512;
 const MOVER_SPIN: Duration = Duration::from_micros(50);
 const MOVER_AWAKE: Duration = Duration::from_millis(20);
 const MOVER_NAP: Duration = Duration::from_micros(50);
-
-/// What an engine's work needs of the rest of the NIC.
-pub(super) struct Context<'a> {
-    pub memory: &'a MemoryTable,
-    pub faults: &'a Faults,
-    pub violations: &'a Violations,
-    pub counters: &'a Counters,
-    pub max_rd_atomic: u32,
-    pub shared: &'a Shared,
-    /// The time at its first use in this round; 0 before.
-    now_ns: Cell<u64>,
-}
-
-impl Context<'_> {
-    /// The time, read once a round and only if asked for: a clock costs as much as a look at a doorbell.
-    #[inline]
-    pub fn now_ns(&self) -> u64 {
-        if self.now_ns.get() == 0 {
-            self.now_ns.set(self.shared.clock.now_ns());
-        }
-        self.now_ns.get()
-    }
-
-    /// Whether requests take (modelled) time.
-    #[inline]
-    pub fn shaped(&self) -> bool {
-        self.shared.shape.is_some()
-    }
-
-    /// When a request of `bytes` bytes that starts now completes.
-    pub fn due_ns(&self, inbound: bool, bytes: u64) -> u64 {
-        match &self.shared.shape {
-            Some(shape) => shape.due_ns(self.now_ns(), inbound, bytes),
-            None => self.now_ns(),
-        }
-    }
-}
 
 /// One engine.
 #[repr(align(128))]
@@ -205,15 +165,7 @@ impl Engine {
     }
 
     pub fn context<'a>(&'a self, shared: &'a Shared) -> Context<'a> {
-        Context {
-            memory: &shared.memory,
-            faults: &shared.faults,
-            violations: &shared.violations,
-            counters: &self.counters,
-            max_rd_atomic: shared.max_rd_atomic,
-            shared,
-            now_ns: Cell::new(0),
-        }
+        Context::new(shared, &self.counters)
     }
 
     /// Does up to `units_max` units of work.
@@ -440,11 +392,15 @@ impl Owners {
 }
 
 /// Starts the thread of engine `index`.
-pub(super) fn spawn(shared: &Arc<Shared>, index: usize) -> Result<std::thread::JoinHandle<()>, NicError> {
-    let shared = Arc::clone(shared);
+pub(super) fn spawn(
+    engines: &Arc<[Engine]>,
+    shared: &Arc<Shared>,
+    index: usize,
+) -> Result<std::thread::JoinHandle<()>, NicError> {
+    let (engines, shared) = (Arc::clone(engines), Arc::clone(shared));
     std::thread::Builder::new()
         .name(format!("nic-engine-{index}"))
-        .spawn(move || shared.engines[index].run(&shared))
+        .spawn(move || engines[index].run(&shared))
         .map_err(|source| NicError::Thread {
             name: format!("nic-engine-{index}"),
             source,

@@ -4,34 +4,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::backed::each_span;
 use super::copy::{Ahead, copy_ahead};
+use super::failure::Failure;
 use super::memory::{MemoryTable, Side};
 use super::queue_pair::QueuePairShared;
-use super::report::ViolationKind;
 use super::vendor;
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, Operation, Segment, Segments, Syndrome, WorkRequest};
 use crate::{Access, Move, Piece};
-
-/// Why a request failed: the syndrome, and this NIC's detail of it (see [`vendor`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub syndrome: Syndrome,
-    pub vendor: u8,
-}
-
-impl Failure {
-    /// Of a request that cannot be told from garbage.
-    pub fn of_violation(kind: ViolationKind) -> Self {
-        let vendor = match kind {
-            ViolationKind::WrongIndex => vendor::WRONG_INDEX,
-            ViolationKind::WrongQueuePair => vendor::WRONG_QUEUE_PAIR,
-            _ => vendor::MALFORMED,
-        };
-        Failure {
-            syndrome: Syndrome::LocalQueuePairOperation,
-            vendor,
-        }
-    }
-}
 
 fn fail<T>(syndrome: Syndrome, vendor: u8) -> Result<T, Failure> {
     Err(Failure { syndrome, vendor })
@@ -51,9 +29,24 @@ pub(super) unsafe fn execute(
     ahead: Option<Ahead>,
     far: Option<&[Piece]>,
 ) -> Result<u64, Failure> {
+    each_copy(request, memory, responder, far, |to, from, bytes| {
+        // SAFETY: both spans were allowed, under the lock that the caller holds; pieces are kept by the caller.
+        unsafe { copy_ahead(to, from, bytes, ahead) };
+    })
+}
+
+/// Checks `request`, hands each copy that it asks for to `copy` as (to, from, bytes), and returns their bytes.
+#[inline]
+fn each_copy(
+    request: &WorkRequest<'_>,
+    memory: &MemoryTable,
+    responder: Option<&QueuePairShared>,
+    far: Option<&[Piece]>,
+    mut copy: impl FnMut(u64, u64, u64),
+) -> Result<u64, Failure> {
     let (remote, rkey, reads) = match request.operation {
         Operation::Nop => return Ok(0),
-        // All copies are done when they are made, so there is nothing to flush.
+        // Data has arrived when its completion has, so there is nothing to flush.
         Operation::Dump => return check_local(memory, request.segments, Access::NONE),
         Operation::Read { remote, rkey } => (remote, rkey, true),
         Operation::Write { remote, rkey } => (remote, rkey, false),
@@ -68,8 +61,7 @@ pub(super) unsafe fn execute(
     };
     each_span(request.segments, remote, far, |near, far, bytes| {
         let (to, from) = if reads { (near, far) } else { (far, near) };
-        // SAFETY: both spans were allowed above, under the lock that the caller holds; pieces are kept by the caller.
-        unsafe { copy_ahead(to, from, bytes, ahead) };
+        copy(to, from, bytes);
     });
     Ok(total)
 }
@@ -127,26 +119,9 @@ pub(super) fn plan(
     far: Option<&[Piece]>,
     moves: &mut Vec<Move>,
 ) -> Result<u64, Failure> {
-    let (remote, rkey, reads) = match request.operation {
-        Operation::Nop => return Ok(0),
-        // Data has arrived when its completion has: there is nothing to flush.
-        Operation::Dump => return check_local(memory, request.segments, Access::NONE),
-        Operation::Read { remote, rkey } => (remote, rkey, true),
-        Operation::Write { remote, rkey } => (remote, rkey, false),
-        _ => return fail(Syndrome::LocalQueuePairOperation, vendor::UNSUPPORTED),
-    };
-    if !responder.is_some_and(QueuePairShared::answers) {
-        return fail(Syndrome::TransportRetryExceeded, vendor::NO_RESPONDER);
-    }
-    let total = match reads {
-        true => check_read(request.segments, memory, remote, rkey)?,
-        false => check_write(request.segments, memory, remote, rkey)?,
-    };
-    each_span(request.segments, remote, far, |near, far, bytes| {
-        let (to, from) = if reads { (near, far) } else { (far, near) };
+    each_copy(request, memory, responder, far, |to, from, bytes| {
         moves.push(Move { to, from, bytes });
-    });
-    Ok(total)
+    })
 }
 
 /// Turns one bit of what a READ or WRITE has moved over, where it went.

@@ -30,13 +30,16 @@
 //! ```
 
 mod backed;
+mod batches;
 mod builder;
 mod clock;
 mod completion_queue;
 pub(crate) mod copy;
 mod engine;
 mod execute;
+mod failure;
 mod faults;
+mod limits;
 mod memory;
 mod mix;
 mod moving;
@@ -44,6 +47,7 @@ mod queue_pair;
 mod registry;
 mod report;
 mod rings;
+mod shared;
 pub mod vendor;
 
 use std::os::fd::BorrowedFd;
@@ -60,11 +64,13 @@ use queue_pair::{QueuePairEngine, QueuePairShared};
 use registry::Registry;
 use report::Violations;
 use rings::{check_queue_memory, describe};
+use shared::{Context, Shared};
 
 pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
 pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
+pub use limits::{CQ_ENTRIES_MAX, ENGINES_MAX, QUEUE_PAIRS_MAX};
 pub use mix::{FaultCount, FaultKind, FaultMix, FaultMixError, FaultRate, FaultTally, Unbitten};
 pub use report::{SoftNicStats, Violation, ViolationKind};
 
@@ -77,49 +83,13 @@ use crate::{
 /// What errors call it.
 const NAME: &str = "software";
 
-/// Most engines of one NIC.
-pub const ENGINES_MAX: usize = 64;
-/// Most queue pairs of one NIC at one time.
-pub const QUEUE_PAIRS_MAX: usize = 4096;
-/// Most entries of a completion queue.
-pub const CQ_ENTRIES_MAX: u32 = 1 << 22;
 /// Bytes from one doorbell register to the next: a cache line, so that posters of different queue pairs do not meet.
 const REGISTER_STRIDE: usize = 64;
-
-/// What engines and callers share.
-struct Shared {
-    engines: Vec<Engine>,
-    memory: MemoryTable,
-    faults: faults::Faults,
-    violations: Violations,
-    clock: Arc<dyn Clock>,
-    shape: Option<builder::LinkTiming>,
-    max_rd_atomic: u32,
-    in_flight: Arc<report::InFlight>,
-    spin: Duration,
-    yields_max: u32,
-    stop: AtomicBool,
-    /// A mover moves the data.
-    moved: bool,
-    /// Doorbells are stored without a call.
-    watches: bool,
-    /// Completion queues go on where they are when their queue pair is reset.
-    completions_go_on: bool,
-    mover_failure: Mutex<MoverFailure>,
-}
-
-/// How the mover failed.
-#[derive(Default)]
-struct MoverFailure {
-    /// The first failure since a queue pair was last reset; else the one before.
-    what: Option<String>,
-    /// A queue pair was reset since.
-    over: bool,
-}
 
 /// The software NIC. Dropping it stops its engines after the request they execute, and touches no memory afterwards.
 pub struct SoftNic {
     shared: Arc<Shared>,
+    engines: Arc<[Engine]>,
     registry: Mutex<Registry>,
     /// The doorbell registers, one every [`REGISTER_STRIDE`] bytes.
     registers: Pages,
@@ -129,6 +99,17 @@ pub struct SoftNic {
     dying: Mutex<Vec<(MemoryKey, u32)>>,
     manual: bool,
     bound: Duration,
+}
+
+impl SoftNicBuilder {
+    /// Makes the NIC and starts its engines.
+    ///
+    /// # Errors
+    /// A setting that cannot be; an engine thread that cannot be started.
+    pub fn build(self) -> Result<SoftNic, NicError> {
+        self.check()?;
+        SoftNic::start(self)
+    }
 }
 
 impl SoftNic {
@@ -153,8 +134,8 @@ impl SoftNic {
             Ok(Engine::new(Some(Moving { lanes, looks: 0 })))
         };
         let engines = (0..settings.engines.max(1)).map(engine);
+        let engines = engines.collect::<Result<_, NicError>>()?;
         let shared = Arc::new(Shared {
-            engines: engines.collect::<Result<_, NicError>>()?,
             memory: MemoryTable::new(),
             faults: faults::Faults::default(),
             violations: Violations::new(settings.strict),
@@ -172,6 +153,7 @@ impl SoftNic {
         });
         let mut nic = SoftNic {
             shared,
+            engines,
             registry: Mutex::new(Registry::new()),
             registers: Pages::new(QUEUE_PAIRS_MAX * REGISTER_STRIDE),
             owners: Owners::new(QUEUE_PAIRS_MAX),
@@ -182,7 +164,7 @@ impl SoftNic {
         };
         for index in 0..settings.engines {
             // On an error `nic` is dropped and stops the threads that were started.
-            nic.threads.push(engine::spawn(&nic.shared, index)?);
+            nic.threads.push(engine::spawn(&nic.engines, &nic.shared, index)?);
         }
         Ok(nic)
     }
@@ -190,10 +172,7 @@ impl SoftNic {
     /// What the NIC has done so far. Counts of a request may lag its completion by a moment.
     pub fn stats(&self) -> SoftNicStats {
         let mut sum = SoftNicStats::default();
-        self.shared
-            .engines
-            .iter()
-            .for_each(|engine| engine.counters.add_to(&mut sum));
+        self.engines.iter().for_each(|engine| engine.counters.add_to(&mut sum));
         // No sum: what engines have at one time only the NIC as a whole knows.
         sum.reads_in_flight_max = self.shared.in_flight.max();
         sum
@@ -268,7 +247,7 @@ impl SoftNic {
             let core = engine.core.lock();
             core.queue_pairs.iter().filter_map(QueuePairEngine::due_ns).min()
         };
-        self.shared.engines.iter().filter_map(due).min()
+        self.engines.iter().filter_map(due).min()
     }
 
     fn find(&self, number: u32) -> Result<Arc<QueuePairShared>, NicError> {
@@ -317,10 +296,10 @@ impl SoftNic {
         &self,
         what: &'static str,
         number: u32,
-        change: impl FnOnce(&mut QueuePairEngine, &engine::Context<'_>) -> R,
+        change: impl FnOnce(&mut QueuePairEngine, &Context<'_>) -> R,
     ) -> Result<R, NicError> {
         let index = self.find(number)?.engine;
-        let engine = &self.shared.engines[index];
+        let engine = &self.engines[index];
         let mut core = engine.lock_for_caller(what, index, self.bound)?;
         let context = engine.context(&self.shared);
         core.queue_pairs
@@ -392,7 +371,7 @@ impl Nic for SoftNic {
                 }
             }
         };
-        for (index, engine) in self.shared.engines.iter().enumerate() {
+        for (index, engine) in self.engines.iter().enumerate() {
             // Held once, every later request of the engine finds the key cleared.
             let mut core = engine.lock_for_caller("deregister", index, self.bound)?;
             // Earlier ones of it may be under way.
@@ -420,8 +399,8 @@ impl Nic for SoftNic {
             limit: QUEUE_PAIRS_MAX as u64,
         };
         let register = registry.free_registers.pop().ok_or(exhausted)?;
-        let index = registry.idlest_engine(self.shared.engines.len());
-        let engine = &self.shared.engines[index];
+        let index = registry.idlest_engine(self.engines.len());
+        let engine = &self.engines[index];
         let mut core = match engine.lock_for_caller("create queue pair", index, self.bound) {
             Ok(core) => core,
             Err(error) => {
@@ -512,7 +491,7 @@ impl Nic for SoftNic {
             queue_pair.shared.set_state(QueuePairState::Error);
         })?;
         // What waits for its time is flushed now.
-        self.shared.engines[engine].sleeper.wake();
+        self.engines[engine].sleeper.wake();
         Ok(())
     }
 
@@ -523,10 +502,10 @@ impl Nic for SoftNic {
     fn reset(&self, qp: u32) -> Result<(), NicError> {
         let what = "reset";
         let index = self.find(qp)?.engine;
-        let mut core = self.shared.engines[index].lock_for_caller(what, index, self.bound)?;
+        let mut core = self.engines[index].lock_for_caller(what, index, self.bound)?;
         let place = core.place(qp)?;
         self.drain(what, index, &mut core)?;
-        core.queue_pairs[place].land_adrift(&self.shared.engines[index].context(&self.shared));
+        core.queue_pairs[place].land_adrift(&self.engines[index].context(&self.shared));
         core.queue_pairs[place].reset();
         let memory = *core.queue_pairs[place].memory();
         self.shared.mover_failure.lock().over = true;
@@ -535,7 +514,7 @@ impl Nic for SoftNic {
 
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
         let shared = self.find(qp)?;
-        let engine = &self.shared.engines[shared.engine];
+        let engine = &self.engines[shared.engine];
         let mut core = engine.lock_for_caller("destroy queue pair", shared.engine, self.bound)?;
         let place = core.place(qp)?;
         self.drain("destroy queue pair", shared.engine, &mut core)?;
@@ -559,7 +538,7 @@ impl Nic for SoftNic {
     fn doorbell_written(&self, addr: u64) {
         let offset = addr.wrapping_sub(self.registers.address()) as usize;
         if let Some(engine) = self.owners.get(offset / REGISTER_STRIDE) {
-            self.shared.engines[engine].sleeper.rung();
+            self.engines[engine].sleeper.rung();
         }
     }
 
@@ -568,7 +547,7 @@ impl Nic for SoftNic {
     }
 
     fn step(&self) -> bool {
-        self.shared.engines.iter().any(|engine| {
+        self.engines.iter().any(|engine| {
             let core = if self.manual {
                 Some(engine.core.lock())
             } else {

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::backed::Kept;
 use super::completion_queue::{INVALID, bytes_of, word};
-use super::engine::Context;
-use super::queue_pair::QueuePairEngine;
-use super::{MoverFailure, Shared};
+use super::report::Counters;
 use crate::wire::mlx5::{CQE_BYTES, Completion, Opcode};
 use crate::{Move, MoverError, MoverLane, QueueMemory};
 
@@ -144,8 +142,61 @@ impl Lane {
         address
     }
 
+    /// Whether a batch is being collected.
+    pub fn has_collected(&self) -> bool {
+        !self.items.is_empty()
+    }
+
+    /// The number of the batch that was started last.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Starts what was collected.
+    pub fn start(&mut self, counters: &Counters) -> Result<(), MoverError> {
+        // SAFETY: the engine's lock is held. Data was allowed by live keys, rings belong to live queue pairs, and whoever
+        // takes either away waits for `drain` under that lock. The staging memory is the lane's.
+        unsafe { self.moves.submit(&self.data, &self.then)? };
+        self.started += 1;
+        let batch = self.started;
+        let kept = self.items.iter_mut().filter_map(|item| item.kept.take());
+        self.kept.extend(kept.map(|kept| (batch, kept)));
+        for item in self.items.iter().filter(|item| item.executed) {
+            counters.executed(item.opcode, item.bytes);
+        }
+        Ok(())
+    }
+
+    /// Completes the requests of a batch that could not be started with what `refused` says, should the mover bring those at least.
+    #[cold]
+    pub fn refuse(&mut self, mut refused: impl FnMut(&Taken) -> Option<(Completion, u64, bool)>) {
+        self.then.clear();
+        for (at, item) in self.items.iter().enumerate() {
+            let Some((completion, entry, owner)) = refused(item) else {
+                continue;
+            };
+            let staged = self.stage(at as u64, &bytes_of(&completion, owner));
+            follow(&mut self.then, entry, staged);
+        }
+        // SAFETY: as in `start`.
+        match unsafe { self.moves.submit(&[], &self.then) } {
+            Ok(()) => self.started += 1,
+            // Nobody can be told: pollers wait until their limit, and the launch names the failure.
+            Err(error) => tracing::error!(%error, "errors of {} requests could not be delivered", self.items.len()),
+        }
+    }
+
+    /// Ends the batch that was being collected.
+    pub fn clear(&mut self) {
+        self.data.clear();
+        self.then.clear();
+        self.keys = None;
+        self.items.clear();
+        self.bytes = 0;
+    }
+
     /// Looks for batches that have arrived; whether there were any.
-    fn poll(&mut self) -> Result<bool, MoverError> {
+    pub fn poll(&mut self) -> Result<bool, MoverError> {
         if self.started == self.completed {
             return Ok(false);
         }
@@ -195,74 +246,6 @@ impl Moving {
         self.lanes.iter().any(|lane| lane.started != lane.completed)
     }
 
-    /// Looks for batches that have arrived; whether there were any.
-    pub fn poll(&mut self, queue_pairs: &mut [QueuePairEngine], shared: &Shared) -> bool {
-        let mut any = false;
-        self.looks += 1;
-        for (number, lane) in self.lanes.iter_mut().enumerate() {
-            match lane.poll() {
-                Ok(arrived) => any |= arrived,
-                Err(error) => {
-                    any = true;
-                    shared.mover_failed(&error);
-                    for queue_pair in queue_pairs.iter_mut() {
-                        queue_pair.lose(number, lane.started);
-                    }
-                }
-            }
-        }
-        any
-    }
-
-    /// Starts what was collected.
-    pub fn start(&mut self, queue_pairs: &mut [QueuePairEngine], context: &Context<'_>) {
-        for (number, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.items.is_empty() {
-                continue;
-            }
-            // SAFETY: the engine's lock is held. Data was allowed by live keys, rings belong to live queue pairs, and whoever
-            // takes either away waits for `drain` under that lock. The staging memory is the lane's.
-            match unsafe { lane.moves.submit(&lane.data, &lane.then) } {
-                Ok(()) => {
-                    lane.started += 1;
-                    let batch = lane.started;
-                    let kept = lane.items.iter_mut().filter_map(|item| item.kept.take());
-                    lane.kept.extend(kept.map(|kept| (batch, kept)));
-                    for item in lane.items.iter().filter(|item| item.executed) {
-                        context.counters.executed(item.opcode, item.bytes);
-                    }
-                }
-                Err(error) => {
-                    context.shared.mover_failed(&error);
-                    lane.refuse(queue_pairs, context);
-                    for queue_pair in queue_pairs.iter_mut() {
-                        queue_pair.forget(number, lane.started);
-                    }
-                }
-            }
-            lane.data.clear();
-            lane.then.clear();
-            lane.keys = None;
-            lane.items.clear();
-            lane.bytes = 0;
-        }
-    }
-
-    /// Waits until nothing is under way; false when `bound` is over first. The engine's lock is held.
-    pub fn drain(&mut self, queue_pairs: &mut [QueuePairEngine], shared: &Shared, bound: Duration) -> bool {
-        let begun = Instant::now();
-        loop {
-            self.poll(queue_pairs, shared);
-            if !self.under_way() {
-                return true;
-            }
-            if begun.elapsed() >= bound {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-    }
-
     /// Sets every entry of a completion queue to invalid and waits for it. Nothing may be under way.
     pub fn invalidate(&mut self, memory: &QueueMemory, bound: Duration) -> Result<bool, MoverError> {
         let lane = self.lane(Way::Fetch);
@@ -292,42 +275,5 @@ impl Moving {
             std::thread::yield_now();
         }
         Ok(true)
-    }
-}
-
-impl Lane {
-    /// Completes the requests of a batch that could not be started with errors, should the mover bring those at least.
-    #[cold]
-    fn refuse(&mut self, queue_pairs: &mut [QueuePairEngine], context: &Context<'_>) {
-        self.then.clear();
-        for (at, item) in self.items.iter().enumerate() {
-            let Some(queue_pair) = queue_pairs.get_mut(item.place) else {
-                continue;
-            };
-            let (completion, entry, owner) = queue_pair.refused(context, item);
-            let staged = self.stage(at as u64, &bytes_of(&completion, owner));
-            follow(&mut self.then, entry, staged);
-        }
-        // SAFETY: as in `start`.
-        match unsafe { self.moves.submit(&[], &self.then) } {
-            Ok(()) => self.started += 1,
-            // Nobody can be told: pollers wait until their limit, and the launch names the failure.
-            Err(error) => tracing::error!(%error, "errors of {} requests could not be delivered", self.items.len()),
-        }
-    }
-}
-
-impl Shared {
-    /// Keeps the first failure of the mover.
-    #[cold]
-    pub(super) fn mover_failed(&self, error: &MoverError) {
-        tracing::error!(%error, "the software NIC's mover failed");
-        let mut failure = self.mover_failure.lock();
-        if failure.what.is_none() || failure.over {
-            *failure = MoverFailure {
-                what: Some(crate::with_causes(&**error)),
-                over: false,
-            };
-        }
     }
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use super::backed::{Far, Waiting, is_backed};
 use super::completion_queue::word;
 use super::copy::Ahead;
-use super::engine::Context;
-use super::execute::{Failure, execute, flip};
+use super::execute::{execute, flip};
+use super::failure::Failure;
 use super::faults::Fault;
 use super::mix::{FaultKind, Verdict, pieces_of};
 use super::report::{InFlight, ViolationKind, describe};
+use super::shared::Context;
 use super::vendor;
 use crate::wire::WireError;
 use crate::wire::mlx5::{
@@ -23,34 +24,16 @@ mod ahead;
 mod landing;
 mod moving;
 mod order;
+mod parts;
 mod ring;
 mod shared;
 
 pub(super) use shared::QueuePairShared;
 
-use landing::{Adrift, Scattered};
-use moving::UnderWay;
-use order::Order;
+use parts::{Adrift, Order, Pending, Scattered, UnderWay};
 
 /// Room for the longest request.
 pub(super) type RequestBuffer = [u8; BLOCKS_MAX * BLOCK_BYTES];
-
-/// A request that was started and completes later.
-struct Pending {
-    bytes: Vec<u8>,
-    index: u16,
-    /// The block after it, unwrapped.
-    end: u64,
-    due_ns: u64,
-    waits_for_data: bool,
-    /// Known to fail.
-    failure: Option<Failure>,
-    lose_completion: bool,
-    /// Its data moves by itself.
-    scattered: Option<Scattered>,
-    /// The bit of the moved data to turn over.
-    flip: Option<u64>,
-}
 
 /// What one call of [`QueuePairEngine::step`] came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

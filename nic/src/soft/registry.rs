@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::QUEUE_PAIRS_MAX;
+use super::limits::QUEUE_PAIRS_MAX;
 use super::queue_pair::QueuePairShared;
 
 /// Queue pairs by number, and what is free.

@@ -1,6 +1,6 @@
 //! Rings that the caller made: checked, and described to posters.
 
-use super::CQ_ENTRIES_MAX;
+use super::limits::CQ_ENTRIES_MAX;
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
 use crate::{NicError, QueueFormat, QueueMemory, QueuePair, RingSpan};
 

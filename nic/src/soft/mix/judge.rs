@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{FaultCount, FaultKind, FaultMix, FaultRate, FaultTally};
-use crate::soft::execute::Failure;
+use crate::soft::failure::Failure;
 use crate::soft::vendor;
 use crate::wire::mlx5::{Opcode, Segment, Syndrome, WorkRequest};
 
@@ -14,7 +14,7 @@ const PIECES_MAX: u64 = 8;
 
 /// A generator of its own: the same numbers on every machine, whatever becomes of other crates. (SplitMix64.)
 #[derive(Debug, Clone)]
-pub(in crate::soft) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
@@ -42,7 +42,7 @@ impl Dice {
 
 /// What becomes of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::soft) struct Verdict {
+pub struct Verdict {
     /// It fails so.
     pub failure: Option<Failure>,
     /// Its completion is never written.
@@ -92,7 +92,7 @@ impl Target {
 }
 
 /// A mix at work.
-pub(in crate::soft) struct Mixed {
+pub struct Mixed {
     counts: Vec<FaultCount>,
     dice: Dice,
     /// Remote keys that do not answer, and until when.
@@ -297,7 +297,7 @@ impl Mixed {
 }
 
 /// `bytes` bytes in at most `pieces` pieces, as (offset, length).
-pub(in crate::soft) fn pieces_of(bytes: u64, pieces: u64) -> Vec<(u64, u64)> {
+pub fn pieces_of(bytes: u64, pieces: u64) -> Vec<(u64, u64)> {
     let each = bytes
         .div_ceil(pieces.max(1))
         .next_multiple_of(PIECE_BYTES_MIN)

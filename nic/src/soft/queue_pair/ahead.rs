@@ -1,7 +1,7 @@
 //! Requests whose far side is no memory: they wait until it is, and it is told of those behind them meanwhile.
 
 use super::super::backed::{Far, expect, gather};
-use super::super::engine::Context;
+use super::super::shared::Context;
 use super::QueuePairEngine;
 use crate::QueuePairState;
 use crate::wire::mlx5::{BLOCK_BYTES, ControlSegment, UNIT_BYTES, WorkRequest};

@@ -1,31 +1,14 @@
 //! Data that moves by itself: early, in pieces, or after its completion. Only a mix of faults asks for it.
 
 use super::super::copy::copy;
-use super::super::engine::Context;
-use super::super::execute::{Failure, plan};
+use super::super::execute::plan;
+use super::super::failure::Failure;
 use super::super::mix::FaultKind;
-use super::{Pending, QueuePairEngine, opcode_of};
+use super::super::shared::Context;
+use super::parts::{Adrift, Pending, Scattered};
+use super::{QueuePairEngine, opcode_of};
 use crate::Move;
 use crate::wire::mlx5::WorkRequest;
-
-/// Data of a request in flight that moves by itself.
-pub(super) struct Scattered {
-    /// What has not moved: offset and length.
-    pub pieces: Vec<(u64, u64)>,
-    /// What has not moved when the request completes may land up to so much later; 0: it moves then.
-    pub adrift_ns: u64,
-    /// Moving ahead of an earlier request's data is to be counted.
-    pub reorders: bool,
-    /// Moving a part before the rest is to be counted.
-    pub splits: bool,
-}
-
-/// Data of a completed READ that has not landed.
-pub(super) struct Adrift {
-    bytes: Vec<u8>,
-    pieces: Vec<(u64, u64)>,
-    pub due_ns: u64,
-}
 
 impl QueuePairEngine {
     /// Moves a piece of some request's data, by chance: any request in flight, any piece of it. `None` when there is none, or

@@ -2,30 +2,18 @@
 
 use super::super::backed::{Far, Kept};
 use super::super::completion_queue::Entry;
-use super::super::engine::Context;
-use super::super::execute::{Failure, plan};
+use super::super::execute::plan;
+use super::super::failure::Failure;
 use super::super::faults::Fault;
 use super::super::moving::{Lane, Moving, Taken, Way};
 use super::super::report::{ViolationKind, describe};
+use super::super::shared::Context;
 use super::super::vendor;
 use super::{QueuePairEngine, RequestBuffer, Step, opcode_of};
 use crate::QueuePairState;
 use crate::wire::mlx5::{
     BLOCK_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Operation, Segment, Syndrome, WorkRequest,
 };
-
-/// What a mover's queue pair has under way.
-#[derive(Default)]
-pub(in crate::soft) struct UnderWay {
-    /// The last batch of each lane that holds a request of this queue pair.
-    last: [u64; 2],
-    /// A request that failed, and completes when all before it have.
-    failed: Option<(Opcode, u16, Failure)>,
-    /// The fault of the request at the head, once it was looked for: number of the head.
-    struck: Option<(u64, Option<Fault>)>,
-    /// The request at the head does not start before this time.
-    not_before_ns: u64,
-}
 
 /// Remote and local key of a request of one span.
 fn keys_of(request: &WorkRequest<'_>) -> Option<(u32, u32)> {

@@ -3,61 +3,15 @@
 //! The NIC cannot see what a poster has read. It does see what the poster could not have read: a completion that was not
 //! written when the doorbell was rung. All checks are of that kind, so they never accuse a poster that waited.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::super::completion_queue::word;
-use super::super::engine::Context;
 use super::super::moving::{Moving, Way};
 use super::super::report::ViolationKind;
+use super::super::shared::Context;
 use super::QueuePairEngine;
+use super::parts::{Crowd, Doubt, Landing};
 use crate::wire::mlx5::{BLOCK_BYTES, Completion, Doorbell, UNIT_BYTES, UNITS_MAX};
-
-/// What the checks remember of a queue pair. All indexes are unwrapped and count blocks.
-#[derive(Default)]
-pub(in crate::soft) struct Order {
-    /// Every request below this index has completed, and its completion was written.
-    completed: u64,
-    /// The first request that was announced before it was written.
-    unwritten: Option<u64>,
-    /// Completions of requests that were written, or handed to a mover.
-    completions: u64,
-    /// Those that the poster may have read at the last look.
-    readable: u64,
-    /// Doorbells that had more blocks in flight than the completion queue has entries.
-    crowded: VecDeque<Crowd>,
-    /// A doorbell that may have come too early: to be judged once the mover has been asked.
-    doubtful: Option<Doubt>,
-    /// How often the mover had been asked at the last look.
-    looks: u64,
-    /// Requests in a mover's hands.
-    landing: VecDeque<Landing>,
-}
-
-/// Requests of one batch that follow each other.
-struct Landing {
-    way: Way,
-    batch: u64,
-    /// They end before this block.
-    end: u64,
-    /// Completions up to them.
-    completions: u64,
-}
-
-/// One doorbell.
-struct Crowd {
-    /// It announced the blocks below this index.
-    end: u64,
-    /// Completions that the poster may have read by then.
-    completions: u64,
-}
-
-#[derive(Clone, Copy)]
-struct Doubt {
-    end: u64,
-    /// How often the mover had been asked before the doorbell was seen.
-    looks: u64,
-}
 
 impl QueuePairEngine {
     /// Checks what a doorbell has announced, from block `from` on. `record` is the doorbell record's index.

@@ -6,8 +6,8 @@ use super::{QueuePairEngine, RequestBuffer};
 use crate::QueuePairState;
 use crate::soft::completion_queue::{half, word};
 use crate::soft::copy::Ahead;
-use crate::soft::engine::Context;
 use crate::soft::report::ViolationKind;
+use crate::soft::shared::Context;
 use crate::wire::mlx5::{BLOCK_BYTES, ControlSegment, Doorbell, Opcode, UNIT_BYTES, UNITS_MAX};
 
 impl QueuePairEngine {

@@ -9,7 +9,7 @@ use crate::wire::mlx5::Completion;
 use crate::{QueueMemory, QueuePairState};
 
 /// What several engines and callers see of a queue pair.
-pub(in crate::soft) struct QueuePairShared {
+pub struct QueuePairShared {
     pub number: u32,
     /// Its doorbell register.
     pub register: usize,
@@ -21,7 +21,7 @@ pub(in crate::soft) struct QueuePairShared {
 
 /// Where completions of a queue pair go. A leaf lock: nothing is waited for and no
 /// data is moved under it.
-pub(in crate::soft) struct Ends {
+pub struct Ends {
     pub(super) cq: CompletionQueue,
     /// The doorbell record of the queue pair.
     record: u64,
