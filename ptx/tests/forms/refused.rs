@@ -13,10 +13,10 @@ fn refusal(text: impl AsRef<[u8]>) -> PtxError {
 
 const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
-#[test]
-fn errors_say_where_they_are() {
+/// Texts, where they are wrong, and part of the message.
+fn wrong() -> Vec<(String, Option<Position>, &'static str)> {
     let at = |line, column| Some(Position { line, column });
-    for (text, place, message) in [
+    vec![
         ("\x7fELF\x02".to_owned(), at(1, 1), "unexpected character"),
         (String::new(), at(1, 1), "no `.version`"),
         (
@@ -76,7 +76,12 @@ fn errors_say_where_they_are() {
         ),
         (kernel("} }"), at(17, 3), "found `}` where a directive"),
         (kernel(".reg .b32 %x<99999999999>;"), at(17, 25), "a count below"),
-    ] {
+    ]
+}
+
+#[test]
+fn errors_say_where_they_are() {
+    for (text, place, message) in wrong() {
         let error = refusal(&text);
         assert_eq!(error.position(), place, "{error}: {text}");
         let shown = error.to_string();
@@ -88,7 +93,7 @@ fn errors_say_where_they_are() {
         );
     }
     let error = refusal(b".version 8.0\n \xff\xfe");
-    assert_eq!(error.position(), at(2, 2));
+    assert_eq!(error.position(), Some(Position { line: 2, column: 2 }));
     assert!(error.to_string().contains("not UTF-8"), "{error}");
 }
 
