@@ -319,8 +319,8 @@ fn a_region_is_held_still_after_a_launch_was_stopped() {
             wanted.fill(stop);
             // What comes next looks pages up, fetches them, or is the host.
             match stop {
-                1 => bench.must("add", config(), (&a, &of_b, 7u32)),
-                2 => bench.must("add", config(), (&a, &other, 7u32)),
+                1 => drop(bench.must("add", config(), (&a, &of_b, 7u32))),
+                2 => drop(bench.must("add", config(), (&a, &other, 7u32))),
                 _ => compare(&a.to_vec().unwrap(), &wanted).unwrap(),
             }
             if stop < 3 {
