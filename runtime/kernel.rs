@@ -209,6 +209,7 @@ impl Kernel {
             _ => None,
         };
         named.looks_up = kernel.is_some();
+        named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
         let job = Job::Kernel(kernel.unwrap_or(&self.kernel), Box::new(args));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
@@ -230,7 +231,8 @@ impl Kernel {
                 reason: format!("argument {position}: {reason}"),
             })?);
         }
-        (named.looks_up, named.rewritten) = (true, true);
+        named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
+        (named.looks_up, named.rewritten) = (!named.pageless, true);
         let job = Job::Kernel(&self.kernel, Box::new(|_| bytes));
         let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;

@@ -236,13 +236,22 @@ pub(crate) trait Memory: Send + Sync {
     /// What another GPU holds could not be brought home: the launch must not begin.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
 
-    /// Lets its pages leave their frames again on the GPU at `place`, unless launches or the host use it. False where they do.
+    /// Lets its pages leave their frames again on the GPU at `place`, unless launches use it there. False where they do. It waits for who uses
+    /// it otherwise.
     ///
     /// # Errors
     /// The kernel's that does it.
     fn let_go(&self, place: usize) -> Result<bool> {
         let _ = place;
         Ok(true)
+    }
+
+    /// The same, and waits for nobody.
+    ///
+    /// # Errors
+    /// As there.
+    fn let_go_unless_used(&self, place: usize) -> Result<bool> {
+        self.let_go(place)
     }
 
     /// Gives the frames of its pages on the GPU at `place` back, unless launches or the host use it. False where they do.

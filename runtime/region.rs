@@ -210,7 +210,8 @@ impl RegionInner {
             home: on.direct_addr(),
             bytes: self.pages.bytes(),
             page_shift,
-            region: on.view.id() | on.traits.array_flags(*self.advised.lock()) | sampled,
+            // Not under the advice's lock: the GPU's state is locked.
+            region: on.view.id() | on.view.array_flags() | sampled,
             offset_mask: (1 << page_shift) - 1,
             frame_scale: 1 << (page_shift - layout::FRAME_SHIFT),
         }
@@ -223,7 +224,7 @@ impl RegionInner {
 
     /// Whether a launch on a GPU may look up where its pages are.
     pub fn looks_up(&self, on: &OnGpu) -> bool {
-        on.traits.array_flags(*self.advised.lock()) & layout::ARRAY_LOOKED_UP != 0
+        on.view.array_flags() & layout::ARRAY_LOOKED_UP != 0
     }
 
     /// Something that the host begins to do with the region, until it is dropped.

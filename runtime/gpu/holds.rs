@@ -168,7 +168,7 @@ impl PagedGpu {
 
     /// Has marks that rewritten kernels set in the window count as those of the page table; `beside`: others run that may set some, which stay.
     fn take_marks(&self, region: &RegionView, beside: bool) -> Result<()> {
-        let Some(places) = region.places_there(self)? else {
+        let Some(places) = region.places_there() else {
             return Ok(());
         };
         let (support, config) = (&self.support, self.service_config(region.pages().count()));
@@ -209,8 +209,10 @@ impl PagedGpu {
     fn make_way(&self, region: &RegionView) -> Result<bool> {
         let mut held = self.held.lock();
         let (launches, mut left) = (held.launches, false);
+        // Memory that launches use in turns is none of it.
+        let unused_after = UNUSED_AFTER.max(2 * held.memories.len() as u64);
         held.let_those_go(|memory, used| {
-            let gives = used + UNUSED_AFTER < launches && memory.give_frames(self.place)?;
+            let gives = used + unused_after < launches && memory.give_frames(self.place)?;
             left |= gives;
             Ok(gives)
         })?;
@@ -245,6 +247,17 @@ impl PagedGpu {
         }
         self.settle_form(true);
         held.let_those_go(|memory, _| memory.let_go(self.place))
+    }
+
+    /// The same of memory that nobody uses, for who needs frames now. It waits for nobody.
+    pub(super) fn let_unused_go(&self) {
+        let Some(mut held) = self.held.try_lock() else { return };
+        if let Err(error) = held.let_those_go(|memory, _| memory.let_go_unless_used(self.place)) {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "pages that were looked up keep their frames"
+            );
+        }
     }
 
     /// Remembers memory whose pages a launch looks up.

@@ -34,6 +34,8 @@ pub(crate) struct Named {
     pub looks_up: bool,
     /// It does so by entries in the window.
     pub rewritten: bool,
+    /// It uses no page, and so waits for neither form.
+    pub pageless: bool,
 }
 
 /// What a launch runs.
@@ -110,10 +112,12 @@ impl PagedGpu {
             continues,
             looks_up,
             rewritten,
+            pageless,
         } = named;
         // Held until the launch is on its stream. Before the locks of memories.
         let alone = looks_up.then(|| self.form.write());
-        let beside = (!looks_up && !continues).then(|| self.form.read());
+        let fetches = !looks_up && !continues && !pageless;
+        let beside = fetches.then(|| self.form.read());
         if alone.is_some() {
             self.settle_form(false);
         }
@@ -134,17 +138,18 @@ impl PagedGpu {
             looks_up,
             rewritten,
         };
+        if looks_up {
+            // Before the first is held, so that none is forgotten that is.
+            self.keep_held(&memories);
+        }
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;
-        }
-        if looks_up {
-            self.keep_held(&memories);
         }
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
         in_flight.span_frames = spans.frames;
-        in_flight.looks_up = (!continues).then_some(looks_up);
+        in_flight.looks_up = (looks_up || fetches).then_some(looks_up);
         in_flight.keep(memories.iter().map(|(memory, _)| Arc::clone(memory)).collect());
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();

@@ -78,6 +78,7 @@ impl PagedGpu {
         }
         let _span = self.span(|| format!("resize of frames to {bytes} bytes"));
         let begun = Instant::now();
+        self.let_unused_go();
         let mut change = Change {
             gpu: self,
             units,
@@ -469,6 +470,7 @@ impl GivesHandles for PagedGpu {
 
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let Ok(units) = self.units() else { return 0 };
+        self.let_unused_go();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
         let each = left.map_or(self.patience(), |left| left.min(self.patience()));
         // Who changes their number already may be waiting for the caller, so it is not waited for without end.
@@ -513,6 +515,7 @@ impl Occupant for PagedGpu {
         let unit = self.frames().units().map_or(handle, FrameUnits::unit_bytes).max(1);
         let whole = bytes.div_ceil(unit).min(most / unit) * unit;
         *self.gave.lock() = Some(self.turns.now());
+        self.let_unused_go();
         self.handles.trim(whole, Some(until))
     }
 

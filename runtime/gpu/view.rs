@@ -140,7 +140,7 @@ pub(crate) struct RegionView {
     /// How often it was looked for pages to bring since it is held, and when it is again.
     looks: Mutex<(u32, Option<Instant>)>,
     /// Where it lies for kernels whose PTX was rewritten, once there is one that uses it.
-    slot: OnceLock<Slot>,
+    slot: OnceLock<(Slot, Places)>,
     /// Its entries there say where its pages are.
     has_entries: AtomicBool,
 }
@@ -296,8 +296,8 @@ impl RegionView {
     }
 
     /// The same, if one has used it.
-    pub fn places_there(&self, gpu: &PagedGpu) -> Result<Option<Places>> {
-        self.slot.get().map(|_| self.places(gpu)).transpose()
+    pub fn places_there(&self) -> Option<Places> {
+        self.slot.get().map(|(_, places)| *places)
     }
 
     /// Whether its entries there say where its pages are.
@@ -397,15 +397,32 @@ impl RegionView {
     /// may run.
     pub fn marks(&self, gpu: &dyn Gpu) -> Result<Vec<bool>> {
         match self.is_held() {
-            true => self.with_words("reading the marks of", |words| words.marks(gpu)),
+            true => self.with_words("reading the marks of", |words| {
+                let mut marks = words.marks(gpu)?;
+                if let Some(places) = self.places_there() {
+                    let mut others = vec![0; marks.len()];
+                    gpu.read(places.marks, &mut others)?;
+                    marks
+                        .iter_mut()
+                        .zip(others)
+                        .for_each(|(mark, other)| *mark |= other != 0);
+                }
+                Ok(marks)
+            }),
             false => Ok(Vec::new()),
         }
     }
 
     /// Forgets those marks. No kernel may run.
     pub fn clear_marks(&self, gpu: &dyn Gpu) -> Result<()> {
+        self.set_has_entries(false);
         match self.is_held() {
-            true => self.with_words("clearing the marks of", |words| words.clear_marks(gpu)),
+            true => self.with_words("clearing the marks of", |words| {
+                if let Some(places) = self.places_there() {
+                    gpu.zero(places.marks, self.pages.count())?;
+                }
+                words.clear_marks(gpu)
+            }),
             false => Ok(()),
         }
     }

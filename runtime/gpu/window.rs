@@ -208,13 +208,14 @@ impl PagedGpu {
     }
 
     /// Where a region of so many pages lies in the window: it gets a place when it is asked for first.
-    pub fn places(&self, slot: &OnceLock<Slot>, pages: u64) -> Result<Places> {
-        let window = self.window()?;
-        if slot.get().is_none() {
-            // Another thread may have been faster: then this one is given back.
-            let _ = slot.set(window.take(&self.handles, pages.max(1))?);
+    pub fn places(&self, place: &OnceLock<(Slot, Places)>, pages: u64) -> Result<Places> {
+        if let Some((_, places)) = place.get() {
+            return Ok(*places);
         }
-        let there = slot.get().map(|slot| window.places(slot));
-        Ok(there.unwrap_or_else(|| unreachable!("set above")))
+        let window = self.window()?;
+        let slot = window.take(&self.handles, pages.max(1))?;
+        let places = window.places(&slot);
+        // Another thread may have been faster: then this one is given back.
+        Ok(place.get_or_init(|| (slot, places)).1)
     }
 }

@@ -52,7 +52,7 @@ impl Memory for RegionInner {
             return on.gpu.let_go(&on.view);
         }
         on.gpu.hold(&on.view)?;
-        if launches.is_idle() {
+        if !launches.any_on(gpu) {
             on.gpu.bring(&on.view)?;
         }
         match rewritten {
@@ -62,11 +62,25 @@ impl Memory for RegionInner {
     }
 
     fn let_go(&self, place: usize) -> Result<bool> {
-        self.if_idle(place, |_, on| on.gpu.let_go(&on.view))
+        let mut launches = self.launches.lock();
+        self.if_idle(&mut launches, place, |_, on| on.gpu.let_go(&on.view))
+    }
+
+    fn let_go_unless_used(&self, place: usize) -> Result<bool> {
+        match self.launches.try_lock() {
+            Some(mut launches) => self.if_idle(&mut launches, place, |_, on| on.gpu.let_go(&on.view)),
+            // Whoever has the lock is about to use it.
+            None => Ok(false),
+        }
     }
 
     fn give_frames(&self, place: usize) -> Result<bool> {
-        self.if_idle(place, |launches, on| self.release_on(launches, on, false))
+        match self.launches.try_lock() {
+            Some(mut launches) => self.if_idle(&mut launches, place, |launches, on| {
+                self.release_on(launches, on, false)
+            }),
+            None => Ok(false),
+        }
     }
 
     fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, .. }: LaunchKind) {
@@ -83,15 +97,17 @@ impl Memory for RegionInner {
 }
 
 impl RegionInner {
-    /// Does `act` where pages stay where they are for launches on the GPU at a place. False where launches or the host use the region.
-    fn if_idle(&self, place: usize, act: impl FnOnce(&mut Naming, &OnGpu) -> Result<()>) -> Result<bool> {
-        // Whoever has the lock is about to use it.
-        let Some(mut launches) = self.launches.try_lock() else {
-            return Ok(false);
-        };
-        match self.at(place).filter(|on| on.view.is_held()) {
-            Some(_) if !launches.is_idle() => Ok(false),
-            Some(on) => act(&mut launches, &on).map(|()| true),
+    /// Does `act` where pages stay where they are for launches on the GPU at a place. False where launches use the region there.
+    fn if_idle(
+        &self,
+        launches: &mut Naming,
+        place: usize,
+        act: impl FnOnce(&mut Naming, &OnGpu) -> Result<()>,
+    ) -> Result<bool> {
+        // Of a region that has ended another one may have the place.
+        match self.at(place).filter(|on| on.view.is_held() && !on.view.has_ended()) {
+            Some(_) if launches.any_on(place) => Ok(false),
+            Some(on) => act(launches, &on).map(|()| true),
             None => Ok(true),
         }
     }
@@ -219,7 +235,14 @@ impl RegionInner {
         let mut flushed = Ok(());
         for on in self.everywhere() {
             if self.pages.count() != 0 && on.view.may_have_writes() {
-                let folded = on.gpu.fold_marks(&on.view);
+                let folded = match on.view.is_held() {
+                    // Nobody lets the region go meanwhile.
+                    true => {
+                        let _launches = self.launches.lock();
+                        on.gpu.fold_marks(&on.view)
+                    }
+                    false => Ok(()),
+                };
                 flushed = flushed.and(folded.and_then(|()| on.gpu.flush(&on.view)));
             }
         }

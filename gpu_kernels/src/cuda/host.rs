@@ -120,21 +120,22 @@ impl HostPool {
 
     /// Zeroed managed memory that stays at the host. Lanes reach it at random eight times as fast as pinned memory: 329 instead of 41 million
     /// words of 4 bytes a second on an H200 (docs/PERFORMANCE.md, "Homes").
-    pub(crate) fn allocate_managed(self: &Arc<Self>, bytes: u64) -> Result<HostMemory, GpuError> {
+    /// None where the driver keeps none there.
+    pub(crate) fn allocate_managed(self: &Arc<Self>, bytes: u64) -> Result<Option<HostMemory>, GpuError> {
         self.core.enter()?;
         let addr = managed::allocate(&self.core, bytes)?;
         // Before its first use, so that no page is made on the GPU.
         let ordinal = self.core.info.ordinal;
         let advised = managed::advise(&self.core, addr, bytes, Advice::PreferredLocation(Side::Host), ordinal)
             .and_then(|()| managed::advise(&self.core, addr, bytes, Advice::AccessedBy(Side::Gpu), ordinal));
-        if let Err(error) = advised {
+        if advised.is_err() {
             self.core.retire(Retired::Managed(addr));
-            return Err(error);
+            return self.core.lost().map_or(Ok(None), Err);
         }
         let host = Raw(std::ptr::with_exposed_provenance_mut(addr as usize));
         zero(host, bytes);
         let of = Of::Managed;
-        Ok(self.enter(addr, Live { host, bytes, of }))
+        Ok(Some(self.enter(addr, Live { host, bytes, of })))
     }
 
     fn enter(self: &Arc<Self>, device: u64, live: Live) -> HostMemory {

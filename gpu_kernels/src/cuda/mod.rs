@@ -253,7 +253,7 @@ impl Gpu for CudaGpu {
 
     fn allocate_home(&self, bytes: u64) -> Result<Option<HostMemory>, GpuError> {
         match self.core.info.concurrent_managed_access {
-            true => self.places.host.allocate_managed(bytes).map(Some),
+            true => self.places.host.allocate_managed(bytes),
             false => Ok(None),
         }
     }

@@ -101,6 +101,8 @@ impl Pins {
                 owner: None,
             });
         }
+        // Letting go of another GPU's books may have left its context.
+        self.core.enter()?;
         let live = Live {
             host,
             device: 0,
