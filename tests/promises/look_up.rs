@@ -263,13 +263,13 @@ fn a_region_is_held_still_after_a_launch_was_stopped() {
             staying.sync().unwrap_err();
             wanted.fill(stop);
             // What comes next looks pages up, fetches them, or is the host.
-            match stop {
-                1 => bench.must("add", config(), (&a, &of_b, 7u32)),
-                2 => bench.must("add", config(), (&a, &other, 7u32)),
-                _ => compare(&a.to_vec().unwrap(), &wanted).unwrap(),
-            }
-            if stop < 3 {
-                add(&mut wanted, &b, 7);
+            let next = [&of_b, &other];
+            match next.get(stop as usize - 1) {
+                Some(next) => {
+                    bench.must("add", config(), (&a, *next, 7u32));
+                    add(&mut wanted, &b, 7);
+                }
+                None => compare(&a.to_vec().unwrap(), &wanted).unwrap(),
             }
             bench.must("add", config(), (&a, &other, 2u32));
             add(&mut wanted, &b, 2);
