@@ -17,8 +17,8 @@ use super::{files, is, report};
 const KNOWN: &[(&str, &str, usize)] = &[
     ("gpu_kernels/src", "cuda", 23),
     ("sim_gpu/src", "", 22),
-    ("simulate/src", "homes", 12),
-    ("simulate/src", "mutations", 11),
+    ("simulate/src", "homes", 13),
+    ("simulate/src", "mutations", 12),
     ("simulate/src", "watch", 3),
 ];
 

@@ -81,6 +81,7 @@ struct Drawn {
 /// A launch of that.
 struct Running {
     drawn: Drawn,
+    place: usize,
     launch: Launch,
     hashes: Buffer<u64>,
     progress: Buffer<u64>,
@@ -298,6 +299,7 @@ impl Both<'_> {
         let launch = node.use_pages.launch_on(&node.streams[stream], config, args)?;
         Ok(Running {
             drawn,
+            place,
             launch,
             hashes,
             progress,
@@ -321,7 +323,7 @@ impl Both<'_> {
         let n = rng.random_range(0..2u32) as usize;
         let mut stored = Vec::new();
         for one in running {
-            let progress = one.progress.to_vec()?;
+            let progress = self.progress(one)?;
             let told = one.drawn.told.iter().filter(|told| told.region == n);
             stored.extend(told.filter(|told| told.step < progress[told.lane as usize]));
         }
@@ -337,6 +339,15 @@ impl Both<'_> {
             }
         }
         Ok(())
+    }
+
+    /// How far lanes say that they are. Unlike a read of the buffer this waits for no launch.
+    fn progress(&self, one: &Running) -> Result<Vec<u64>, Wrong> {
+        let mut progress = vec![0u64; one.drawn.lanes as usize];
+        let device = self.nodes[one.place].gpu.device();
+        let read = device.read(one.progress.addr(), bytemuck::cast_slice_mut(&mut progress));
+        read.map_err(|error| Wrong::Refused(format!("how far lanes are: {error}")))?;
+        Ok(progress)
     }
 
     fn home_word(&self, region: usize, word: u64) -> Result<u64, Wrong> {
