@@ -66,3 +66,24 @@ planted! {
         VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n"
             => "    atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);\n";
 }
+
+const UNPIN: &str = "what a holder did in a frame comes before its pin is gone";
+const COMPLETION: &str = "whoever sees a completion acquires what the NIC wrote before it";
+const READ_COMPLETION: &str = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
+const RINGER: &str = "a ringer's second look comes after its unlock";
+const SECOND_LOOK: &str = "        fence_sc_gpu();\n        if (ld_relaxed_gpu(&s->written) == written) return;";
+const DOORBELL: &str = "the doorbell record comes before the doorbell, at the NIC";
+const BELL_FENCE: &str = "    fence_acq_rel_sys();\n    st_mmio_sys(";
+/// How accesses show that nothing orders.
+const RACE: &[&str] = &["a data race:"];
+/// How a page shows that two lanes fetch.
+const CLAIMED_TWICE: &[&str] = &[
+    "was written, which is",
+    "without a claim",
+    "without an eviction",
+    "changed its frame or version",
+    "the end of a fetch",
+    "changed pins or version",
+    "which the pool has",
+    "differ from byte",
+];
