@@ -21,12 +21,19 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
     let rewritten = rewrite(ptx, &gpu.table_layout()?).map_err(|error| refused(error.to_string()));
     let rewritten = rewritten.doing(doing)?;
     check(&rewritten.report).map_err(refused).doing(doing)?;
-    let entries = rewritten.report.functions.iter().filter(|function| function.is_entry);
-    let kernel = |function: &FunctionReport| PtxKernel {
-        name: function.name.clone(),
-        params: function.params.clone(),
-    };
-    let kernels: Vec<PtxKernel> = entries.map(kernel).collect();
+    let entries: Vec<&FunctionReport> = rewritten.report.functions.iter().filter(|f| f.is_entry).collect();
+    let names: Vec<&str> = entries.iter().map(|function| source_name(&function.name)).collect();
+    let kernels: Vec<PtxKernel> = std::iter::zip(&entries, &names)
+        .map(|(function, name)| PtxKernel {
+            // Overloads and templates have one name in their source: then it is that of the text.
+            name: match names.iter().filter(|other| *other == name).count() {
+                1 => (*name).to_owned(),
+                _ => function.name.clone(),
+            },
+            symbol: function.name.clone(),
+            params: function.params.clone(),
+        })
+        .collect();
     let window = gpu.window()?;
     let described = window.described.to_bytes();
     let module = gpu
@@ -49,4 +56,45 @@ fn check(report: &Report) -> std::result::Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The name in its source of a kernel that the Itanium C++ ABI calls `symbol`: the last of a nested name's. Other names stay as they are.
+fn source_name(symbol: &str) -> &str {
+    let Some(rest) = symbol.strip_prefix("_Z") else {
+        return symbol;
+    };
+    let (mut rest, mut name) = (rest.strip_prefix('N').unwrap_or(rest), symbol);
+    let is_nested = symbol.starts_with("_ZN");
+    loop {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let length = rest[..digits].parse::<usize>().ok();
+        let Some((one, behind)) = length.and_then(|length| rest[digits..].split_at_checked(length)) else {
+            return name;
+        };
+        (name, rest) = (one, behind);
+        if !is_nested {
+            return name;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_have_the_names_of_their_sources() {
+        for (symbol, name) in [
+            ("triton_add", "triton_add"),
+            ("_Z3sum2inIfEyPd", "sum"),
+            ("_ZN3one3two5scaleEPf", "scale"),
+            ("_Z4spmvIfEvPT_", "spmv"),
+            ("_Z", "_Z"),
+            ("_ZN", "_ZN"),
+            ("_Z99short", "_Z99short"),
+            ("_Z99999999999999999999a", "_Z99999999999999999999a"),
+        ] {
+            assert_eq!(source_name(symbol), name);
+        }
+    }
 }

@@ -151,8 +151,10 @@ pub struct ParamInfo {
 /// A kernel of PTX, which says what it takes by size alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PtxKernel {
-    /// Its name in the text.
+    /// What it is asked for by.
     pub name: String,
+    /// Its name in the text.
+    pub symbol: String,
     /// Bytes and alignment of its parameters, in order.
     pub params: Vec<(u32, u32)>,
 }

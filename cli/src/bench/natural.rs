@@ -1,6 +1,7 @@
 //! Loops as people write them, over `a[i]`, beside what they would run instead.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use bytemuck::Pod;
 use clap::{Args, ValueEnum};
@@ -104,6 +105,11 @@ pub struct NaturalArgs {
     /// auto, in-place, while-free, look-up (those that are written, too).
     #[arg(long, value_name = "HOW,..", default_value = "fetch", value_delimiter = ',')]
     pub placement: Vec<Placement>,
+
+    /// PTX of these kernels over plain pointers, for rows by its rewritten kernels, with --placement look-up. nvcc makes it: nvcc -ptx
+    /// -arch=compute_75 -std=c++17 -DNATURAL_PLAIN=1 -I HEADERS -I cli/src cli/src/bench/natural.cu.
+    #[arg(long, value_name = "FILE")]
+    pub ptx: Option<PathBuf>,
 
     /// Launches of a run: the first one finds no page; of the others the best one counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=10))]
@@ -266,6 +272,7 @@ impl Natural<'_> {
         let pages = 2 * (self.bytes / 2).div_ceil(page_bytes);
         let machine = Machine::open(&self.run.machine, page_bytes, Machine::frames_for(pages, share))?;
         let form = Form::new(self, &machine, false)?;
+        let by = self.run.ptx.as_ref().map_or("a[i]", |_| "plain pointers, rewritten");
         for (which, placement) in each(&self.loops, &self.run.placement) {
             let (name, kernel) = which.names();
             let what = format!("{name}, pages of {}, frames for {}", size(page_bytes), share.0);
@@ -274,7 +281,7 @@ impl Natural<'_> {
             }
             let (first, later) = form.paged(which, data, placement)?;
             let row = self
-                .row(which, "a[i]", later)
+                .row(which, by, later)
                 .with("page", size(page_bytes))
                 .with("frames", share.0)
                 .with("placement", placement);
@@ -336,12 +343,22 @@ impl<'a> Form<'a> {
         options
             .defines
             .push(("NATURAL_PLAIN".to_owned(), Some(u32::from(plain).to_string())));
+        let (rewritten, name) = (natural.run.ptx.as_ref().filter(|_| !plain), "bench/natural.cu");
         // Those of pointers have one more.
         let kernels = format!("{KERNELS} {}", if plain { "fill_values" } else { "" });
         let out = natural.words.div_ceil(ROW).max(natural.idx.len() as u64);
         let rows = natural.row_ids.len() as u64 * QUADS;
         Ok(Self {
-            module: machine.compile_with("bench/natural.cu", SOURCE, &kernels, &options)?,
+            module: match rewritten {
+                Some(path) => {
+                    let text = std::fs::read(path).map_err(|source| gpuvm::Error::File {
+                        path: path.clone(),
+                        source,
+                    });
+                    machine.vm.load_ptx(&path.display().to_string(), &text?)?
+                }
+                None => machine.compile_with(name, SOURCE, &kernels, &options)?,
+            },
             tally: Tally::new(machine)?,
             idx: machine.upload(&natural.idx)?,
             row_ids: machine.upload(&natural.row_ids)?,

@@ -223,7 +223,7 @@ impl ModuleInner {
         let image = image::checked(text.as_bytes()).map_err(failed)?;
         let plain = |kernel: &PtxKernel| CubinKernel {
             name: kernel.name.clone(),
-            lowered: kernel.name.clone(),
+            lowered: kernel.symbol.clone(),
             params: None,
             usage: None,
         };
