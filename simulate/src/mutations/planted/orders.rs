@@ -1,6 +1,6 @@
 //! Orders of memory, each taken out alone, rules of queues that a NIC watches, and of what moves a page's word.
 
-use super::{FAULT, MLX5, POOL, QUEUE, STUCK, VICTIM, WIRE, WORD};
+use super::{FAULT, MLX5, POOL, QUEUE, STUCK, WIRE, WORD};
 
 planted! {
     "claimed-without-a-look", Words(1), Random, CLAIMED_TWICE,
@@ -62,9 +62,6 @@ planted! {
         MLX5 READ_COMPLETION => "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_relaxed_sys(";
     "follower-without-acquire-races", Orders(11), Spans with Races, RACE, "every lane of a group acquires the page that its leader got":
         FAULT "state_of(ld_acquire_gpu(miss->word())) == kError) outcome" => "state_of(ld_relaxed_gpu(miss->word())) == kError) outcome";
-    "slot-written-without-release-races", Orders(12), Victims with Races, RACE, "a copy to a slot comes before the end of its writer's count":
-        VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n"
-            => "    atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);\n";
 }
 
 const UNPIN: &str = "what a holder did in a frame comes before its pin is gone";
