@@ -70,6 +70,14 @@ impl Placed<'_> {
         }
     }
 
+    /// Pages of an array.
+    pub fn pages(&self) -> u64 {
+        match self {
+            Self::Region(_, on) => on.view.pages().count(),
+            _ => 0,
+        }
+    }
+
     /// What a kernel whose PTX was rewritten gets: of an array its address in the window.
     ///
     /// # Errors

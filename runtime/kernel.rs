@@ -32,15 +32,26 @@ struct Compiled {
     source: Source,
     kernels: Vec<String>,
     options: CompileOptions,
-    looks_up: Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>,
+    /// By [`Form`].
+    looks_up: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; 2],
+}
+
+/// The two forms that look pages up.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Of arrays that frames hold together. It marks each page that is used at home.
+    Fits,
+    /// Of others: it can mark a sample of them, and is slower by that where all is in frames.
+    Crowded,
 }
 
 impl Compiled {
-    fn kernel(&self, gpu: &PagedGpu, name: &str) -> Result<Arc<dyn gpuvm_gpu::Kernel>> {
-        let mut module = self.looks_up.lock();
+    fn kernel(&self, gpu: &PagedGpu, name: &str, form: Form) -> Result<Arc<dyn gpuvm_gpu::Kernel>> {
+        let mut module = self.looks_up[form as usize].lock();
         if module.is_none() {
             let mut options = self.options.clone();
-            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), None));
+            let number = (form as u32 + 1).to_string();
+            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), Some(number)));
             let kernels: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
             *module = Some(gpu.compile(&self.source, &kernels, &options)?);
         }
@@ -80,7 +91,7 @@ impl Module {
             source,
             kernels: kernels.iter().map(|&name| name.to_owned()).collect(),
             options: options.clone(),
-            looks_up: Mutex::default(),
+            looks_up: Default::default(),
         };
         Ok(Self {
             gpu,
@@ -105,7 +116,7 @@ impl Module {
             kernel,
             of: self.of.clone(),
             rewritten: self.rewritten,
-            looks_up: OnceLock::new(),
+            looks_up: Default::default(),
         })
     }
 }
@@ -118,7 +129,8 @@ pub struct Kernel {
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
     of: Option<Arc<Compiled>>,
     rewritten: bool,
-    looks_up: OnceLock<Arc<dyn gpuvm_gpu::Kernel>>,
+    /// By [`Form`].
+    looks_up: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 2],
 }
 
 impl Kernel {
@@ -205,7 +217,11 @@ impl Kernel {
             return self.enqueue_rewritten(stream, config, &placed, named);
         }
         let kernel = match placed.iter().filter_map(Placed::looks_up).reduce(|all, one| all && one) {
-            Some(true) => self.looking_up()?,
+            Some(true) => {
+                let pages: u64 = placed.iter().map(Placed::pages).sum();
+                let fits = pages <= u64::from(self.gpu.frame_count());
+                self.looking_up(if fits { Form::Fits } else { Form::Crowded })?
+            }
             _ => None,
         };
         named.looks_up = kernel.is_some();
@@ -240,13 +256,14 @@ impl Kernel {
     }
 
     /// The form of it that looks up where pages are; none of what its user compiled.
-    fn looking_up(&self) -> Result<Option<&Arc<dyn gpuvm_gpu::Kernel>>> {
+    fn looking_up(&self, form: Form) -> Result<Option<&Arc<dyn gpuvm_gpu::Kernel>>> {
         let Some(of) = &self.of else { return Ok(None) };
-        if self.looks_up.get().is_none() {
+        let kernel = &self.looks_up[form as usize];
+        if kernel.get().is_none() {
             // Another thread may have been faster: both are the same.
-            let _ = self.looks_up.set(of.kernel(&self.gpu, &self.info().name)?);
+            let _ = kernel.set(of.kernel(&self.gpu, &self.info().name, form)?);
         }
-        Ok(self.looks_up.get())
+        Ok(kernel.get())
     }
 
     /// Checks arguments against the kernel's parameters and its GPU.

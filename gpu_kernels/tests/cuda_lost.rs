@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuvm_gpu::cuda::CudaGpu;
-use gpuvm_gpu::{CompileOptions, Gpu, GpuError, LaunchConfig, LaunchOutcome, Source};
+use gpuvm_gpu::{CompileOptions, Gpu, GpuError, HostMemory, LaunchConfig, LaunchOutcome, Source};
 
 const CASE: &str = "GPUVM_LOST_CASE";
 const DONE: &str = "the case was seen through";
 const LIMIT: Duration = Duration::from_secs(20);
+const HOME_BYTES: usize = 8 << 20;
 
 const KERNELS: &str = "#include <gpuvm/gpuvm.cuh>\n\
     __global__ void asserts(unsigned* p) { assert(p == nullptr); }\n\
@@ -87,6 +88,16 @@ fn the_child() {
         gpu.allocate(4 << 20, 256).expect("memory"),
     );
     let host = gpu.allocate_host(1 << 20).expect("host memory");
+    // What regions' homes hold outlives the GPU.
+    let home = gpu.allocate_home(HOME_BYTES as u64).expect("memory for homes");
+    let held = |home: &HostMemory| {
+        // SAFETY: it has so many bytes, which no kernel uses.
+        unsafe { std::slice::from_raw_parts_mut(home.host_ptr(), HOME_BYTES) }
+    };
+    if let Some(home) = &home {
+        assert!(held(home).iter().all(|&byte| byte == 0));
+        held(home).fill(7);
+    }
     let told = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&told);
     let on_done = Box::new(move |_: &LaunchOutcome| tell.store(true, Ordering::SeqCst));
@@ -128,7 +139,12 @@ fn the_child() {
     is_lost(beside.launch(&kernel, &config, args, 0, Box::new(|_| ())).err());
     beside.synchronize().expect("nothing was launched there");
     stream.synchronize().expect_err("it reports the error");
-    drop((small, large, host, stream, beside, kernel));
+    if let Some(home) = &home {
+        assert!(held(home).iter().all(|&byte| byte == 7));
+        held(home).fill(8);
+        println!("homes can be read and written");
+    }
+    drop((small, large, host, home, stream, beside, kernel));
     let begun = Instant::now();
     drop(gpu);
     assert!(begun.elapsed() < Duration::from_secs(5), "dropping waits for nothing");

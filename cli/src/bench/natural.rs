@@ -111,6 +111,10 @@ pub struct NaturalArgs {
     #[arg(long, value_name = "FILE")]
     pub ptx: Option<PathBuf>,
 
+    /// Arrays lie over memory that is lent to them, as NumPy's is, and not in memory of their own.
+    #[arg(long)]
+    pub lent: bool,
+
     /// Launches of a run: the first one finds no page; of the others the best one counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=10))]
     pub launches: u32,
@@ -396,19 +400,31 @@ impl<'a> Form<'a> {
     /// GB/s over pages of this data, which it has again afterwards.
     fn paged(&self, which: Loop, data: &mut [f32], placement: Placement) -> Result<(Runs, Runs), CliError> {
         match which {
-            Loop::Saxpy | Loop::Stencil => {}
-            Loop::Rows => return self.read_only::<Quad>(which, bytemuck::cast_slice(data), placement),
-            _ => return self.read_only(which, &*data, placement),
+            Loop::Saxpy | Loop::Stencil => self.written(which, data, placement),
+            Loop::Rows => self.read_only::<Quad>(which, bytemuck::cast_slice(data), placement),
+            _ => self.read_only(which, &*data, placement),
         }
+    }
+
+    /// Of loops that write the second half of the data.
+    fn written(&self, which: Loop, data: &mut [f32], placement: Placement) -> Result<(Runs, Runs), CliError> {
+        // Others than reads are placed by looking up alone.
+        let of_y = match placement {
+            Placement::LookUp => placement,
+            _ => Placement::default(),
+        };
         let half = data.len() / 2;
+        let (vm, lent) = (&self.machine.vm, self.natural.run.lent);
         let (x, y) = data.split_at_mut(half);
-        let ran = self.machine.vm.scope(|scope| {
+        if !lent {
+            let x = vm.region().name("x").read_only().placement(placement).from_slice(x)?;
+            let y = vm.region().name("y").placement(of_y).from_slice(y)?;
+            let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Vm);
+            return self.runs(which, &Arg::from(&x), &Arg::from(&y), cold);
+        }
+        let ran = vm.scope(|scope| {
             let x = scope.read_only_placed("x", x, placement)?;
-            // Others than reads are placed by looking up alone.
-            let y = match placement {
-                Placement::LookUp => scope.region_placed("y", y, placement)?,
-                _ => scope.region("y", y)?,
-            };
+            let y = scope.region_placed("y", y, of_y)?;
             let cold = || x.evict().and_then(|()| y.evict()).map_err(CliError::Vm);
             Ok(self.runs(which, &Arg::from(&*x), &Arg::from(&*y), cold))
         });
@@ -418,7 +434,18 @@ impl<'a> Form<'a> {
     }
 
     fn read_only<T: Pod>(&self, which: Loop, data: &[T], placement: Placement) -> Result<(Runs, Runs), CliError> {
-        let ran = self.machine.vm.scope(|scope| {
+        let vm = &self.machine.vm;
+        if !self.natural.run.lent {
+            let x = vm
+                .region()
+                .name("x")
+                .read_only()
+                .placement(placement)
+                .from_slice(data)?;
+            let arg = Arg::from(&x);
+            return self.runs(which, &arg, &arg, || x.evict().map_err(CliError::Vm));
+        }
+        let ran = vm.scope(|scope| {
             let x = scope.read_only_placed("x", data, placement)?;
             let arg = Arg::from(&*x);
             Ok(self.runs(which, &arg, &arg, || x.evict().map_err(CliError::Vm)))

@@ -26,5 +26,6 @@ fn one_rank_tells_of_options_that_cannot_be() {
     assert_eq!(status, Some(2));
     assert!(text.contains("--iterations"), "{text}");
     let (status, text) = run(&["pagerank", "kron:8", "--iterations", "0"], Some("3"));
-    assert_eq!((status, text.as_str()), (Some(2), ""));
+    // An error here could end the job before the first rank has told.
+    assert_eq!((status, text.as_str()), (Some(0), ""));
 }

@@ -15,6 +15,8 @@ use crate::kernels::LOOKED_UP;
 use crate::program::rng;
 use crate::run::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
+/// Pages that give way at most before they are counted.
+const MOVED_MOST: u64 = 8;
 /// Most lanes of launches that run together.
 const LANES: u64 = 12;
 /// Words of a page: the first ones are each a lane's own; as many behind them only rise, and are each a lane's own as well; to one all add;
@@ -298,7 +300,7 @@ impl Both<'_> {
             node.gpu.buffer::<u64>(drawn.lanes)?,
         );
         progress.write(&vec![0; drawn.lanes as usize])?;
-        let blocks = 1 + u32::from(drawn.lanes % 2 == 0);
+        let blocks = 1 + u32::from(drawn.lanes.is_multiple_of(2));
         let config = LaunchConfig::new(blocks, drawn.lanes as u32 / blocks);
         let [a, b, kept] = [0, 1, kept].map(|n| &self.regions[n].region);
         let args = (a, b, kept, &given, drawn.steps as u32, &hashes, &progress);
@@ -475,7 +477,8 @@ impl Both<'_> {
         let pages = |held: &Held| (held.model.len() as u64).div_ceil(PAGE_WORDS);
         let came = |expected: u64| {
             let came = self.bench.vm.stats()?.pages_fetched - before.pages_fetched;
-            match came == expected {
+            // Where frames are too few, a page may give way to another in each launch.
+            match (expected..=expected + MOVED_MOST).contains(&came) {
                 true => Ok(()),
                 false => Err(Wrong::Differs(format!("{came} pages have come instead of {expected}"))),
             }
@@ -497,7 +500,10 @@ impl Both<'_> {
         self.add_up(kept, kept)?;
         came(of_b + pages(kept).min(frames - of_b))?;
         b.region.evict()?;
-        self.add_up(kept, kept)?;
+        // The first of them marks a sample alone of what it uses at home.
+        for _ in 0..3 {
+            self.add_up(kept, kept)?;
+        }
         came(of_b + pages(kept).min(frames))?;
         // Used at home, fetched, and held then.
         kept.region.evict()?;

@@ -16,11 +16,19 @@ GPUVM_DEVICE u8* mark_of(u64* words, u64 page) {
     return reinterpret_cast<u8*>(words) - sizeof(layout::TableHead) - 1 - page;
 }
 
-// Of the accesses to pages at home, while no frame is free, one of so many marks its page.
-constexpr u32 kMarkShift = 6;
-// By the clock: whatever the addresses are, a page that is used twice as often is marked twice as often. Warps whose
-// lanes come together are one access.
-GPUVM_DEVICE bool is_drawn() { return static_cast<u32>(ticks()) * 0x9e3779b9u >> (32 - kMarkShift) == 0; }
+// Whether an access to a page at home marks it. While no frame is free one of 64 does, in the form that is compiled for
+// arrays that frames do not hold (GPUVM_LOOKS_UP is 2): reading the clock takes a third of the speed of data that all
+// lie in frames.
+GPUVM_DEVICE bool marks_home(const layout::ArrayDesc& array) {
+#if defined(GPUVM_LOOKS_UP) && GPUVM_LOOKS_UP > 1
+    // By the clock: whatever the addresses are, a page that is used twice as often is marked twice as often. Warps
+    // whose lanes come together are one access.
+    constexpr u32 kMarkShift = 6;
+    if (array.region & layout::ARRAY_SAMPLED) return static_cast<u32>(ticks()) * 0x9e3779b9u >> (32 - kMarkShift) == 0;
+#endif
+    (void)array;
+    return true;
+}
 
 // Where an element is that is in range. Loads through L1: within a launch no word changes that says where a page is,
 // and no frame has another page than before.
@@ -33,7 +41,7 @@ GPUVM_DEVICE u64 place_now(const layout::ArrayDesc& array, u64 byte) {
     bool in_frame = word & layout::STATE_RESIDENT << layout::STATE_SHIFT;
     u64 frame = array.frames + static_cast<u64>(word & static_cast<u32>(layout::FRAME_MASK)) * array.frame_scale +
                 (static_cast<u32>(byte) & array.offset_mask);
-    if (in_frame ? Stores : !(array.region & layout::ARRAY_SAMPLED) || is_drawn()) *mark_of(words, page) = 1;
+    if (Stores && in_frame || !in_frame && marks_home(array)) *mark_of(words, page) = 1;
     return in_frame ? frame : array.home + byte;
 }
 
@@ -95,7 +103,8 @@ GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
 GPUVM_DEVICE void take_mark(const layout::VmDesc* vm, u64 id, u8* mark, bool beside) {
     if (!ld_weak(mark)) return;
     *mark_of(reinterpret_cast<u64*>(region_of(vm, id)->words), page_of(id)) = 1;
-    if (!beside) *mark = 0;
+    if (beside) return;
+    *mark = 0;
 }
 
 // The entry of a held page, as rewritten kernels look it up (ptx/src/table.rs).

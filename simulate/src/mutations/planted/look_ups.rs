@@ -33,15 +33,18 @@ planted! {
         LOOK_UP "at < bytes; at += 32)" => "at + sizeof(pair64) <= bytes; at += 32)";
     "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes", "did not end within"],
     "a page comes to a frame that is free":
-        LOOK_UP "pool_pop(&vm->pool, &frame) &&" => "(is_resident(ld_relaxed_gpu(words)) ? (frame = frame_of(ld_relaxed_gpu(words)), true) : pool_pop(&vm->pool, &frame)) &&";
+        LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
+            => "if (is_resident(ld_relaxed_gpu(words)))\n                frame = frame_of(ld_relaxed_gpu(words));\n            \
+                else if (!pool_pop(&vm->pool, &frame)) {";
     "brought-without-its-entry", LookUps(3), LookedUp, &["whose entry in the table of frames"], "the table of frames says which page is in a frame":
         LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);" => "        publish(word, 0, frame, 1);";
     "one-frame-kept-free", LookUps(3), LookedUp, CAME, "as many pages come as frames are free":
-        LOOK_UP "> spare &&" => "> spare + 1 &&";
+        LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
+            => "if (static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) <= 1 || !pool_pop(&vm->pool, &frame)) {";
     "all-there-though-some-are-not", LookUps(3), LookedUp, CAME, "a region is asked again for pages as long as some have no frame":
-        LOOK_UP "absent = !is_resident(seen);" => "absent = 0;";
+        LOOK_UP "        if (!is_resident(seen)) became = kUnused;\n" => "";
     "read-at-home-and-not-marked", LookUps(3), LookedUp, CAME, "who uses a page at its home marks it":
-        LOOK_UP "if (Stores || !in_frame) *mark_of" => "if (Stores) *mark_of";
+        LOOK_UP "!in_frame && marks_home(array)) *mark_of" => "false) *mark_of";
     "asked-for-but-for-the-last", LookUps(3), LookedUp, CAME, "a kernel may ask for pages to the last one":
         LOOK_UP "page <= last; ++page)" => "page < last; ++page)";
     "not-folded", LookUps(4), LookedUp, LOST, "what was marked as written is dirty before a page may leave":
@@ -50,9 +53,9 @@ planted! {
     "a flush beside launches finds what they have marked":
         LOOK_UP "if (!is_resident(seen) || !ld_weak(mark)) return;" => "if (beside || !is_resident(seen) || !ld_weak(mark)) return;";
     "marked-in-the-slot-before", LookUps(4), LookedUp, LOST, "each page has a mark of its own":
-        LOOK_UP "!in_frame) *mark_of(words, page) = 1;" => "!in_frame) *mark_of(words, page ? page - 1 : 0) = 1;";
+        LOOK_UP "marks_home(array)) *mark_of(words, page) = 1;" => "marks_home(array)) *mark_of(words, page ? page - 1 : 0) = 1;";
     "stored-without-a-mark", LookUps(4), LookedUp, LOST, "who may store to a page in its frame marks it":
-        LOOK_UP "if (Stores || !in_frame) *mark_of" => "if (!in_frame) *mark_of";
+        LOOK_UP "if (Stores && in_frame || " => "if (";
     "atomic-that-marks-nothing", LookUps(4), LookedUp, LOST, "an atomic marks its page":
         LOOKED_UP "T* at(unsigned long long i) const { return detail::look_up<T, kStores>(desc_, i); }"
             => "T* at(unsigned long long i) const { return detail::look_up<T, false>(desc_, i); }";
