@@ -84,7 +84,7 @@ impl Placed<'_> {
     /// An array that launches do not look up, with the reason; the window's.
     pub fn rewritten_bytes(&self) -> Result<std::result::Result<Vec<u8>, String>> {
         Ok(match self {
-            Self::Region(region, on) if region.looks_up(on) => Ok(on.view.places(&on.gpu)?.addr.to_ne_bytes().to_vec()),
+            Self::Region(region, on) if region.looks_up(on) => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
             Self::Region(region, on) => Err(format!(
                 "region `{}` is placed by {}, and kernels that came as PTX look pages up: make it with Placement::LookUp",
                 region.name,

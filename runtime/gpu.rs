@@ -33,6 +33,7 @@ use crate::{
 
 mod bring_up;
 mod guards;
+mod held;
 mod holds;
 mod keepers;
 mod launcher;
@@ -53,7 +54,7 @@ mod window;
 
 pub(crate) use bring_up::bring_up;
 pub(crate) use guards::{GuardAddresses, Guards};
-use holds::Holds;
+use held::Holds;
 pub(crate) use launcher::{Job, Named};
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;

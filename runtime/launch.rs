@@ -246,7 +246,7 @@ pub(crate) trait Memory: Send + Sync {
         Ok(true)
     }
 
-    /// The same, and waits for nobody.
+    /// As [`let_go`](Self::let_go), and waits for nobody.
     ///
     /// # Errors
     /// As there.

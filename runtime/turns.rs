@@ -95,7 +95,10 @@ impl Turns {
             let Some(next_ns) = loops.iter().map(|one| one.next_ns).min() else {
                 return;
             };
-            simulation.run_until(next_ns, Some(launch));
+            {
+                let launch = Arc::clone(launch);
+                simulation.run_until(next_ns, Box::new(move || launch.is_done()));
+            }
             if launch.is_done() {
                 return;
             }
@@ -154,7 +157,7 @@ impl<'a> Looks<'a> {
     /// Time passes, `pause` of the host's.
     pub fn rest(&self, pause: Duration) {
         match (self.gpu.simulation(), now_of(self.gpu)) {
-            (Some(simulation), Some(now_ns)) => simulation.run_until(now_ns + LOOK_NS, None),
+            (Some(simulation), Some(now_ns)) => simulation.run_until(now_ns + LOOK_NS, Box::new(|| false)),
             _ => std::thread::sleep(pause),
         }
     }

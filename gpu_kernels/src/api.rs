@@ -237,7 +237,7 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::BadAllocation`] for zero bytes, [`GpuError::Io`] when the system refuses.
     fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError>;
 
-    /// The same, of the kind that lanes reach fastest at random places, for pages' homes; none where no kind is faster than memory of the
+    /// Such memory of the kind that lanes reach fastest at random places, for pages' homes; none where no kind is faster than memory of the
     /// system that is [registered](Self::register_host). Other GPUs reach it once it is registered with them. NICs do not, and copy
     /// engines are slow there.
     ///

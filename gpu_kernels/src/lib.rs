@@ -33,4 +33,4 @@ pub use api::*;
 pub use error::{Coordinates, GpuError};
 pub use headers::{headers, write_headers};
 pub use memory::{DeviceMemory, HostMemory, HostRegistration};
-pub use simulation::{Actor, NoteFormatter, OnCopy, OnStore, Simulation};
+pub use simulation::{Actor, IsOver, NoteFormatter, OnCopy, OnStore, Simulation};

@@ -3,8 +3,6 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::Launch;
-
 /// Called after a store into a watched page with the store's device address.
 pub type OnStore = Arc<dyn Fn(u64) + Send + Sync>;
 
@@ -13,6 +11,9 @@ pub type OnCopy = fn(u64, u64, u64);
 
 /// Words for what a lane waits for, from the note's code and two values.
 pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
+
+/// Whether what somebody waits for has come.
+pub type IsOver = Box<dyn Fn() -> bool + Send>;
 
 /// A simulated GPU, as the engines beside it see it. [`Gpu::simulation`](crate::Gpu::simulation) hands it out. It is
 /// [`Any`], so that who knows the simulator can ask it for more.
@@ -28,9 +29,9 @@ pub trait Simulation: Any + Send + Sync {
     /// The time of a [deterministic](crate::Capabilities::deterministic) GPU in nanoseconds, and 0 of others.
     fn now_ns(&self) -> u64;
 
-    /// Lets lanes and actors of a deterministic GPU run until it is `at_ns` there, or `launch` has ended. The seed decides where that is:
+    /// Lets lanes and actors of a deterministic GPU run until it is `at_ns` there, or `is_over` says so. The seed decides where that is:
     /// the same work of the host follows at the same point of every run. On other GPUs the call does nothing.
-    fn run_until(&self, at_ns: u64, launch: Option<&Arc<dyn Launch>>);
+    fn run_until(&self, at_ns: u64, is_over: IsOver);
 
     /// What an [`Actor`] calls in a step, before it copies what lanes see: the memory model then knows what comes from outside, and
     /// says when lanes see it. On other threads the call does nothing.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuvm_gpu::cuda::CudaGpu;
-use gpuvm_gpu::{CompileOptions, Gpu, GpuError, HostMemory, LaunchConfig, LaunchOutcome, Source};
+use gpuvm_gpu::{CompileOptions, Gpu, GpuError, HostMemory, Kernel, LaunchConfig, LaunchOutcome, Source};
 
 const CASE: &str = "GPUVM_LOST_CASE";
 const DONE: &str = "the case was seen through";
@@ -68,20 +68,30 @@ fn in_child(kernel: &str) -> Option<String> {
     Some(said)
 }
 
+/// Memory of a home holds one byte everywhere, and another one from then on.
+fn holds_then(home: Option<&HostMemory>, before: u8, after: u8) {
+    let Some(home) = home else { return };
+    // SAFETY: it has so many bytes, which no kernel uses.
+    let held = unsafe { std::slice::from_raw_parts_mut(home.host_ptr(), HOME_BYTES) };
+    assert!(held.iter().all(|&byte| byte == before));
+    held.fill(after);
+}
+
+fn kernel(gpu: &CudaGpu, source: &Source, name: &str) -> Arc<dyn Kernel> {
+    let names = ["asserts", "traps", "wild", "deaf"];
+    let module = gpu.compile(source, &names, &CompileOptions::default());
+    module
+        .and_then(|module| module.kernel(name))
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Not a test of its own: what a child does.
 #[test]
 fn the_child() {
     let Ok(name) = std::env::var(CASE) else { return };
     let gpu = open().expect("a GPU");
     let source = Source::new("lost.cu", KERNELS);
-    let module = gpu.compile(
-        &source,
-        &["asserts", "traps", "wild", "deaf"],
-        &CompileOptions::default(),
-    );
-    let kernel = module
-        .and_then(|module| module.kernel(&name))
-        .unwrap_or_else(|e| panic!("{e}"));
+    let kernel = kernel(&gpu, &source, &name);
     let (stream, beside) = (gpu.stream().expect("a stream"), gpu.stream().expect("a stream"));
     let (small, large) = (
         gpu.allocate(4, 256).expect("memory"),
@@ -90,14 +100,7 @@ fn the_child() {
     let host = gpu.allocate_host(1 << 20).expect("host memory");
     // What regions' homes hold outlives the GPU.
     let home = gpu.allocate_home(HOME_BYTES as u64).expect("memory for homes");
-    let held = |home: &HostMemory| {
-        // SAFETY: it has so many bytes, which no kernel uses.
-        unsafe { std::slice::from_raw_parts_mut(home.host_ptr(), HOME_BYTES) }
-    };
-    if let Some(home) = &home {
-        assert!(held(home).iter().all(|&byte| byte == 0));
-        held(home).fill(7);
-    }
+    holds_then(home.as_ref(), 0, 7);
     let told = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&told);
     let on_done = Box::new(move |_: &LaunchOutcome| tell.store(true, Ordering::SeqCst));
@@ -139,11 +142,7 @@ fn the_child() {
     is_lost(beside.launch(&kernel, &config, args, 0, Box::new(|_| ())).err());
     beside.synchronize().expect("nothing was launched there");
     stream.synchronize().expect_err("it reports the error");
-    if let Some(home) = &home {
-        assert!(held(home).iter().all(|&byte| byte == 7));
-        held(home).fill(8);
-        println!("homes can be read and written");
-    }
+    holds_then(home.as_ref(), 7, 8);
     drop((small, large, host, home, stream, beside, kernel));
     let begun = Instant::now();
     drop(gpu);

@@ -99,17 +99,16 @@ pub(crate) fn bring_up(
     let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
     let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
     let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
-    let doing = || "allocating the regions' bookkeeping".to_owned();
     let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
     let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each)?;
-    let meters = Meters::new(&*gpu).doing(doing)?;
+    let meters = Meters::new(&*gpu).doing(|| "allocating the regions' bookkeeping".into())?;
     let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
     let victims = Victims::new(&*gpu, transport, settings)?;
     let tier = bring_up_tier(&gpu, &nics, settings)?;
     let options = support::options(transport, settings, &settings.support_options);
     let timeline = settings.timeline.as_ref().zip(sheet);
-    let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
-    let timeline = timeline.transpose()?;
+    let begin = |(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place);
+    let timeline = timeline.map(begin).transpose()?;
     let timeline_desc = place_timeline(&*gpu, timeline.as_deref())?;
     let gpu = Arc::new(PagedGpu {
         place,
@@ -126,7 +125,7 @@ pub(crate) fn bring_up(
         regions,
         meters,
         launch_states: StatePool::new(desc, timeline_desc.as_ref().map_or(0, DeviceArray::addr)),
-        desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?,
+        desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(|| "allocating the regions' bookkeeping".into())?,
         _timeline_desc: timeline_desc,
         support: Support::compile(&*gpu, &options, timeline.is_some())?,
         stream: gpu.stream().doing(|| "creating the default stream".into())?,

@@ -1,106 +1,22 @@
 //! Pages of launches that look them up: what keeps them where they are, and what moves them between launches. The protocol is in
 //! docs/PROTOCOL.md, "Pages that are looked up".
 
-use std::{
-    sync::{Arc, Weak},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
+
+use gpuvm_ptx::TableLayout;
 
 use super::{
-    PagedGpu, RegionView,
+    PagedGpu, Places, RegionView, Window,
     launcher::{arg, over_all},
 };
 use crate::{
     device::DeviceArray,
-    error::{Doing, Result},
+    error::{Doing, Error, Result},
     launch::Memory,
 };
 
 /// So many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
 const LOOKING_SHARE: u32 = 20;
-/// After so many launches that look up other pages alone a memory's frames are for those.
-const UNUSED_AFTER: u64 = 16;
-/// So much time as passes pages may take to move, at the rate of a link: they displace others that are read at home otherwise.
-const MOVING_SHARE: u32 = 50;
-/// Bytes that a link moves in a nanosecond.
-const LINK_BYTES_PER_NS: u64 = 50;
-/// More time than that does not count.
-const LONGEST: Duration = Duration::from_secs(1);
-/// One of so many frames is given another page at a time.
-const FRAMES_SHARE: u32 = 16;
-/// Fewer pages are not worth a kernel.
-const FEWEST: u64 = 64;
-
-/// The memory whose pages stay where they are on a GPU.
-pub(super) struct Holds {
-    memories: Vec<Held>,
-    /// Launches so far that looked pages up.
-    launches: u64,
-    /// When pages had to leave last.
-    moved: Instant,
-    /// How often they had.
-    turns: u64,
-}
-
-struct Held {
-    memory: Weak<dyn Memory>,
-    /// The last of those launches that named it.
-    used: u64,
-}
-
-impl Holds {
-    pub fn new() -> Self {
-        Self {
-            memories: Vec::new(),
-            launches: 0,
-            moved: Instant::now(),
-            turns: 0,
-        }
-    }
-
-    /// Has `let_go` see to memory that is there, and forgets that for which it says so. The first error is returned, behind the last memory.
-    fn let_those_go(&mut self, mut let_go: impl FnMut(&dyn Memory, u64) -> Result<bool>) -> Result<()> {
-        let mut gone = Ok(());
-        self.memories.retain(|held| {
-            let Some(memory) = held.memory.upgrade() else {
-                return false;
-            };
-            match let_go(&*memory, held.used) {
-                Ok(is_gone) => !is_gone,
-                Err(error) => {
-                    gone = Err(error);
-                    true
-                }
-            }
-        });
-        gone
-    }
-
-    /// How many pages may displace others now, of so many frames with pages of so many bytes.
-    fn may_move(&mut self, frames: u32, page_bytes: u64, deterministic: bool) -> u64 {
-        let most = u64::from((frames / FRAMES_SHARE).max(1));
-        // The host's time says nothing to a GPU that follows a seed.
-        let allowed = match deterministic {
-            true => most,
-            false => {
-                let passed = self.moved.elapsed().min(LONGEST) / MOVING_SHARE;
-                passed.as_nanos() as u64 * LINK_BYTES_PER_NS / page_bytes
-            }
-        };
-        if allowed < most.min(FEWEST) {
-            return 0;
-        }
-        self.moved = Instant::now();
-        self.turns += 1;
-        allowed.min(most)
-    }
-
-    /// A page to begin with, of so many: another one each time, all over them.
-    fn begin_at(&self, pages: u64) -> u64 {
-        let drawn = u128::from(self.turns.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        ((drawn * u128::from(pages)) >> 64) as u64
-    }
-}
 
 impl PagedGpu {
     /// Keeps a region's pages where they are, for launches that look them up. None that fetches its pages runs.
@@ -185,7 +101,7 @@ impl PagedGpu {
         if region.has_entries() {
             return Ok(());
         }
-        let places = region.places(self)?;
+        let places = self.places(region)?;
         let (support, config) = (&self.support, self.service_config(region.pages().count()));
         let args = |vm| {
             let rest = vec![arg(places.entries), arg(places.addr)];
@@ -208,11 +124,9 @@ impl PagedGpu {
     /// of the region's own, drawn, of which those come back that are used more than others. Whether any may have left.
     fn make_way(&self, region: &RegionView) -> Result<bool> {
         let mut held = self.held.lock();
-        let (launches, mut left) = (held.launches, false);
-        // Memory that launches use in turns is none of it.
-        let unused_after = UNUSED_AFTER.max(2 * held.memories.len() as u64);
-        held.let_those_go(|memory, used| {
-            let gives = used + unused_after < launches && memory.give_frames(self.place)?;
+        let mut left = false;
+        held.let_those_go(true, |memory| {
+            let gives = memory.give_frames(self.place)?;
             left |= gives;
             Ok(gives)
         })?;
@@ -242,17 +156,17 @@ impl PagedGpu {
     pub(super) fn let_idle_go(&self) -> Result<()> {
         // Locked all the time: another launch that needs frames waits until they can be had.
         let mut held = self.held.lock();
-        if held.memories.is_empty() {
+        if held.is_empty() {
             return Ok(());
         }
         self.settle_form(true);
-        held.let_those_go(|memory, _| memory.let_go(self.place))
+        held.let_those_go(false, |memory| memory.let_go(self.place))
     }
 
-    /// The same of memory that nobody uses, for who needs frames now. It waits for nobody.
+    /// Pages of memory that nobody uses may leave their frames again, for who needs some now. It waits for nobody.
     pub(super) fn let_unused_go(&self) {
         let Some(mut held) = self.held.try_lock() else { return };
-        if let Err(error) = held.let_those_go(|memory, _| memory.let_go_unless_used(self.place)) {
+        if let Err(error) = held.let_those_go(false, |memory| memory.let_go_unless_used(self.place)) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "pages that were looked up keep their frames"
@@ -262,51 +176,37 @@ impl PagedGpu {
 
     /// Remembers memory whose pages a launch looks up.
     pub(super) fn keep_held(&self, memories: &[(Arc<dyn Memory>, bool)]) {
-        let mut held = self.held.lock();
-        held.launches += 1;
-        let used = held.launches;
-        held.memories.retain(|held| held.memory.strong_count() > 0);
-        for (memory, _) in memories {
-            let memory = Arc::downgrade(memory);
-            match held.memories.iter_mut().find(|known| known.memory.ptr_eq(&memory)) {
-                Some(known) => known.used = used,
-                None => held.memories.push(Held { memory, used }),
-            }
+        self.held.lock().note(memories);
+    }
+
+    /// How the tables of rewritten kernels are made here. Loads mark pages at home.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for pages that no table has.
+    pub fn table_layout(&self) -> Result<TableLayout> {
+        let layout = TableLayout::new(1 << self.page_shift()).map_err(|error| Error::Unavailable {
+            what: "rewriting kernels".into(),
+            reason: error.to_string(),
+        })?;
+        Ok(layout.touches(true))
+    }
+
+    /// The window, which is made when kernels are loaded that need one.
+    pub fn window(&self) -> Result<Arc<Window>> {
+        let mut window = self.window.lock();
+        if let Some(window) = &*window {
+            return Ok(Arc::clone(window));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_share_of_the_time_is_for_moving() {
-        let mut holds = Holds::new();
-        let mut after = |passed, frames, page| {
-            holds.moved = Instant::now().checked_sub(passed).unwrap();
-            holds.may_move(frames, page, false)
-        };
-        // 17 ms at a fiftieth of 50 bytes a nanosecond: 17 MB.
-        let pages = after(Duration::from_millis(17), 1 << 20, 4096);
-        assert!((4150..6000).contains(&pages), "{pages}");
-        assert_eq!(after(Duration::from_millis(17), 1 << 10, 4096), 64);
-        assert_eq!(after(Duration::ZERO, 1 << 20, 4096), 0);
-        assert_eq!(after(Duration::from_secs(3), 3, 4096), 1);
-        assert_eq!(holds.may_move(160, 4096, true), 10);
+        let made = Arc::new(Window::new(&*self.device, &self.table_layout()?)?);
+        *window = Some(Arc::clone(&made));
+        Ok(made)
     }
 
-    #[test]
-    fn searches_begin_all_over_the_pages() {
-        let mut holds = Holds::new();
-        let mut begun: Vec<u64> = (0..1000)
-            .map(|_| {
-                holds.turns += 1;
-                holds.begin_at(10)
-            })
-            .collect();
-        begun.sort_unstable();
-        begun.dedup();
-        assert_eq!(begun, (0..10).collect::<Vec<_>>());
+    /// Where a region lies in the window: it gets a place when it is asked for first.
+    ///
+    /// # Errors
+    /// As [`Window::take`].
+    pub fn places(&self, region: &RegionView) -> Result<Places> {
+        region.places(|pages| self.window()?.take(&self.handles, pages))
     }
 }

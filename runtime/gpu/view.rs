@@ -12,7 +12,7 @@ use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, PageWord, TableHead};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{PagedGpu, Places, Slot, guards::Guards};
+use super::{Places, Slot, guards::Guards};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -290,12 +290,17 @@ impl RegionView {
         self.complete.store(complete, Ordering::Relaxed);
     }
 
-    /// Where it lies for kernels whose PTX was rewritten.
-    pub fn places(&self, gpu: &PagedGpu) -> Result<Places> {
-        gpu.places(&self.slot, self.pages.count())
+    /// Where it lies for kernels whose PTX was rewritten, which `take` finds for so many pages.
+    pub fn places(&self, take: impl FnOnce(u64) -> Result<(Slot, Places)>) -> Result<Places> {
+        if let Some(places) = self.places_there() {
+            return Ok(places);
+        }
+        let taken = take(self.pages.count().max(1))?;
+        // Another thread may have been faster: then this one is given back.
+        Ok(self.slot.get_or_init(|| taken).1)
     }
 
-    /// The same, if one has used it.
+    /// Where it lies for them, if one has used it.
     pub fn places_there(&self) -> Option<Places> {
         self.slot.get().map(|(_, places)| *places)
     }

@@ -4,14 +4,13 @@
 use std::{
     collections::BTreeMap,
     ops::Range,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Weak},
 };
 
 use gpuvm_gpu::{AddressSpace, Gpu};
 use gpuvm_ptx::{ENTRY_BYTES, GRANULE_BYTES, TableLayout};
 use parking_lot::Mutex;
 
-use super::PagedGpu;
 use crate::{
     error::{Doing, Error, Result},
     handles::{Handle, Handles},
@@ -99,7 +98,11 @@ pub(crate) struct Places {
 }
 
 impl Window {
-    fn new(gpu: &dyn Gpu, layout: &TableLayout) -> Result<Self> {
+    /// For addresses and tables of that form.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Gpu`].
+    pub fn new(gpu: &dyn Gpu, layout: &TableLayout) -> Result<Self> {
         if gpu.piece_bytes() == 0 {
             return Err(Error::Unavailable {
                 what: "a window for rewritten kernels".into(),
@@ -128,7 +131,10 @@ impl Window {
     }
 
     /// Takes pages for a region.
-    fn take(self: &Arc<Self>, handles: &Handles, pages: u64) -> Result<Slot> {
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when all are taken; as [`Handles::take`].
+    pub fn take(self: &Arc<Self>, handles: &Handles, pages: u64) -> Result<(Slot, Places)> {
         // Whole multiples, so that those of a region that has ended serve others.
         let pages = pages.next_power_of_two();
         let first = {
@@ -159,13 +165,13 @@ impl Window {
             .fill(handles, first * ENTRY_BYTES..(first + pages) * ENTRY_BYTES)?;
         self.marks.fill(handles, first..first + pages)?;
         // Of whoever had the place before.
-        let marks = self.places(&slot).marks;
-        let cleared = handles.gpu().zero(marks, pages);
+        let places = self.places(&slot);
+        let cleared = handles.gpu().zero(places.marks, pages);
         cleared.doing(|| "clearing marks of a window".into())?;
-        Ok(slot)
+        Ok((slot, places))
     }
 
-    pub fn places(&self, slot: &Slot) -> Places {
+    fn places(&self, slot: &Slot) -> Places {
         Places {
             addr: self.described.base + (slot.first << self.page_shift),
             entries: self.described.entries + slot.first * ENTRY_BYTES,
@@ -180,42 +186,5 @@ impl Drop for Slot {
             let mut slots = window.slots.lock();
             slots.free.entry(self.pages).or_default().push(self.first);
         }
-    }
-}
-
-impl PagedGpu {
-    /// How the tables of rewritten kernels are made here. Loads mark pages at home.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] for pages that no table has.
-    pub fn table_layout(&self) -> Result<TableLayout> {
-        let layout = TableLayout::new(1 << self.page_shift()).map_err(|error| Error::Unavailable {
-            what: "rewriting kernels".into(),
-            reason: error.to_string(),
-        })?;
-        Ok(layout.touches(true))
-    }
-
-    /// The window, which is made when kernels are loaded that need one.
-    pub fn window(&self) -> Result<Arc<Window>> {
-        let mut window = self.window.lock();
-        if let Some(window) = &*window {
-            return Ok(Arc::clone(window));
-        }
-        let made = Arc::new(Window::new(&*self.device, &self.table_layout()?)?);
-        *window = Some(Arc::clone(&made));
-        Ok(made)
-    }
-
-    /// Where a region of so many pages lies in the window: it gets a place when it is asked for first.
-    pub fn places(&self, place: &OnceLock<(Slot, Places)>, pages: u64) -> Result<Places> {
-        if let Some((_, places)) = place.get() {
-            return Ok(*places);
-        }
-        let window = self.window()?;
-        let slot = window.take(&self.handles, pages.max(1))?;
-        let places = window.places(&slot);
-        // Another thread may have been faster: then this one is given back.
-        Ok(place.get_or_init(|| (slot, places)).1)
     }
 }

@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::observer::Observer;
 use super::races::Race;
 use super::trap::WorkerSignals;
-use gpuvm_gpu::{Actor, NoteFormatter, OnStore};
+use gpuvm_gpu::{Actor, IsOver, NoteFormatter, OnStore};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
@@ -224,11 +224,11 @@ impl Core {
 
     /// Lets the seeded scheduler run until its virtual time is `at_ns`, or the launch has ended. It rests when this returns, unless others
     /// wait as well.
-    pub(crate) fn run_until(&self, at_ns: u64, has_ended: impl Fn() -> bool + Send + 'static) {
+    pub(crate) fn run_until(&self, at_ns: u64, has_ended: IsOver) {
         if self.options.seed.is_none() {
             return;
         }
-        let driving = self.drive_until(at_ns, Box::new(has_ended));
+        let driving = self.drive_until(at_ns, has_ended);
         let mut running = self.running.lock();
         while !(running.shut_down || running.has_seen(driving.1)) {
             self.looked.wait(&mut running);

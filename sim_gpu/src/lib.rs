@@ -74,7 +74,7 @@ use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
-    HostMemory, HostRegistration, Launch, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation,
+    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation,
     Source, Stream,
 };
 use parking_lot::Mutex;
@@ -451,10 +451,8 @@ impl Simulation for SimGpu {
         self.virtual_ns()
     }
 
-    fn run_until(&self, at_ns: u64, launch: Option<&Arc<dyn Launch>>) {
-        let launch = launch.map(Arc::clone);
-        self.core
-            .run_until(at_ns, move || launch.as_ref().is_some_and(|launch| launch.is_done()));
+    fn run_until(&self, at_ns: u64, is_over: IsOver) {
+        self.core.run_until(at_ns, is_over);
     }
 
     fn on_copy(&self) -> OnCopy {

@@ -41,7 +41,7 @@ pub(crate) fn location(ordinal: u32, side: Side) -> CUmemLocation {
     CUmemLocation { type_, id }
 }
 
-/// The same for calls that take an ordinal.
+/// A side for calls that take an ordinal.
 pub(crate) fn number(ordinal: u32, side: Side) -> i32 {
     match side {
         Side::Gpu => ordinal as i32,
