@@ -257,8 +257,10 @@ fn kernel_files(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
         let path = entry.expect("a folder's entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Programs that are ported, and those that nvcc compiles, have their host code beside their kernels.
-        let is_program = path.ends_with("tests/ports") || path.ends_with("examples/cpp");
+        // Programs that are ported, and those that nvcc compiles, have their host code beside their kernels; others are inputs.
+        let is_program = ["tests/ports", "examples/cpp", "ptx/tests/inputs"]
+            .iter()
+            .any(|end| path.ends_with(end));
         if path.is_dir() && !is_program && name != "target" && !name.starts_with('.') {
             kernel_files(&path, found);
         } else if path.extension().is_some_and(|ending| ending == "cu") {
