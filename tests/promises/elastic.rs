@@ -522,7 +522,8 @@ fn a_gpu_that_follows_a_seed_maps_ahead_while_launches_are_waited_for_and_forget
     buffer.shrink(5 * size).unwrap();
     until("memory that goes", || {
         bench.must("fill", config(), (&other, 0u64, size, 4u32));
-        buffer.capacity() == 2 * size
+        // A handle may stay mapped ahead.
+        buffer.capacity() <= 3 * size
     });
     assert!(vm.elastic_stats().handles.free >= 4);
     vm.pause("kv").unwrap();
