@@ -192,7 +192,7 @@ class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm
     void set_priority(std::int32_t priority) const { check(gpuvm_region_set_priority(this->raw(), priority)); }
     gpuvm_placement effective() const {
         std::uint32_t placement = 0;
-        detail::check(gpuvm_region_effective(this->raw(), &placement, nullptr, 0, nullptr));
+        check(gpuvm_region_effective(this->raw(), &placement, nullptr, 0, nullptr));
         return static_cast<gpuvm_placement>(placement);
     }
     std::int32_t priority() const { return detail::stored<std::int32_t>(gpuvm_region_priority, this->raw()); }
