@@ -594,7 +594,7 @@ fn wrong_flags_end_with_status_2() {
             "none of one-gpu, broadcast, peer-loads, copies, managed",
         ),
         ("gps --iterations 0", "0 is not in 1..="),
-        ("gps --gpu sim --gpu sim,sim", "cannot be used with"),
+        ("gps --gpus sim,sim", "--gpu"),
         ("all", "--out <DIR>"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
