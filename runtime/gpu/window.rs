@@ -135,8 +135,8 @@ impl Window {
     /// # Errors
     /// [`Error::Unavailable`] when all are taken; as [`Handles::take`].
     pub fn take(self: &Arc<Self>, handles: &Handles, pages: u64) -> Result<(Slot, Places)> {
-        // Whole multiples, so that those of a region that has ended serve others.
-        let pages = pages.next_power_of_two();
+        // In sizes of which there are few, so that those of a region that has ended serve others. What is used alone has memory.
+        let (used, pages) = (pages, pages.next_power_of_two());
         let first = {
             let mut slots = self.slots.lock();
             match slots.free.get_mut(&pages).and_then(Vec::pop) {
@@ -162,11 +162,11 @@ impl Window {
             pages,
         };
         self.entries
-            .fill(handles, first * ENTRY_BYTES..(first + pages) * ENTRY_BYTES)?;
-        self.marks.fill(handles, first..first + pages)?;
+            .fill(handles, first * ENTRY_BYTES..(first + used) * ENTRY_BYTES)?;
+        self.marks.fill(handles, first..first + used)?;
         // Of whoever had the place before.
         let places = self.places(&slot);
-        let cleared = handles.gpu().zero(places.marks, pages);
+        let cleared = handles.gpu().zero(places.marks, used);
         cleared.doing(|| "clearing marks of a window".into())?;
         Ok((slot, places))
     }
