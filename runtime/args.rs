@@ -81,15 +81,16 @@ impl Placed<'_> {
     /// What a kernel whose PTX was rewritten gets: of an array its address in the window.
     ///
     /// # Errors
-    /// An array that launches do not look up, with the reason; the window's.
+    /// An array whose pages cannot be looked up, with the reason; the window's.
     pub fn rewritten_bytes(&self) -> Result<std::result::Result<Vec<u8>, String>> {
         Ok(match self {
-            Self::Region(region, on) if region.looks_up(on) => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
-            Self::Region(region, on) => Err(format!(
-                "region `{}` is placed by {}, and kernels that came as PTX look pages up: make it with Placement::LookUp",
-                region.name,
-                region.effective_on(on)
-            )),
+            Self::Region(region, on) => match region.why_not_looked_up(on) {
+                None => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
+                Some(because) => Err(format!(
+                    "region `{}` was given, and kernels that came as PTX look pages up, which cannot be done: {because}",
+                    region.name
+                )),
+            },
             Self::Value(bytes) => Ok(bytes.to_vec()),
             Self::Address(address) => Ok(address.to_ne_bytes().to_vec()),
             Self::Broadcast(array, _) => Err(format!("the broadcast array `{}` has no place in a window", array.name)),

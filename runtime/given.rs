@@ -88,6 +88,11 @@ impl GivenKind<'_> {
         }
     }
 
+    /// Whether it is a region that kernels never write.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Array { read_only: true, .. })
+    }
+
     /// Why a kernel of another GPU does not take it, if so.
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self {

@@ -210,7 +210,8 @@ impl Kernel {
         let placed: Vec<Placed<'_>> = placed.collect::<Result<_>>()?;
         let mut named = Named::default();
         for (given, param) in given.into_iter().zip(&self.info().params) {
-            let writes = !matches!(param.kind, ParamKind::PagedArrayConst | ParamKind::BroadcastConst);
+            let is_const = matches!(param.kind, ParamKind::PagedArrayConst | ParamKind::BroadcastConst);
+            let writes = !(is_const || given.kind.is_read_only());
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
         }
         if self.rewritten {

@@ -227,6 +227,11 @@ impl RegionInner {
         on.view.array_flags() & layout::ARRAY_LOOKED_UP != 0
     }
 
+    /// Why launches on a GPU cannot look its pages up, if so, wherever it is placed.
+    pub fn why_not_looked_up(&self, on: &OnGpu) -> Option<&'static str> {
+        on.traits.why_not_looked_up()
+    }
+
     /// Something that the host begins to do with the region, until it is dropped.
     #[must_use = "it ends when it is dropped"]
     pub fn span(&self, what: &str) -> Span {

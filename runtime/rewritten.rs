@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gpuvm_gpu::{GpuError, PtxKernel};
-use gpuvm_ptx::{FunctionReport, Left, Report, WINDOW, rewrite};
+use gpuvm_gpu::{GpuError, ParamInfo, ParamKind, PtxKernel};
+use gpuvm_ptx::{FunctionReport, Left, Parameter, Report, WINDOW, rewrite};
 
 use crate::{
     error::{Doing, Result},
@@ -31,7 +31,7 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
                 _ => function.name.clone(),
             },
             symbol: function.name.clone(),
-            params: function.params.clone(),
+            params: function.params.iter().map(described).collect(),
         })
         .collect();
     let window = gpu.window()?;
@@ -41,6 +41,18 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         .load_ptx(name, &rewritten.text, &kernels, &[(WINDOW, &described)]);
     let module = gpu.or_lost(module.doing(doing))?;
     Ok(Module::rewritten(Arc::clone(gpu), module))
+}
+
+fn described(param: &Parameter) -> ParamInfo {
+    ParamInfo {
+        bytes: param.bytes,
+        align: param.align,
+        kind: ParamKind::Bytes,
+        element_bytes: 0,
+        element_kind: ParamKind::Other,
+        element_align: 0,
+        type_name: param.type_name.clone(),
+    }
 }
 
 /// Refuses what would use an address of the window as it is: nothing is mapped there.

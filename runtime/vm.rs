@@ -611,20 +611,12 @@ impl VmGpu {
     /// # Errors
     /// As there.
     pub fn load_file_as(&self, name: &str, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
-        let path = path.as_ref();
-        let failed = |source| Error::File {
-            path: path.to_owned(),
-            source,
-        };
-        let image = std::fs::read(path).map_err(failed)?;
-        let trusted = gpuvm_gpu::back_end::check_code(path);
-        trusted.map_err(|why| failed(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why)))?;
-        self.load(name, &image, kernels)
+        self.load(name, &read_code(path.as_ref())?, kernels)
     }
 
     /// Loads PTX of kernels that know nothing of gpuvm, as nvcc, clang, NVRTC, Triton or Numba make it, and which error messages call `name`.
-    /// Each access to global memory is rewritten to look its page up (`docs/PTX.md`). A region that
-    /// [is looked up](crate::Placement::LookUp) is given for a pointer, as buffers and addresses are; of the other parameters the size alone is
+    /// Each access to global memory is rewritten to look its page up (`docs/PTX.md`). Any region whose home GPU threads reach by loads
+    /// is given for a pointer, wherever [it is placed](crate::Placement), as buffers and addresses are; of the other parameters the size alone is
     /// compared. A kernel that stores to a region that is read-only breaks what other launches read.
     ///
     /// # Errors
@@ -633,6 +625,15 @@ impl VmGpu {
     /// addresses cannot be reserved.
     pub fn load_ptx(&self, name: &str, ptx: &[u8]) -> Result<Module> {
         crate::rewritten::load(self.paged(), name, ptx)
+    }
+
+    /// As [`load_ptx`](Self::load_ptx), of the file at `path`, which belongs to the user or to root, and which not everybody may write.
+    ///
+    /// # Errors
+    /// As there; [`Error::File`].
+    pub fn load_ptx_file(&self, path: impl AsRef<Path>) -> Result<Module> {
+        let path = path.as_ref();
+        self.load_ptx(&path.display().to_string(), &read_code(path)?)
     }
 
     /// As [`load_ptx`](Self::load_ptx) for a source that looks pages up as rewritten kernels do, with where it finds the window: a test of all but the rewriting on
@@ -758,4 +759,16 @@ impl VmGpu {
     pub fn frame_access(&self) -> FrameAccess {
         self.paged().frames().access()
     }
+}
+
+/// What a file holds that is to run: one that belongs to the user or to root, and which not everybody may write.
+fn read_code(path: &Path) -> Result<Vec<u8>> {
+    let failed = |source| Error::File {
+        path: path.to_owned(),
+        source,
+    };
+    let code = std::fs::read(path).map_err(failed)?;
+    let trusted = gpuvm_gpu::back_end::check_code(path);
+    trusted.map_err(|why| failed(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why)))?;
+    Ok(code)
 }

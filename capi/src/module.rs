@@ -148,6 +148,39 @@ pub unsafe extern "C" fn gpuvm_module_load_file(
     })
 }
 
+/// Loads PTX of `bytes` bytes, of kernels that know nothing of gpuvm, which messages call `name`: as nvcc, NVRTC, Triton or others make it.
+/// Each access to global memory is rewritten to look its page up. `gpuvm_module_kernel` takes the names of its kernels. Regions whose home
+/// GPU threads reach by loads are given for pointers, as buffers and addresses are; of other parameters the size is compared. After an error
+/// `*module` is the null handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_load_ptx(
+    vm: gpuvm_vm,
+    gpu: u32,
+    name: *const c_char,
+    ptx: *const c_char,
+    bytes: u64,
+    module: *mut gpuvm_module,
+) -> gpuvm_code {
+    calls::make(module, || {
+        let (name, ptx) = (raw::text("name", name)?, raw::bytes("ptx", ptx.cast(), bytes)?);
+        on_gpu(vm, gpu, |gpu| gpu.load_ptx(name, ptx))
+    })
+}
+
+/// Loads the PTX file at `path`, which belongs to the user or to root, and which not everybody may write. Else as `gpuvm_module_load_ptx`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_load_ptx_file(
+    vm: gpuvm_vm,
+    gpu: u32,
+    path: *const c_char,
+    module: *mut gpuvm_module,
+) -> gpuvm_code {
+    calls::make(module, || {
+        let path = raw::text("path", path)?;
+        on_gpu(vm, gpu, |gpu| gpu.load_ptx_file(path))
+    })
+}
+
 /// Frees the handle. Its kernels stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_module_free(module: gpuvm_module) -> gpuvm_code {

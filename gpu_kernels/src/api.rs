@@ -125,7 +125,7 @@ pub enum ParamKind {
     Broadcast,
     /// A read-only array of which several GPUs hold copies.
     BroadcastConst,
-    /// So many bytes: of a kernel that came as PTX, which says no more.
+    /// So many bytes of a kernel that came as PTX: a pointer is a number there, and so may be a structure.
     Bytes,
 }
 
@@ -144,19 +144,19 @@ pub struct ParamInfo {
     pub element_kind: ParamKind,
     /// Alignment of what a pointer or an array holds, in bytes; 0 when unknown.
     pub element_align: u32,
-    /// The C++ type as the compiler spells it.
+    /// The C++ type as the compiler spells it; of [`ParamKind::Bytes`] that of PTX, such as `.f32`.
     pub type_name: String,
 }
 
-/// A kernel of PTX, which says what it takes by size alone.
+/// A kernel of PTX, which describes no parameters by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PtxKernel {
     /// What it is asked for by.
     pub name: String,
     /// Its name in the text.
     pub symbol: String,
-    /// Bytes and alignment of its parameters, in order.
-    pub params: Vec<(u32, u32)>,
+    /// Its parameters in order.
+    pub params: Vec<ParamInfo>,
 }
 
 /// What is known of a compiled kernel.

@@ -35,8 +35,8 @@ mod tokens;
 pub use access::{Access, Left};
 pub use error::{Position, PtxError};
 pub use model::{
-    Address, Declaration, Declared, Function, Guard, Instruction, Item, Module, Offset, Operand, Space, Statement,
-    StatementKind,
+    Address, Declaration, Declared, Function, Guard, Instruction, Item, Module, Offset, Operand, Parameter, Space,
+    Statement, StatementKind,
 };
 pub use report::{Changed, FunctionReport, LeftAlone, Report};
 pub use rewrite::{Rewritten, rewrite};

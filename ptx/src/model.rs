@@ -135,6 +135,17 @@ pub struct Declaration<'a> {
     pub names: Vec<Declared<'a>>,
 }
 
+/// A parameter of a function that the host can launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its size in bytes.
+    pub bytes: u32,
+    /// Its alignment in bytes.
+    pub align: u32,
+    /// Its type in the text: `.f32`, `.u64`, `.b8[24]`. A pointer is a number of 64 bits.
+    pub type_name: String,
+}
+
 /// One name of a declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct Declared<'a> {
@@ -233,10 +244,10 @@ impl<'a> Module<'a> {
         self.lines.position(offset)
     }
 
-    /// Bytes and alignment of the parameters of a function that the host can launch, in order.
+    /// The parameters of a function that the host can launch, in order.
     #[must_use]
-    pub fn parameter_sizes(&self, function: &Function<'a>) -> Vec<(u32, u32)> {
-        let size = |declaration: &Declaration<'a>| {
+    pub fn parameters(&self, function: &Function<'a>) -> Vec<Parameter> {
+        let parameter = |declaration: &Declaration<'a>| {
             let text = &self.text[declaration.span.clone()];
             let element = (declaration.bits / 8).max(1);
             // `.b8 name[24]`, `.b32 name[2][3]`.
@@ -251,9 +262,23 @@ impl<'a> Module<'a> {
                 .split(".align")
                 .nth(1)
                 .and_then(|rest| number(rest.split_whitespace().next()?));
-            (bytes, align.unwrap_or(element))
+            let is_type = |word: &&str| {
+                let bits = word
+                    .strip_prefix('.')
+                    .and_then(|word| word.strip_prefix(['b', 'f', 's', 'u']));
+                bits.and_then(number) == Some(declaration.bits)
+            };
+            let type_name = own.split_whitespace().find(is_type).unwrap_or(".b8");
+            Parameter {
+                bytes,
+                align: align.unwrap_or(element),
+                type_name: match bytes == element {
+                    true => type_name.to_owned(),
+                    false => format!("{type_name}[{}]", bytes / element),
+                },
+            }
         };
-        function.parameters.iter().map(size).collect()
+        function.parameters.iter().map(parameter).collect()
     }
 
     /// The functions, those without a body too.
@@ -310,7 +335,10 @@ mod tests {
                     \t.param .align 8 .b8 c[24],\n\t.param .f64 d,\n\t.param .b16 e,\n\t.param .align 4 .b32 f[2][0x3]\n)\n{\n\tret;\n}\n";
         let module = Module::parse(text).unwrap();
         let function = module.functions().next().unwrap();
-        let sizes = [(8, 8), (4, 4), (24, 8), (8, 8), (2, 2), (24, 4)];
-        assert_eq!(module.parameter_sizes(function), sizes);
+        let parameters = module.parameters(function);
+        let sizes: Vec<_> = parameters.iter().map(|one| (one.bytes, one.align)).collect();
+        assert_eq!(sizes, [(8, 8), (4, 4), (24, 8), (8, 8), (2, 2), (24, 4)]);
+        let types: Vec<_> = parameters.iter().map(|one| &*one.type_name).collect();
+        assert_eq!(types, [".u64", ".u32", ".b8[24]", ".f64", ".b16", ".b32[6]"]);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::access::{Access, Left};
 use crate::error::Position;
+use crate::model::Parameter;
 
 /// Places that are listed for one reason in the printed report.
 const PLACES_SHOWN: usize = 5;
@@ -23,8 +24,8 @@ pub struct FunctionReport {
     pub name: String,
     /// Whether the host can launch it.
     pub is_entry: bool,
-    /// Bytes and alignment of its parameters in order, of one that the host can launch.
-    pub params: Vec<(u32, u32)>,
+    /// Its parameters in order, of one that the host can launch.
+    pub params: Vec<Parameter>,
     /// Accesses that are looked up now, in the text's order.
     pub changed: Vec<Changed>,
     /// Instructions with addresses that stayed as they were, in the text's order.

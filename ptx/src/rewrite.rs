@@ -221,7 +221,7 @@ impl Output<'_, '_> {
         let mut report = FunctionReport {
             name: function.name.to_owned(),
             is_entry: function.is_entry,
-            params: self.module.parameter_sizes(function),
+            params: self.module.parameters(function),
             changed: Vec::new(),
             left: Vec::new(),
         };

@@ -68,7 +68,7 @@ def _argument(vm: "Vm", place: int, value: Any) -> Any:
     if isinstance(value, np.generic):
         # Typed exactly, as its name says.
         return described(value.dtype, f"argument {place + 1}"), value.tobytes()
-    if isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, np.ndarray):
         raise ArgumentError(f"argument {place + 1} is a NumPy array: make it vm.array(...), paged, or vm.buffer(...), plain memory")

@@ -380,6 +380,19 @@ class Vm:
             return Module(self, self._core.load_file(name, os.fsencode(image), list(kernels)))
         return Module(self, self._core.load(name or "kernels", image, list(kernels)))
 
+    def load_ptx(self, ptx: Union[str, os.PathLike[str], bytes], *, name: Optional[str] = None) -> Module:
+        """Loads kernels that know nothing of gpuvm: PTX as nvcc, NVRTC, Triton or others make it, or the path of a file of it. Their accesses
+        are rewritten to look pages up; no line of theirs is changed. ``module["name"]`` is any kernel of the text.
+
+        Arrays are given for pointers, and so are buffers, memory of other libraries, 0 and None. A number of Python's own becomes what the
+        parameter's type in the text is, if it fits. ``name``: what errors call the text.
+        """
+        if isinstance(ptx, str) and "\n" in ptx:
+            ptx = ptx.encode()
+        if isinstance(ptx, bytes):
+            return Module(self, self._core.load_ptx(name or "kernels.ptx", ptx))
+        return Module(self, self._core.load_ptx_file(os.fspath(ptx)))
+
     def kernel(self, source: str, name: str) -> Kernel:
         """Compiles CUDA C++ for its kernel ``name``."""
         return self.module(source, [name])[name]

@@ -254,12 +254,25 @@ impl Scalar<'_, '_> {
             ParamKind::Signed if whole => self.signed(name, bytes),
             ParamKind::Unsigned if whole => self.unsigned(name, bytes),
             ParamKind::Float if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
-            _ => Err(errors::argument(format!(
-                "{}: {} was given for `{name}`",
-                self.what(),
-                self.described()
-            ))),
+            // A pointer is a number in PTX.
+            ParamKind::Bytes if value.is_none() && bytes == 8 => Ok(Given::Value(ElementType::U64, vec![0; 8])),
+            ParamKind::Bytes if !name.ends_with(']') => match name.get(1..2) {
+                Some("f") if bytes > 2 && (whole || value.is_instance_of::<PyFloat>()) => self.float(name, bytes),
+                // What the text calls unsigned may be signed in its source.
+                Some("b" | "s" | "u") if whole && value.lt(0)? => self.signed(name, bytes),
+                Some("b" | "s" | "u") if whole => self.unsigned(name, bytes),
+                _ => self.refused(name),
+            },
+            _ => self.refused(name),
         }
+    }
+
+    fn refused(&self, name: &str) -> PyResult<Given> {
+        Err(errors::argument(format!(
+            "{}: {} was given for `{name}`",
+            self.what(),
+            self.described()
+        )))
     }
 
     fn described(&self) -> String {

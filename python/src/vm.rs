@@ -295,6 +295,17 @@ impl Vm {
         self.module_of(py, name, &kernels, |vm, names| vm.load_file_as(name, path, names))
     }
 
+    /// Kernels that know nothing of gpuvm.
+    fn load_ptx(&self, py: Python<'_>, name: &str, text: Vec<u8>) -> PyResult<Module> {
+        self.module_of(py, name, &[], |vm, _| vm.load_ptx(name, &text))
+    }
+
+    /// Those of a file that nobody else may have written.
+    fn load_ptx_file(&self, py: Python<'_>, path: std::path::PathBuf) -> PyResult<Module> {
+        let name = path.display().to_string();
+        self.module_of(py, &name, &[], |vm, _| vm.load_ptx_file(path))
+    }
+
     /// A further stream.
     fn stream(&self) -> PyResult<Stream> {
         let stream = self.slot.get()?.stream().raised()?;

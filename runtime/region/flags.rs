@@ -18,6 +18,8 @@ pub(crate) struct Kind {
     pub placement: Placement,
 }
 
+const LENDS: &str = "its clean pages go to memory that neighbours lend, as it was made: their words in the page table name places there";
+
 /// What the flags on one GPU follow from, besides advice.
 #[derive(Clone, Copy)]
 pub(super) struct Traits {
@@ -36,9 +38,7 @@ impl Traits {
     pub fn effective(&self, advised: Advised) -> Effective {
         let asked = advised.placement.unwrap_or(self.kind.placement);
         let (placement, because) = self.decide(asked);
-        let lends = self.has_victims().then_some(
-            "its clean pages go to memory that neighbours lend, as it was made: their words in the page table name places there",
-        );
+        let lends = self.has_victims().then_some(LENDS);
         let (placement, because) = match lends {
             Some(because) if asked != Placement::Fetch => (Placement::Fetch, Some(because)),
             Some(_) => (Placement::Fetch, None),
@@ -54,6 +54,14 @@ impl Traits {
             placement,
             because,
             stores_in_place,
+        }
+    }
+
+    /// Why launches cannot look its pages up, if so, wherever it is placed.
+    pub fn why_not_looked_up(&self) -> Option<&'static str> {
+        match self.has_victims() {
+            true => Some(LENDS),
+            false => self.decide(Placement::LookUp).1,
         }
     }
 

@@ -422,9 +422,25 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
         let mut wanted = values(5);
         add(&mut wanted, &b, 1);
         compare(&other.to_vec().unwrap(), &wanted).unwrap();
-        let fetched = bench.vm.region::<u32>().from_slice(&b).unwrap();
-        let refused = kernel.launch(config(), (&words, &fetched, &of_b, 1u32, N));
-        assert!(matches!(refused, Err(Error::Arguments { reason, .. }) if reason.contains("placed by fetch")));
+        for placement in [Placement::Fetch, Placement::Auto, Placement::InPlace] {
+            let region = bench.vm.region::<u32>().placement(placement);
+            let (other, mut wanted) = (region.from_slice(&b).unwrap(), b.clone());
+            for factor in 1..=4u32 {
+                match factor {
+                    3 => bench.must("add", config(), (&other, &of_b, factor)),
+                    _ => kernel
+                        .launch(config(), (&words, &other, &of_b, factor, N))
+                        .unwrap()
+                        .sync()
+                        .unwrap(),
+                };
+                add(&mut wanted, &b, factor);
+            }
+            compare(&other.to_vec().unwrap(), &wanted).unwrap();
+        }
+        let whole = bench.vm.region::<u32>().never_evicted().from_slice(&[1]).unwrap();
+        let refused = kernel.launch(config(), (&words, &whole, &of_b, 1u32, N));
+        assert!(matches!(refused, Err(Error::Arguments { reason, .. }) if reason.contains("never evicted")));
     }
 }
 

@@ -195,6 +195,8 @@ static void kernels_that_are_missing_or_wrong(void) {
             gpuvm_module_load(f.vm, 0, "right.ptx", ".version 8.0", 12, names, 1, &module));
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`image` is NULL",
             gpuvm_module_load(f.vm, 0, "right.ptx", NULL, 12, names, 1, &module));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`ptx` is NULL", gpuvm_module_load_ptx(f.vm, 0, "a.ptx", NULL, 12, &module));
+    REFUSED(GPUVM_CODE_FILE, "no/such/file.ptx", gpuvm_module_load_ptx_file(f.vm, 0, "no/such/file.ptx", &module));
     HOLDS(module.id == 0);
     REFUSED(GPUVM_CODE_INVALID_VALUE, "the kernel has 2, counted from 0",
             gpuvm_kernel_param_type(f.add, 2, NULL, 0, NULL));
