@@ -1,6 +1,9 @@
 //! Compiled modules and their kernels.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
@@ -23,9 +26,12 @@ pub struct Module {
     module: Arc<dyn gpuvm_gpu::Module>,
     /// What it is compiled of; none for what its user compiled.
     of: Option<Arc<Compiled>>,
-    /// Its PTX was rewritten to look pages up.
-    rewritten: bool,
+    /// Of PTX that was rewritten to look pages up: what its kernels are called, by their names in the text.
+    rewritten: Option<Arc<Symbols>>,
 }
+
+/// Kernels' names by those of a text.
+pub(crate) type Symbols = BTreeMap<String, String>;
 
 /// A source, for the form of its kernels that looks up where pages are: compiled when a launch wants it.
 struct Compiled {
@@ -68,14 +74,14 @@ impl Module {
             gpu,
             module,
             of: None,
-            rewritten: false,
+            rewritten: None,
         }
     }
 
     /// What came as PTX and was rewritten, for kernels that take addresses in the window.
-    pub(crate) fn rewritten(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
+    pub(crate) fn rewritten(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>, symbols: Symbols) -> Self {
         Self {
-            rewritten: true,
+            rewritten: Some(Arc::new(symbols)),
             ..Self::loaded(gpu, module)
         }
     }
@@ -97,15 +103,17 @@ impl Module {
             gpu,
             module,
             of: Some(Arc::new(of)),
-            rewritten: false,
+            rewritten: None,
         })
     }
 
-    /// The kernel that was named so when the source was compiled.
+    /// The kernel that was named so when the source was compiled; of PTX also by its name in the text.
     ///
     /// # Errors
     /// [`crate::Error::Gpu`] with the names that are there.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let of_text = self.rewritten.as_ref().and_then(|symbols| symbols.get(name));
+        let name = of_text.map_or(name, |name| name);
         let kernel = self
             .module
             .kernel(name)
@@ -115,7 +123,7 @@ impl Module {
             label: launch::label(name),
             kernel,
             of: self.of.clone(),
-            rewritten: self.rewritten,
+            rewritten: self.rewritten.is_some(),
             looks_up: Default::default(),
         })
     }

@@ -40,7 +40,8 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         .device
         .load_ptx(name, &rewritten.text, &kernels, &[(WINDOW, &described)]);
     let module = gpu.or_lost(module.doing(doing))?;
-    Ok(Module::rewritten(Arc::clone(gpu), module))
+    let symbols = kernels.into_iter().map(|kernel| (kernel.symbol, kernel.name));
+    Ok(Module::rewritten(Arc::clone(gpu), module, symbols.collect()))
 }
 
 fn described(param: &Parameter) -> ParamInfo {

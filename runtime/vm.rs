@@ -648,7 +648,10 @@ impl VmGpu {
             .paged()
             .compile(&Source::new(name, source), kernels, &CompileOptions::default())?;
         let window = [described.base, described.bytes, described.entries, described.marks];
-        Ok((Module::rewritten(Arc::clone(self.paged()), module), window))
+        Ok((
+            Module::rewritten(Arc::clone(self.paged()), module, Default::default()),
+            window,
+        ))
     }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary
