@@ -1,4 +1,4 @@
-"""Makes triton_*.ptx without a GPU: `python triton_kernels.py` with Triton installed."""
+"""Kernels of Triton's tutorials. `python triton_kernels.py` makes triton_*.ptx of them, without a GPU. Tests of Python launch them."""
 import os
 import pathlib
 
@@ -64,11 +64,17 @@ KERNELS = {
     ),
 }
 
-for kernel, (types, constants) in KERNELS.items():
-    signature = types | {name: "constexpr" for name in constants}
-    # Pointers, and the numbers of a matrix's columns, are multiples of 16.
-    aligned = [i for i, kind in enumerate(types.values()) if kind.startswith("*") or kernel is matmul]
-    source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in aligned})
-    compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": 4, "num_stages": 3})
-    name = kernel.fn.__name__
-    pathlib.Path(f"triton_{name}.ptx").write_text(compiled.asm["ptx"])
+
+def write() -> None:
+    for kernel, (types, constants) in KERNELS.items():
+        signature = types | {name: "constexpr" for name in constants}
+        # Pointers, and the numbers of a matrix's columns, are multiples of 16.
+        aligned = [i for i, kind in enumerate(types.values()) if kind.startswith("*") or kernel is matmul]
+        source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in aligned})
+        compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": 4, "num_stages": 3})
+        name = kernel.fn.__name__
+        pathlib.Path(f"triton_{name}.ptx").write_text(compiled.asm["ptx"])
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,188 @@
+"""Kernels that know nothing of gpuvm: PTX of nvcc, and kernels of Triton and CuPy as they are."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+import gpuvm
+
+#: Of plain pointers, by nvcc.
+PLAIN = pathlib.Path(__file__).parents[2] / "ptx" / "tests" / "inputs" / "plain.ptx"
+N = 150_000
+
+
+def arrays(vm, numbers, count=2, **how):
+    data = [numbers.integers(-99, 99, N).astype(np.float32) for _ in range(count)]
+    return data, [vm.array(one.copy(), **how) for one in data]
+
+
+@pytest.mark.parametrize("placement", ["fetch", "auto", "look-up", "in-place"])
+def test_a_kernel_of_nvcc_takes_arrays_of_any_placement(vm, numbers, placement):
+    (x, y), (of_x, of_y) = arrays(vm, numbers, placement=placement)
+    axpy = vm.load_ptx(PLAIN)["axpy"]
+    assert axpy.parameters == [".u64", ".u64", ".f32", ".u64"]
+    for factor in (2.0, 0.5, -3):
+        axpy[40, 128](of_x, of_y, factor, N).sync()
+        y += np.float32(factor) * x
+        assert (of_y.numpy() == y).all()
+        # What the host stores counts.
+        of_x[3:9] = 7
+        x[3:9] = 7
+    total = vm.buffer(1, np.float64)
+    vm.load_ptx(PLAIN.read_text())["total"][8, 256](of_y, N, total).sync()
+    assert total.numpy()[0] == y.sum(dtype=np.float64)
+
+
+def test_numbers_become_what_the_text_says(vm, numbers):
+    (_, _), (x, y) = arrays(vm, numbers)
+    module = vm.load_ptx(PLAIN.read_bytes(), name="mine.ptx")
+    axpy = module["axpy"]
+    for args, what in [
+        ((x, y, 1.0), "3 arguments were given, it takes 4"),
+        ((x, y, 1.0, 2.5), r"float was given for `.u64`"),
+        ((x, y, "1", N), r"str was given for `.f32`"),
+        ((x, y, None, N), r"NoneType was given for `.f32`"),
+        ((x, y, x, N), "has 8 bytes, for a parameter of 4"),
+        ((x, y, np.float64(1), N), "has 8 bytes, for a parameter of 4"),
+    ]:
+        with pytest.raises(gpuvm.errors.ArgumentError, match=what):
+            axpy[1, 32](*args)
+    with pytest.raises(OverflowError, match="does not fit `.u64`"):
+        axpy[1, 32](x, y, 1.0, 1 << 64)
+    with pytest.raises(OverflowError, match="does not fit `.f32`"):
+        axpy[1, 32](x, y, 1e39, N)
+    # Pointers that are not used: no element is.
+    axpy[1, 32](None, 0, np.float32(1), np.uint64(0)).sync()
+
+
+def test_what_is_wrong_is_told(vm, numbers, tmp_path):
+    with pytest.raises(gpuvm.errors.GpuError, match=r"mine.ptx(.|\n)*line 2"):
+        vm.load_ptx(".version 8.0\nnothing\n", name="mine.ptx")
+    with pytest.raises(gpuvm.errors.FileError, match="no.ptx"):
+        vm.load_ptx("no.ptx")
+    with pytest.raises(gpuvm.errors.FileError):
+        vm.load_ptx(tmp_path)
+    with pytest.raises(gpuvm.errors.KernelNotFoundError, match="subtract(.|\n)*axpy"):
+        vm.load_ptx(PLAIN)["subtract"]
+    whole = vm.array(np.ones(9, np.float32), never_evicted=True)
+    with pytest.raises(gpuvm.errors.ArgumentError, match="never evicted"):
+        vm.load_ptx(PLAIN)["axpy"][1, 32](whole, whole, 1.0, 9)
+
+
+class TestTriton:
+    """Triton's own kernels, launched as ever."""
+
+    @pytest.fixture(autouse=True)
+    def triton(self):
+        triton = pytest.importorskip("triton", reason="Triton is not installed")
+        import gpuvm.triton  # noqa: F401 - makes launches take arrays
+
+        sys.path.insert(0, str(PLAIN.parent))
+        return triton
+
+    def test_tutorial_kernels(self, vm, numbers):
+        import triton_kernels as kernels
+
+        (x, y), (of_x, of_y) = arrays(vm, numbers)
+        out = vm.zeros(N, np.float32)
+        for _ in range(3):
+            kernels.add[lambda meta: (-(-N // meta["BLOCK"]),)](of_x, of_y, out, N, BLOCK=1024)
+            assert (out.numpy() == x + y).all()
+            of_x[5] = x[5] = x[5] + 1
+        rows, columns = 150, 1000
+        kernels.softmax[(rows,)](of_x, out, columns, BLOCK=1024)
+        wide = x.reshape(rows, columns).astype(np.float64)
+        wide = np.exp(wide - wide.max(1, keepdims=True))
+        np.testing.assert_allclose(out.numpy().reshape(rows, columns), wide / wide.sum(1, keepdims=True), rtol=1e-5, atol=1e-9)
+        kernels.layer_norm[(rows,)](of_x, of_y, of_y, out, columns, 1e-5, BLOCK=1024)
+        wide = x.reshape(rows, columns).astype(np.float64)
+        wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(out.numpy().reshape(rows, columns), wide * y[:columns] + y[:columns], rtol=1e-4, atol=1e-3)
+
+    def test_what_cannot_be_launched_is_told(self, vm, numbers):
+        import triton_kernels as kernels
+
+        (_, _), (x, y) = arrays(vm, numbers)
+        with gpuvm.Vm("64KiB", gpu="sim") as other:
+            foreign = other.zeros(N, np.float32)
+            with pytest.raises(gpuvm.errors.ArgumentError, match="several Vms"):
+                kernels.add[(1,)](x, foreign, y, N, BLOCK=1024)
+
+    def test_plain_kernels_stay_plain(self, vm, numbers):
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if vm.simulated:
+            pytest.skip("tensors on a GPU need one")
+        import triton_kernels as kernels
+
+        (x, y), (of_x, _) = arrays(vm, numbers)
+        tensors = [torch.from_numpy(one).cuda() for one in (x, y)]
+        out = torch.zeros(N, device="cuda")
+        for _ in range(2):
+            kernels.add[(-(-N // 1024),)](*tensors, out, N, BLOCK=1024)
+            assert torch.equal(out.cpu(), torch.from_numpy(x + y))
+            # A paged array beside tensors, on PyTorch's stream.
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                ours = torch.zeros(N, device="cuda")
+                kernels.add[(-(-N // 1024),)](of_x, tensors[1], ours, N, BLOCK=1024)
+                doubled = ours * 2
+            stream.synchronize()
+            assert torch.equal(doubled.cpu(), torch.from_numpy((x + y) * 2))
+        bfloats = vm.array((tensors[0].to(torch.bfloat16)).view(torch.int16).cpu().numpy().view(np.uint16))
+        bfloats.stored = "BF16"
+        kernels.add[(-(-N // 1024),)](bfloats, tensors[1], out, N, BLOCK=1024)
+        assert torch.equal(out.cpu(), torch.from_numpy(x).to(torch.bfloat16).float() + torch.from_numpy(y))
+
+    def test_autotuned_kernels_are_tuned_over_arrays(self, triton, vm, numbers):
+        if vm.simulated:
+            pytest.skip("the simulated GPU's times say nothing")
+        import triton_kernels as kernels
+
+        configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in [(256, 2), (1024, 4), (2048, 8)]]
+        tuned = triton.autotune(configs, key=["n"])(kernels.add)
+        (x, y), (of_x, of_y) = arrays(vm, numbers)
+        out = vm.zeros(N, np.float32)
+        for _ in range(2):
+            tuned[lambda meta: (-(-N // meta["BLOCK"]),)](of_x, of_y, out, N)
+            assert (out.numpy() == x + y).all()
+        assert tuned.best_config.kwargs["BLOCK"] in (256, 1024, 2048)
+
+
+def test_raw_kernels_of_cupy(vm, numbers):
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    if vm.simulated:
+        pytest.skip("CuPy asks its GPU what to compile for")
+    import gpuvm.cupy
+
+    source = r"""
+    extern "C" __global__ void scale(const float* x, float* out, float by, long long n) {
+        long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+        if (i < n) out[i] = x[i] * by;
+    }
+    template <class T> __global__ void square(const T* x, T* out, long long n) {
+        long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+        if (i < n) out[i] = x[i] * x[i];
+    }"""
+    (x,), (of_x,) = arrays(vm, numbers, 1)
+    out, blocks = vm.zeros(N, np.float32), ((N + 255) // 256,)
+    scale = gpuvm.cupy.paged(cupy.RawKernel(source, "scale"))
+    for by in (2, 3):
+        scale(blocks, (256,), (of_x, out, np.float32(by), N))
+        assert (out.numpy() == x * by).all()
+    # CuPy's own memory beside it, on its stream.
+    theirs = cupy.zeros(N, np.float32)
+    with cupy.cuda.Stream():
+        scale(blocks, (256,), (of_x, theirs, 4.0, N))
+        assert (cupy.asnumpy(theirs + 1) == x * 4 + 1).all()
+    module = cupy.RawModule(code=source, name_expressions=["square<float>", "square<double>"])
+    square = gpuvm.cupy.paged(module.get_function("square<float>"))
+    square(blocks, (256,), (of_x, out, N))
+    assert (out.numpy() == x * x).all()
+    with pytest.raises(gpuvm.errors.ArgumentError, match="arrays of 0 Vms"):
+        scale(blocks, (256,), (theirs, theirs, 1.0, N))
+    with pytest.raises(gpuvm.errors.CompileError, match="nothing"):
+        gpuvm.cupy.paged(cupy.RawKernel('extern "C" __global__ void k() { nothing(); }', "k"))((1,), (1,), (of_x,))
