@@ -1,6 +1,6 @@
 """The loops of `gpuvm bench natural` in Triton, launched over PyTorch's tensors on the GPU, over host memory in place, and over paged arrays.
 
-    python triton.py [GIB [LOOP ...]]
+    python triton_loops.py [GIB [LOOP ...]]
 
 The kernels are the same; no line of them knows of gpuvm. Times are CUDA events around the whole launch on PyTorch's stream, so what gpuvm
 does between launches counts. Each result is compared with the one over tensors.
