@@ -6,6 +6,7 @@ The kernels are the same; no line of them knows of gpuvm. Times are CUDA events 
 does between launches counts. Each result is compared with the one over tensors.
 """
 
+import ctypes
 import statistics
 import sys
 import time
@@ -106,13 +107,23 @@ def filled(memory, n):
     return memory
 
 
+class Location(ctypes.Structure):
+    """CUmemLocation."""
+
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+DRIVER = ctypes.CDLL("libcuda.so.1")
+
+
 def in_place(n):
     """Managed memory that stays on the host and that the GPU reads there: the better kind of host memory."""
     if n == 0:
         return None
     memory = cupy.cuda.malloc_managed(n * 4)
-    for advice, location in ((3, -1), (5, 0)):  # preferred location host, accessed by this GPU
-        cupy.cuda.runtime.memAdvise(memory.ptr, n * 4, advice, location)
+    # Preferred location host (CU_MEM_LOCATION_TYPE_HOST), accessed by this GPU.
+    for advice, location in ((3, Location(2, 0)), (5, Location(1, 0))):
+        assert DRIVER.cuMemAdvise_v2(ctypes.c_uint64(memory.ptr), ctypes.c_size_t(n * 4), advice, location) == 0
     shape = cupy.ndarray((n,), cupy.float32, memory)
     return torch.as_tensor(shape, device="cuda")
 
