@@ -128,16 +128,18 @@ def in_place(n):
     return torch.as_tensor(shape, device="cuda")
 
 
-def timed(launch, times):
+def timed(launch, times, together=1):
+    """Milliseconds of a launch, of so many that are enqueued together: then the GPU does not wait for Python in between."""
     found = []
     for _ in range(times):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         first.record()
-        launch()
+        for _ in range(together):
+            launch()
         last.record()
         torch.cuda.synchronize()
-        found.append(first.elapsed_time(last))
+        found.append(first.elapsed_time(last) / together)
     return found
 
 
@@ -150,36 +152,33 @@ def result(x, y, out):
 def run(name):
     of_x, of_y, launch, of_out, counted = LOOPS[name]
 
-    def measure(make, times):
-        """Milliseconds of each launch, and what came out of the first one."""
-        memories = [filled(make(n), n) if n else None for n in (of_x, of_y)]
+    def measure(make, evict=lambda memory: None):
+        """Milliseconds of the first launch and of later ones, and what came out of the first one."""
+        memories = [make(n) if n else None for n in (of_x, of_y)]
         out = torch.zeros(max(of_out, 1), **DEVICE)
-        torch.cuda.synchronize()
-        first = timed(lambda: launch(*memories, out), 1)
+        # Compiled and loaded before it is timed.
+        for _ in range(2):
+            for memory, n in zip(memories, (of_x, of_y)):
+                if memory is not None:
+                    filled(memory, n)
+                    evict(memory)
+            times = timed(lambda: launch(*memories, out), 1)
         found = result(*memories, out)
-        return first + timed(lambda: launch(*memories, out), times - 1), found
+        timed(lambda: launch(*memories, out), 10)
+        return times[0], statistics.median(timed(lambda: launch(*memories, out), 5, together=5)), found
 
-    # Compiled before it is timed.
-    raw, wanted = measure(lambda n: torch.zeros(n, **DEVICE), 8)
-    raw = statistics.median(raw[2:])
-    place, found = measure(in_place, 3)
+    _, raw, wanted = measure(lambda n: torch.zeros(n, **DEVICE))
+    _, place, found = measure(in_place)
     assert torch.equal(found, wanted)
-    place = statistics.median(place[1:])
     gb = lambda ms: counted / ms / 1e6
     line = f"{name:11} raw {gb(raw):8.1f} GB/s  in place {gb(place):6.1f}"
     bytes = 4 * (of_x + of_y)
     for share in (1, 2, 4):
         # Frames for all, and some for what is rounded.
         with gpuvm.Vm(bytes // share + (64 << 20 if share == 1 else 0), gpu="cuda:0", page_size=4096, launch_deadline=120) as vm:
-            def cold(n):
-                array = filled(vm.zeros(n, np.float32), n)
-                array.evict()
-                return array
-
-            times, found = measure(cold, 14)
+            first, steady, found = measure(lambda n: vm.zeros(n, np.float32), gpuvm.Array.evict)
             assert torch.equal(found, wanted), name
-            steady = statistics.median(times[-6:])
-            line += f" | 1/{share}: launch 1 {place / times[0]:5.2f} of in place, steady {gb(steady):8.1f}"
+            line += f" | 1/{share}: launch 1 {place / first:5.2f} of in place, steady {gb(steady):8.1f}"
             line += f" ({raw / steady * 100:5.1f} % of raw)" if share == 1 else f" ({place / steady:5.2f} of in place)"
     print(line, flush=True)
 
@@ -188,4 +187,14 @@ print(f"{GIB} GiB, {torch.cuda.get_device_name()}, torch {torch.__version__}, tr
 begun = time.time()
 for name in sys.argv[2:] or LOOPS:
     run(name)
+with gpuvm.Vm(1 << 20, gpu="cuda:0", page_size=4096) as vm:
+    for what, memory in (("a tensor", torch.zeros(4096, **DEVICE)), ("an array", vm.zeros(4096, np.float32))):
+        for _ in range(20):
+            filled(memory, 4096)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(200):
+            filled(memory, 4096)
+        print(f"a launch over {what} takes Python {(time.perf_counter() - start) / 200 * 1e6:.1f} us")
+        torch.cuda.synchronize()
 print(f"every result was compared; {time.time() - begun:.0f} s")
