@@ -183,18 +183,23 @@ def run(name):
     print(line, flush=True)
 
 
-print(f"{GIB} GiB, {torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, pages of 4 KiB", flush=True)
-begun = time.time()
-for name in sys.argv[2:] or LOOPS:
-    run(name)
-with gpuvm.Vm(1 << 20, gpu="cuda:0", page_size=4096) as vm:
-    for what, memory in (("a tensor", torch.zeros(4096, **DEVICE)), ("an array", vm.zeros(4096, np.float32))):
-        for _ in range(20):
-            filled(memory, 4096)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(200):
-            filled(memory, 4096)
-        print(f"a launch over {what} takes Python {(time.perf_counter() - start) / 200 * 1e6:.1f} us")
-        torch.cuda.synchronize()
-print(f"every result was compared; {time.time() - begun:.0f} s")
+def main():
+    print(f"{GIB} GiB, {torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, pages of 4 KiB", flush=True)
+    begun = time.time()
+    for name in sys.argv[2:] or LOOPS:
+        run(name)
+    with gpuvm.Vm(1 << 20, gpu="cuda:0", page_size=4096) as vm:
+        for what, memory in (("a tensor", torch.zeros(4096, **DEVICE)), ("an array", vm.zeros(4096, np.float32))):
+            for _ in range(20):
+                filled(memory, 4096)
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(200):
+                filled(memory, 4096)
+            print(f"a launch over {what} takes Python {(time.perf_counter() - start) / 200 * 1e6:.1f} us")
+            torch.cuda.synchronize()
+    print(f"every result was compared; {time.time() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
