@@ -356,6 +356,21 @@ impl PagedGpu {
         LaunchConfig::new(blocks, threads).deadline(self.service_deadline())
     }
 
+    /// As [`service_config`](Self::service_config), by the whole GPU where lanes themselves move pages: few could not fill the link. Queues
+    /// take few requests at a time, and each lane of the simulated GPU has its price.
+    fn over_pages(&self, lanes: u64) -> LaunchConfig {
+        let capabilities = self.capabilities();
+        let config = self.service_config(lanes);
+        if self.transport != TransportKind::Direct || capabilities.compute_capability.is_none() {
+            return config;
+        }
+        // Small blocks: each has the buffers for two pages on their way.
+        let [threads, ..] = config.shape.block;
+        let most = u64::from(capabilities.sm_count) * 16;
+        let blocks = lanes.div_ceil(u64::from(threads)).clamp(1, most) as u32;
+        LaunchConfig::new(blocks, threads).deadline(self.service_deadline())
+    }
+
     fn service_deadline(&self) -> Duration {
         self.settings.launch_deadline.max(Duration::from_secs(60))
     }

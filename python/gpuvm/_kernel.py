@@ -120,6 +120,7 @@ class Kernel:
 
     def __init__(self, vm: "Vm", name: str, core: _core.Kernel) -> None:
         self._vm, self._name, self._core = vm, name, core
+        self._parameters = len(core.parameters)
 
     @property
     def name(self) -> str:

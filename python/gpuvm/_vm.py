@@ -114,6 +114,8 @@ class Vm:
         self._core = _core.Vm(list(given.items()))
         self._machine = self._core.machine()
         self._modules: Dict[str, Module] = {}
+        #: Kernels of other libraries, by what those call them.
+        self._kernels: Dict[Any, Kernel] = {}
         self._arrays = 0
 
     @property

@@ -80,7 +80,9 @@ class PagedKernel:
                 else:
                     ptx = _ptx(made_of["code"], options, tuple(made_of["name_expressions"] or ()))
                     vm._modules[key] = vm.load_ptx(ptx, name=f"{self.name}.ptx")
-            return vm._modules[key][self.name]
+            if (key, self.name) not in vm._kernels:
+                vm._kernels[key, self.name] = vm._modules[key][self.name]
+            return vm._kernels[key, self.name]
 
     def __call__(self, grid: Dim, block: Dim, args: Tuple[Any, ...], *, shared_mem: int = 0) -> Launch:
         """Launches it, as ``cupy.RawKernel`` does. One of ``args`` is an array."""

@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from ._kernel import Launch
+from ._kernel import Kernel, Launch
 from ._memory import Array, Buffer
 from ._vm import Vm
 from .errors import ArgumentError, UnavailableError
@@ -121,25 +121,30 @@ def _launch(vm: Vm, kernel: Any, grid: Any, args: Tuple[Any, ...], options: Any)
     if compiled is None:
         return None
     metadata = compiled.metadata
+    loaded = vm._kernels.get(compiled.hash)
+    if loaded is None:
+        with _LOCK:
+            loaded = vm._kernels.setdefault(compiled.hash, _loaded(vm, compiled))
+    bound = dict(zip(kernel.arg_names, args))
+    for param in kernel.params[len(args) :]:
+        bound[param.name] = options[param.name] if param.name in options else param.default
+    lengths = grid(bound) if callable(grid) else grid
+    signature = compiled.src.signature
+    given = [_given(one) for param, value in bound.items() for one in _flat(signature[param], value)]
+    # Scratch memory, which it does not use.
+    given += [None] * (loaded._parameters - len(given))
+    stream = None if vm.simulated else _Stream(driver.active.get_current_stream(driver.active.get_current_device()))
+    return loaded.launch(lengths, 32 * metadata.num_warps, *given, shared=metadata.shared, stream=stream)
+
+
+def _loaded(vm: Vm, compiled: Any) -> Kernel:
+    metadata = compiled.metadata
     name = metadata.name
     if getattr(metadata, "num_ctas", 1) != 1 or getattr(metadata, "launch_cooperative_grid", False):
         raise UnavailableError(f"kernel `{name}` is launched in clusters or cooperatively, which launches over paged arrays are not")
     if getattr(metadata, "global_scratch_size", 0) or getattr(metadata, "profile_scratch_size", 0):
         raise UnavailableError(f"kernel `{name}` needs scratch memory of Triton's launcher")
-    bound = kernel.signature.bind(*args, **{key: value for key, value in options.items() if key in kernel.signature.parameters})
-    bound.apply_defaults()
-    lengths = grid(bound.arguments) if callable(grid) else grid
-    key = f"triton:{compiled.hash}"
-    with _LOCK:
-        if key not in vm._modules:
-            vm._modules[key] = vm.load_ptx(compiled.asm["ptx"].encode(), name=f"{name}.ptx")
-        loaded = vm._modules[key][name]
-    signature = compiled.src.signature
-    given = [_given(one) for param, value in bound.arguments.items() for one in _flat(signature[param], value)]
-    # Scratch memory, which it does not use.
-    given += [None] * (len(loaded.parameters) - len(given))
-    stream = None if vm.simulated else _Stream(driver.active.get_current_stream(driver.active.get_current_device()))
-    return loaded.launch(lengths, 32 * metadata.num_warps, *given, shared=metadata.shared, stream=stream)
+    return vm.load_ptx(compiled.asm["ptx"].encode(), name=f"{name}.ptx")[name]
 
 
 _plain = JITFunction.run

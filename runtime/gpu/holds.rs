@@ -51,7 +51,7 @@ impl PagedGpu {
         if !hold {
             self.take_marks(region, beside)?;
         }
-        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| [over_all(vm, region), vec![arg(u32::from(hold)), arg(u32::from(beside))]].concat();
         let label = format!("hold of region `{}`", region.name());
         self.run(&support.stream, &support.hold, config, args, Some(region), &label)
@@ -73,7 +73,7 @@ impl PagedGpu {
         let stay = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(doing)?;
         let start = self.held.lock().begin_at(pages);
         let args = |vm: u64| vec![arg(vm), arg(region.id()), arg(start), arg(pages), arg(stay.addr())];
-        let config = self.service_config(pages * 32);
+        let config = self.over_pages(pages * 32);
         self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
         let stay = stay.read(&*self.device, 0, 2).doing(doing)?;
         region.set_complete(stay[0] == 0);
@@ -87,7 +87,7 @@ impl PagedGpu {
         let Some(places) = region.places_there() else {
             return Ok(());
         };
-        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| {
             let rest = vec![arg(places.marks), arg(u32::from(beside))];
             [over_all(vm, region), rest].concat()
@@ -102,7 +102,7 @@ impl PagedGpu {
             return Ok(());
         }
         let places = self.places(region)?;
-        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| {
             let rest = vec![arg(places.entries), arg(places.addr)];
             [over_all(vm, region), rest].concat()
@@ -147,7 +147,7 @@ impl PagedGpu {
             let (id, taken) = (arg(region.id()), arg(taken.addr()));
             vec![arg(vm), id, arg(start), arg(pages), arg(most), taken]
         };
-        let (support, config) = (&self.support, self.service_config(most));
+        let (support, config) = (&self.support, self.over_pages(most));
         self.run(&support.stream, &support.give_way, config, args, Some(region), &label)?;
         Ok(true)
     }

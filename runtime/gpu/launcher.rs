@@ -411,7 +411,7 @@ impl PagedGpu {
 
     /// Writes the dirty pages of a region home.
     pub fn flush(&self, region: &RegionView) -> Result<()> {
-        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| over_all(vm, region);
         let label = format!("flush of region `{}`", region.name());
         self.run(&support.stream, &support.flush, config, args, Some(region), &label)
@@ -419,7 +419,7 @@ impl PagedGpu {
 
     /// Gives the frames of pages of a region back, dropping what is dirty still if `discard`.
     pub fn release(&self, region: &RegionView, pages: Range<u64>, discard: bool) -> Result<()> {
-        let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
+        let (support, config) = (&self.support, self.over_pages(pages.end - pages.start));
         let args = |vm| [over(vm, region, pages), vec![arg(u32::from(discard))]].concat();
         let label = format!("release of region `{}`", region.name());
         self.run(&support.stream, &support.release, config, args, Some(region), &label)

@@ -422,14 +422,20 @@ impl RegionView {
     pub fn clear_marks(&self, gpu: &dyn Gpu) -> Result<()> {
         self.set_has_entries(false);
         match self.is_held() {
-            true => self.with_words("clearing the marks of", |words| {
-                if let Some(places) = self.places_there() {
-                    gpu.zero(places.marks, self.pages.count())?;
-                }
-                words.clear_marks(gpu)
-            }),
+            true => self.forget_uses(gpu),
             false => Ok(()),
         }
+    }
+
+    /// Forgets which pages launches used at their home, too. No kernel may run, and nothing that marks say may count any more.
+    pub fn forget_uses(&self, gpu: &dyn Gpu) -> Result<()> {
+        self.set_has_entries(false);
+        self.with_words("clearing the marks of", |words| {
+            if let Some(places) = self.places_there() {
+                gpu.zero(places.marks, self.pages.count())?;
+            }
+            words.clear_marks(gpu)
+        })
     }
 
     /// Replaces the page table. No kernel may run.

@@ -223,8 +223,15 @@ impl RegionInner {
 
     /// Gives all frames on a GPU back. The launches are locked, and none that names the region runs there.
     pub(super) fn release_on(&self, launches: &mut Naming, on: &OnGpu, discard: bool) -> Result<()> {
-        let pages = 0..self.pages.count();
-        self.work_on(launches, on, || release(on, pages, discard))?;
+        let (pages, was_held) = (0..self.pages.count(), on.view.is_held());
+        self.work_on(launches, on, || {
+            release(on, pages, discard)?;
+            match was_held {
+                // Pages that were used at home before come no more for that.
+                true => on.view.forget_uses(&*on.gpu.device),
+                false => Ok(()),
+            }
+        })?;
         on.view.note_flushed();
         launches.coherence.dropped(on.gpu.place);
         Ok(())

@@ -445,6 +445,28 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
 }
 
 #[test]
+fn what_was_used_before_an_eviction_brings_nothing_after_it() {
+    let bench = Bench::new(direct(40), SOURCE);
+    let (mut wanted, b) = (values(1), values(2));
+    let a = placed(&bench).from_slice(&wanted).unwrap();
+    let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
+    let fetched = || bench.vm.stats().unwrap().pages_fetched;
+    for _ in 0..2 {
+        let before = fetched();
+        for launch in 0..2u32 {
+            bench.must("add", config(), (&a, &of_b, launch));
+            add(&mut wanted, &b, launch);
+            assert_eq!(fetched() - before, u64::from(launch) * 24);
+        }
+        bench.must("add", config(), (&a, &of_b, 3u32));
+        add(&mut wanted, &b, 3);
+        a.evict().unwrap();
+        of_b.evict().unwrap();
+    }
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
 fn ptx_that_cannot_be_run_is_refused_with_the_reason() {
     let bench = Bench::new(direct(4), SOURCE);
     let load = |text: &str| with_causes(&bench.vm.load_ptx("mine.ptx", text.as_bytes()).err().unwrap());
