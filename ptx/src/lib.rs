@@ -23,12 +23,14 @@
 
 mod access;
 mod error;
+mod look_up;
 mod model;
 mod names;
 mod origin;
 mod parse;
 mod report;
 mod rewrite;
+mod sharing;
 mod table;
 mod tokens;
 

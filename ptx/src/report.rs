@@ -29,6 +29,8 @@ pub struct FunctionReport {
     pub changed: Vec<Changed>,
     /// Instructions with addresses that stayed as they were, in the text's order.
     pub left: Vec<LeftAlone>,
+    /// Look-ups that they make: neighbours share one.
+    pub look_ups: usize,
 }
 
 /// An access that is looked up now.
