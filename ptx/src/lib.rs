@@ -43,6 +43,6 @@ pub use model::{
 pub use report::{Changed, FunctionReport, LeftAlone, Report};
 pub use rewrite::{Rewritten, rewrite};
 pub use table::{
-    AT_HOME, ENTRY_BYTES, GRANULE_BYTES, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PAGES_MAX, PLACE_ALIGNMENT, REGISTERS,
+    AT_HOME, ENTRY_BYTES, GRANULE_BYTES, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PAGES_MAX, PLACE_ALIGNMENT, QUIET, REGISTERS,
     TableLayout, WINDOW, Window,
 };

@@ -74,7 +74,7 @@ impl TableLayout {
         address(out, look_up.address)?;
         inside(out, guard)?;
         self.entry_of_page(out)?;
-        let touches = self.has_touches() && access.reads() && !access.writes();
+        let touches = self.touches_by(access);
         if touches {
             is_at_home(out, "%gpuvm_e", "%gpuvm_p")?;
         }
@@ -112,7 +112,7 @@ impl TableLayout {
                  \t@%gpuvm_q ld.global.nc.u64 %gpuvm_f, [%gpuvm_t+-{ENTRY_BYTES}];\n"
             )?;
         }
-        if self.has_touches() && group.loads {
+        if group.loads && self.touches_by(Access::Load) {
             is_at_home(out, "%gpuvm_e", "%gpuvm_p")?;
             mark(out)?;
             if bytes > 0 {
@@ -129,7 +129,7 @@ impl TableLayout {
 
     /// `to` is where an address is by an entry.
     fn place(&self, out: &mut String, to: &str, address: &str, entry: &str) -> Result {
-        if self.has_touches() {
+        if self.has_flags() {
             writeln!(out, "\tand.b64 {entry}, {entry}, -2;")?;
         }
         writeln!(out, "\tadd.s64 {to}, {address}, {entry};")

@@ -23,6 +23,8 @@ pub struct FunctionReport {
     pub name: String,
     /// Whether the host can launch it.
     pub is_entry: bool,
+    /// The name of its second form, whose loads mark nothing, of kernels with loads that do otherwise.
+    pub quiet: Option<String>,
     /// Bytes and alignment of its parameters in order, of one that the host can launch.
     pub params: Vec<(u32, u32)>,
     /// Accesses that are looked up now, in the text's order.

@@ -10,7 +10,7 @@ use crate::names::{Meaning, Names};
 use crate::origin::{Definitions, Origin};
 use crate::report::{Changed, FunctionReport, LeftAlone, Report};
 use crate::sharing::{self, Group, Neighbour, Share, Values};
-use crate::table::{REGISTERS, TableLayout, WINDOW};
+use crate::table::{QUIET, REGISTERS, TableLayout, WINDOW};
 use crate::tokens::{Token, TokenKind, text_of, tokens};
 
 /// A module after it was rewritten.
@@ -32,7 +32,6 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
     refuse_own_names(&module)?;
     let mut out = Output {
         module: &module,
-        layout,
         text: String::with_capacity(module.text.len() * 4),
         at: 0,
     };
@@ -53,7 +52,13 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
         if let Some(body) = &function.body {
             let accesses = accesses(&module, function, body, &mut names, &here)?;
             let shared = share(&accesses, layout);
-            report.functions.push(out.function(function, body, &accesses, &shared));
+            let mut done = out.function(layout, function, body, &accesses, &shared);
+            let touches = done.changed.iter().any(|changed| layout.touches_by(changed.access));
+            if let Some(quiet) = layout.quiet().filter(|_| touches && function.is_entry) {
+                done.quiet = Some(out.rename(function));
+                out.function(&quiet, function, body, &accesses, &shared);
+            }
+            report.functions.push(done);
             names.end_function();
         }
     }
@@ -236,7 +241,6 @@ fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
 
 struct Output<'o, 'a> {
     module: &'o Module<'a>,
-    layout: &'o TableLayout,
     text: String,
     at: usize,
 }
@@ -247,8 +251,20 @@ impl Output<'_, '_> {
         self.at = end;
     }
 
+    /// Begins a function once more, by a name that it gets for its second form.
+    fn rename(&mut self, function: &Function<'_>) -> String {
+        self.copy_until(function.span.end);
+        self.text.push_str("\n\n");
+        self.at = function.span.start;
+        // A name is a part of the text.
+        self.copy_until(function.name.as_ptr().addr() - self.module.text.as_ptr().addr());
+        self.text.push_str(QUIET);
+        format!("{QUIET}{}", function.name)
+    }
+
     fn function(
         &mut self,
+        layout: &TableLayout,
         function: &Function<'_>,
         body: &[Statement<'_>],
         decisions: &[Decided<'_, '_>],
@@ -261,6 +277,7 @@ impl Output<'_, '_> {
             changed: Vec::new(),
             left: Vec::new(),
             look_ups: 0,
+            quiet: None,
         };
         // Behind the opening brace.
         self.copy_until(body[0].span.end);
@@ -276,7 +293,7 @@ impl Output<'_, '_> {
                 Decision::LookUp(access, instruction, address) => {
                     report.look_ups += usize::from(share.is_none_or(|share| share.is_first));
                     self.copy_until(before_pragmas(&body[..decided.statement]).unwrap_or(span.start));
-                    let (before, instead) = self.layout.look_up(&LookUp {
+                    let (before, instead) = layout.look_up(&LookUp {
                         access,
                         guard: instruction.guard,
                         address,

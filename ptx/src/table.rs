@@ -21,6 +21,7 @@
 
 use std::ops::Range;
 
+use crate::access::Access;
 use crate::error::PtxError;
 
 /// The variable that describes the window: `.visible .const .align 8 .b8 gpuvm_window[32]`. The driver finds it by its name
@@ -28,6 +29,9 @@ use crate::error::PtxError;
 pub const WINDOW: &str = "gpuvm_window";
 /// What names of the rewritten text's own registers begin with.
 pub const REGISTERS: &str = "%gpuvm_";
+/// What the names of kernels begin with whose loads mark nothing, with [`TableLayout::touches`]: the rest is the kernel's own name. They do
+/// the same, and are for launches whose pages are all in frames: compilers unroll no loop in which marks are set.
+pub const QUIET: &str = "gpuvm_quiet_";
 /// Bit of an entry, with [`TableLayout::touches`]: loads mark the page. Without, entries have no flags.
 pub const AT_HOME: u64 = 1;
 /// Bytes of an entry.
@@ -77,6 +81,8 @@ impl Window {
 pub struct TableLayout {
     page_shift: u32,
     touches: bool,
+    /// With touches: of a kernel's form that marks nothing by its loads.
+    is_quiet: bool,
 }
 
 impl TableLayout {
@@ -92,10 +98,11 @@ impl TableLayout {
         Ok(Self {
             page_shift: page_bytes.trailing_zeros(),
             touches: false,
+            is_quiet: false,
         })
     }
 
-    /// Loads mark pages at home too, and entries have [`AT_HOME`].
+    /// Loads mark pages at home too, and entries have [`AT_HOME`]. Kernels get a second form, [`QUIET`].
     #[must_use]
     pub fn touches(mut self, touches: bool) -> Self {
         self.touches = touches;
@@ -145,9 +152,22 @@ impl TableLayout {
         place.wrapping_sub(page) | (u64::from(self.touches && at_home) * AT_HOME)
     }
 
-    /// Whether loads mark pages at home.
-    pub(crate) fn has_touches(&self) -> bool {
+    /// Whether entries have [`AT_HOME`].
+    pub(crate) fn has_flags(&self) -> bool {
         self.touches
+    }
+
+    /// Whether an access marks its page where that is at home.
+    pub(crate) fn touches_by(&self, access: Access) -> bool {
+        self.touches && !self.is_quiet && access.reads() && !access.writes()
+    }
+
+    /// For kernels whose loads mark nothing, over the same entries; none where no load does anyway.
+    pub(crate) fn quiet(&self) -> Option<Self> {
+        (self.touches && !self.is_quiet).then_some(Self {
+            is_quiet: true,
+            ..*self
+        })
     }
 
     /// The variable's declaration.
