@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give a PTX file".into());
     };
     let ptx = std::fs::read(input)?;
-    let layout = TableLayout::new(4096)?.touches(touches);
+    let layout = TableLayout::new(4096)?.touches(touches).both_forms(true);
     let times = (0..5).map(|_| {
         let start = Instant::now();
         rewrite(&ptx, &layout).map(|rewritten| (start.elapsed(), rewritten))

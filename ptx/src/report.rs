@@ -23,7 +23,7 @@ pub struct FunctionReport {
     pub name: String,
     /// Whether the host can launch it.
     pub is_entry: bool,
-    /// The name of its second form, whose loads mark nothing, of kernels with loads that do otherwise.
+    /// The name of its second form, if it has one: [`TableLayout::both_forms`](crate::TableLayout::both_forms).
     pub quiet: Option<String>,
     /// Bytes and alignment of its parameters in order, of one that the host can launch.
     pub params: Vec<(u32, u32)>,

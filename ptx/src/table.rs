@@ -29,8 +29,7 @@ use crate::error::PtxError;
 pub const WINDOW: &str = "gpuvm_window";
 /// What names of the rewritten text's own registers begin with.
 pub const REGISTERS: &str = "%gpuvm_";
-/// What the names of kernels begin with whose loads mark nothing, with [`TableLayout::touches`]: the rest is the kernel's own name. They do
-/// the same, and are for launches whose pages are all in frames: compilers unroll no loop in which marks are set.
+/// What the names of kernels' second forms begin with, see [`TableLayout::both_forms`]; the rest is the kernel's own name.
 pub const QUIET: &str = "gpuvm_quiet_";
 /// Bit of an entry, with [`TableLayout::touches`]: loads mark the page. Without, entries have no flags.
 pub const AT_HOME: u64 = 1;
@@ -81,8 +80,18 @@ impl Window {
 pub struct TableLayout {
     page_shift: u32,
     touches: bool,
-    /// With touches: of a kernel's form that marks nothing by its loads.
-    is_quiet: bool,
+    form: Form,
+}
+
+/// Which loads mark pages, where entries have flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// All.
+    Marking,
+    /// All, and kernels get a second form.
+    Both,
+    /// None: it is that form.
+    Quiet,
 }
 
 impl TableLayout {
@@ -98,14 +107,22 @@ impl TableLayout {
         Ok(Self {
             page_shift: page_bytes.trailing_zeros(),
             touches: false,
-            is_quiet: false,
+            form: Form::Marking,
         })
     }
 
-    /// Loads mark pages at home too, and entries have [`AT_HOME`]. Kernels get a second form, [`QUIET`].
+    /// Loads mark pages at home too, and entries have [`AT_HOME`].
     #[must_use]
     pub fn touches(mut self, touches: bool) -> Self {
         self.touches = touches;
+        self
+    }
+
+    /// With touches: kernels whose loads mark pages get a second form that does the same and marks none, [`QUIET`]. It is for launches
+    /// whose pages are all in frames: no loop in which marks are set is unrolled by CUDA's assembler.
+    #[must_use]
+    pub fn both_forms(mut self, both: bool) -> Self {
+        self.form = if both { Form::Both } else { Form::Marking };
         self
     }
 
@@ -159,13 +176,13 @@ impl TableLayout {
 
     /// Whether an access marks its page where that is at home.
     pub(crate) fn touches_by(&self, access: Access) -> bool {
-        self.touches && !self.is_quiet && access.reads() && !access.writes()
+        self.touches && self.form != Form::Quiet && access.reads() && !access.writes()
     }
 
-    /// For kernels whose loads mark nothing, over the same entries; none where no load does anyway.
+    /// For the second form, over the same entries, where kernels are to have one.
     pub(crate) fn quiet(&self) -> Option<Self> {
-        (self.touches && !self.is_quiet).then_some(Self {
-            is_quiet: true,
+        (self.touches && self.form == Form::Both).then_some(Self {
+            form: Form::Quiet,
             ..*self
         })
     }
