@@ -43,8 +43,8 @@ pub const PLACE_ALIGNMENT: u64 = 32;
 pub const PAGE_BYTES_MIN: u64 = 512;
 /// Largest page.
 pub const PAGE_BYTES_MAX: u64 = 2 << 20;
-/// Pages of a window.
-pub const PAGES_MAX: u64 = 1 << 32;
+/// Pages of a window: the number of one behind its end has 32 bits too.
+pub const PAGES_MAX: u64 = (1 << 32) - 1;
 
 /// What the host writes to [`WINDOW`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
