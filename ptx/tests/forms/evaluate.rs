@@ -36,6 +36,8 @@ pub struct Thread {
     borrow: bool,
     /// Entries have flags.
     pub flags: bool,
+    /// Pages whose entries it read.
+    pub looked_up: Vec<u64>,
     /// What it did to memory that is not the table's.
     pub events: Vec<Event>,
 }
@@ -146,6 +148,7 @@ impl Thread {
                 return Err(format!("an entry at {to:#x}"));
             }
             let page = (to - ENTRIES) / 8;
+            self.looked_up.push(page);
             let layout = TableLayout::new(1 << SHIFT).expect("a page size").touches(self.flags);
             let address = BASE + (page << SHIFT);
             return set(layout.entry(address, place(address), !page.is_multiple_of(2)));

@@ -37,10 +37,14 @@ fn wanted(plain: &[Event]) -> Vec<Event> {
 
 /// What a thread does with some registers, in which `%p1` holds and `%p2` does not.
 fn run(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Vec<Event>, String> {
+    Ok(thread(text, registers, flags)?.events)
+}
+
+fn thread(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Thread, String> {
     let mut thread = Thread::new(registers, &[("%p1", true), ("%p2", false)]);
     thread.flags = flags;
     thread.run(text)?;
-    Ok(thread.events)
+    Ok(thread)
 }
 
 /// Addresses near ends of pages, of 4 GiB and of the window.
@@ -80,9 +84,9 @@ fn accesses(events: &[Event]) -> Vec<(Event, bool)> {
 fn is_right(given: &str, text: &str, touching: &str, registers: &[(&str, u64)]) -> Result<(), String> {
     let plain = run(given, registers, false)?;
     let wanted = wanted(&plain);
-    let found = run(text, registers, false)?;
-    if found != wanted {
-        return Err(format!("{registers:x?}: {found:x?} instead of {wanted:x?}"));
+    let Thread { events, looked_up, .. } = thread(text, registers, false)?;
+    if events != wanted {
+        return Err(format!("{registers:x?}: {events:x?} instead of {wanted:x?}"));
     }
     let touched = run(touching, registers, true)?;
     if accesses(&touched) != accesses(&wanted) {
@@ -109,10 +113,14 @@ fn is_right(given: &str, text: &str, touching: &str, registers: &[(&str, u64)]) 
         .into_iter()
         .filter(|page| page % 2 == 1)
         .all(|page| marks.contains(&page));
-    let none_else = marks.iter().all(|page| pages(false).contains(page));
+    let used = pages(false);
+    // Entries of other pages may have no memory.
+    let none_else = marks.iter().chain(&looked_up).all(|page| used.contains(page));
     match all && none_else {
         true => Ok(()),
-        false => Err(format!("{registers:x?}: marks {marks:x?} for {plain:x?}")),
+        false => Err(format!(
+            "{registers:x?}: marks {marks:x?}, entries {looked_up:x?} for {plain:x?}"
+        )),
     }
 }
 
@@ -264,7 +272,7 @@ impl Numbers {
 #[test]
 fn random_programs_access_what_they_did() {
     let mut shared = 0;
-    for seed in 0..3000 {
+    for seed in 0..1000 {
         let mut numbers = Numbers(seed);
         let mut body = String::new();
         for _ in 0..2 + numbers.below(14) {
@@ -295,7 +303,7 @@ fn random_programs_access_what_they_did() {
                 .unwrap_or_else(|wrong| panic!("seed {seed}\n{body}\n{wrong}\n{text}"));
         }
     }
-    assert!(shared > 2000, "{shared}");
+    assert!(shared > 700, "{shared}");
 }
 
 /// Mistakes in the instructions of look-ups that are shared.
@@ -308,7 +316,7 @@ fn mistakes_of_shared_look_ups_are_seen() {
     assert_eq!(look_ups, 2);
     let is_seen = |body: &str, text: &str, touching: &str| {
         addresses().into_iter().any(|at| {
-            let registers = [("%rd1", at), ("%rd2", END + 4096)];
+            let registers = [("%rd1", at), ("%rd2", BASE + 16 * PAGE)];
             is_right(&kernel(body), text, touching, &registers).is_err()
         })
     };
@@ -355,12 +363,17 @@ fn mistakes_of_shared_look_ups_are_seen() {
         ("@%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w;", ""),
         // Guards, in whose threads the address is any.
         ("%gpuvm_w, %p2;", "%gpuvm_w, %p1;"),
+        (
+            "setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2;",
+            "setp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;",
+        ),
+        ("@%p2 st.global.u32", "st.global.u32"),
         // A base that is defined again, and is overlooked.
         ("ld.global.f32 %f3", "add.s64 %rd1, %rd1, 4096;\nld.global.f32 %f3"),
     ] {
         assert!(text.contains(wanted), "{wanted}\n{text}");
         assert!(
-            is_seen(&body, &text.replace(wanted, instead), &touching) || wanted.ends_with("%p2;"),
+            is_seen(&body, &text.replace(wanted, instead), &touching),
             "{wanted} {instead}"
         );
     }
@@ -380,23 +393,6 @@ fn mistakes_of_shared_look_ups_are_seen() {
             "{wanted} {instead}"
         );
     }
-}
-
-/// The guard of a look-up that is shared, in threads that do not access: their addresses are any.
-#[test]
-fn a_shared_guard_that_is_dropped_is_seen() {
-    let body = "@%p2 ld.global.u32 %r1, [%rd2];\n@%p2 st.global.u32 [%rd2+8], %r1;\n";
-    let (text, report) = rewritten(body, &layout());
-    assert_eq!(report.look_ups, 1);
-    // Entries that are read show where there are none: an entry past the table's end.
-    for guarded in [
-        "setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2;",
-        "setp.lt.and.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w, %p2;",
-    ] {
-        assert!(text.contains(guarded), "{text}");
-    }
-    let store = text.replace("@%p2 st.global.u32", "st.global.u32");
-    assert!(is_right(&kernel(body), &store, &text, &[("%rd2", BASE)]).is_err());
 }
 
 #[test]
