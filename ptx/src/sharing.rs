@@ -278,11 +278,8 @@ pub(crate) fn share(
             Some((neighbour, at))
         })
         .collect();
-    let mut shared = 0;
-    for group in groups.iter_mut().filter(|group| group.members > 1) {
-        group.number = shared;
-        shared += 1;
-    }
+    let shared = groups.iter_mut().filter(|group| group.members > 1);
+    shared.enumerate().for_each(|(number, group)| group.number = number);
     let mut was_seen = vec![false; groups.len()];
     let shares = found.into_iter().map(|found| {
         let (neighbour, at) = found?;
