@@ -7,6 +7,7 @@ use std::{
 
 use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
+use gpuvm_ptx::QUIET;
 use parking_lot::Mutex;
 
 use crate::{
@@ -118,10 +119,16 @@ impl Module {
             .module
             .kernel(name)
             .doing(|| format!("looking up kernel `{name}`"))?;
+        // Kernels without loads have one form, as sources that look up as rewritten kernels do.
+        let quiet = self
+            .rewritten
+            .as_ref()
+            .and_then(|_| self.module.kernel(&format!("{QUIET}{name}")).ok());
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
             label: launch::label(name),
             kernel,
+            quiet,
             of: self.of.clone(),
             rewritten: self.rewritten.is_some(),
             looks_up: Default::default(),
@@ -137,6 +144,8 @@ pub struct Kernel {
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
     of: Option<Arc<Compiled>>,
     rewritten: bool,
+    /// Of one that was rewritten: its form for launches whose pages all have frames.
+    quiet: Option<Arc<dyn gpuvm_gpu::Kernel>>,
     /// By [`Form`].
     looks_up: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 2],
 }
@@ -258,7 +267,7 @@ impl Kernel {
         }
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
         (named.looks_up, named.rewritten) = (!named.pageless, true);
-        let job = Job::Kernel(&self.kernel, Box::new(|_| bytes));
+        let job = Job::Rewritten(&self.kernel, self.quiet.as_ref(), Box::new(|_| bytes));
         let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))

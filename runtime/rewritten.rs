@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpuvm_gpu::{GpuError, ParamInfo, ParamKind, PtxKernel};
-use gpuvm_ptx::{FunctionReport, Left, Parameter, Report, WINDOW, rewrite};
+use gpuvm_ptx::{FunctionReport, Left, Parameter, QUIET, Report, WINDOW, rewrite};
 
 use crate::{
     error::{Doing, Result},
@@ -24,14 +24,23 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
     let entries: Vec<&FunctionReport> = rewritten.report.functions.iter().filter(|f| f.is_entry).collect();
     let names: Vec<&str> = entries.iter().map(|function| source_name(&function.name)).collect();
     let kernels: Vec<PtxKernel> = std::iter::zip(&entries, &names)
-        .map(|(function, name)| PtxKernel {
+        .flat_map(|(function, name)| {
             // Overloads and templates have one name in their source: then it is that of the text.
-            name: match names.iter().filter(|other| *other == name).count() {
-                1 => (*name).to_owned(),
-                _ => function.name.clone(),
-            },
-            symbol: function.name.clone(),
-            params: function.params.iter().map(described).collect(),
+            let name = match names.iter().filter(|other| *other == name).count() {
+                1 => *name,
+                _ => &*function.name,
+            };
+            let kernel = |name: String, symbol: &String| PtxKernel {
+                name,
+                symbol: symbol.clone(),
+                params: function.params.iter().map(described).collect(),
+            };
+            let own = kernel(name.to_owned(), &function.name);
+            let quiet = function
+                .quiet
+                .iter()
+                .map(move |quiet| kernel(format!("{QUIET}{name}"), quiet));
+            std::iter::once(own).chain(quiet)
         })
         .collect();
     let window = gpu.window()?;

@@ -126,8 +126,8 @@ pub enum PtxError {
         /// The size.
         bytes: u64,
     },
-    /// A window for which 32 bits do not number the pages.
-    #[error("{bytes} bytes of addresses in pages of {page_bytes} bytes: more than 2^32 pages; use larger pages")]
+    /// A window for which 32 bits do not number the pages, and one behind them.
+    #[error("{bytes} bytes of addresses in pages of {page_bytes} bytes: 2^32 pages or more; use larger pages")]
     TooManyPages {
         /// Bytes of addresses.
         bytes: u64,

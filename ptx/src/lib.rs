@@ -23,12 +23,14 @@
 
 mod access;
 mod error;
+mod look_up;
 mod model;
 mod names;
 mod origin;
 mod parse;
 mod report;
 mod rewrite;
+mod sharing;
 mod table;
 mod tokens;
 
@@ -41,6 +43,6 @@ pub use model::{
 pub use report::{Changed, FunctionReport, LeftAlone, Report};
 pub use rewrite::{Rewritten, rewrite};
 pub use table::{
-    AT_HOME, ENTRY_BYTES, GRANULE_BYTES, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PAGES_MAX, PLACE_ALIGNMENT, REGISTERS,
+    AT_HOME, ENTRY_BYTES, GRANULE_BYTES, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PAGES_MAX, PLACE_ALIGNMENT, QUIET, REGISTERS,
     TableLayout, WINDOW, Window,
 };

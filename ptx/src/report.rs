@@ -24,12 +24,16 @@ pub struct FunctionReport {
     pub name: String,
     /// Whether the host can launch it.
     pub is_entry: bool,
+    /// The name of its second form, if it has one: [`TableLayout::both_forms`](crate::TableLayout::both_forms).
+    pub quiet: Option<String>,
     /// Its parameters in order, of one that the host can launch.
     pub params: Vec<Parameter>,
     /// Accesses that are looked up now, in the text's order.
     pub changed: Vec<Changed>,
     /// Instructions with addresses that stayed as they were, in the text's order.
     pub left: Vec<LeftAlone>,
+    /// Look-ups that they make: neighbours share one.
+    pub look_ups: usize,
 }
 
 /// An access that is looked up now.

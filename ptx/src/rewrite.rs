@@ -4,11 +4,13 @@ use std::collections::HashSet;
 
 use crate::access::{Access, Found, Left, find};
 use crate::error::PtxError;
+use crate::look_up::{self, LookUp};
 use crate::model::{Address, Function, Instruction, Item, Module, Operand, Statement, StatementKind};
 use crate::names::{Meaning, Names};
 use crate::origin::{Definitions, Origin};
 use crate::report::{Changed, FunctionReport, LeftAlone, Report};
-use crate::table::{REGISTERS, TableLayout, WINDOW};
+use crate::sharing::{self, Group, Neighbour, Share, Values};
+use crate::table::{QUIET, REGISTERS, TableLayout, WINDOW};
 use crate::tokens::{Token, TokenKind, text_of, tokens};
 
 /// A module after it was rewritten.
@@ -30,7 +32,6 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
     refuse_own_names(&module)?;
     let mut out = Output {
         module: &module,
-        layout,
         text: String::with_capacity(module.text.len() * 4),
         at: 0,
     };
@@ -50,7 +51,14 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
     for function in module.functions() {
         if let Some(body) = &function.body {
             let accesses = accesses(&module, function, body, &mut names, &here)?;
-            report.functions.push(out.function(function, body, &accesses));
+            let shared = share(&accesses, layout);
+            let mut done = out.function(layout, function, body, &accesses, &shared);
+            let touches = done.changed.iter().any(|changed| layout.touches_by(changed.access));
+            if let Some(quiet) = layout.quiet().filter(|_| touches && function.is_entry) {
+                done.quiet = Some(out.rename(function));
+                out.function(&quiet, function, body, &accesses, &shared);
+            }
+            report.functions.push(done);
             names.end_function();
         }
     }
@@ -90,6 +98,24 @@ struct Open<'i, 'a> {
     statement: usize,
     decision: Decision<'i, 'a>,
     register: Option<usize>,
+    neighbour: Option<Neighbour>,
+}
+
+/// What is done with a statement, by its place, and where it is for its neighbours.
+#[derive(Debug)]
+struct Decided<'i, 'a> {
+    statement: usize,
+    decision: Decision<'i, 'a>,
+    neighbour: Option<Neighbour>,
+}
+
+/// Finds which look-ups are shared.
+fn share(accesses: &[Decided<'_, '_>], layout: &TableLayout) -> (Vec<Group>, Vec<Option<Share>>) {
+    let looked_up = accesses.iter().map(|access| match access.decision {
+        Decision::LookUp(kind, ..) => access.neighbour.map(|neighbour| (neighbour, kind)),
+        Decision::Leave(..) => None,
+    });
+    sharing::share(looked_up, 1 << layout.page_shift())
 }
 
 /// What is done with which statements, in order.
@@ -99,9 +125,10 @@ fn accesses<'i, 'a>(
     body: &'i [Statement<'a>],
     names: &mut Names<'a>,
     here: &HashSet<&str>,
-) -> Result<Vec<(usize, Decision<'i, 'a>)>, PtxError> {
+) -> Result<Vec<Decided<'i, 'a>>, PtxError> {
     names.open();
     let mut definitions = Definitions::default();
+    let mut values = Values::new();
     for parameter in &function.parameters {
         names.declare(parameter);
         for declared in &parameter.names {
@@ -116,16 +143,25 @@ fn accesses<'i, 'a>(
             StatementKind::Declaration(declaration) => names.declare(declaration),
             StatementKind::Instruction(instruction) => {
                 if let Some((decision, register)) = decide(module, statement, instruction, names, here)? {
+                    let neighbour = match (decision, register) {
+                        (Decision::LookUp(_, _, address), Some(register)) => {
+                            values.neighbour(register, address, instruction.guard, names)
+                        }
+                        _ => None,
+                    };
                     let statement = at;
                     open.push(Open {
                         statement,
                         decision,
                         register,
+                        neighbour,
                     });
                 }
                 definitions.note(instruction, names);
+                values.note(instruction, names);
             }
-            StatementKind::Label(_) | StatementKind::Pragma | StatementKind::Directive => {}
+            StatementKind::Label(_) => values.label(),
+            StatementKind::Pragma | StatementKind::Directive => {}
         }
     }
     let origins = definitions.origins(names.registers());
@@ -137,7 +173,11 @@ fn accesses<'i, 'a>(
             }
             (decision, _) => decision,
         };
-        (access.statement, decision)
+        Decided {
+            statement: access.statement,
+            decision,
+            neighbour: access.neighbour,
+        }
     });
     Ok(decided.collect())
 }
@@ -201,7 +241,6 @@ fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
 
 struct Output<'o, 'a> {
     module: &'o Module<'a>,
-    layout: &'o TableLayout,
     text: String,
     at: usize,
 }
@@ -212,11 +251,24 @@ impl Output<'_, '_> {
         self.at = end;
     }
 
+    /// Begins a function once more, by a name that it gets for its second form.
+    fn rename(&mut self, function: &Function<'_>) -> String {
+        self.copy_until(function.span.end);
+        self.text.push_str("\n\n");
+        self.at = function.span.start;
+        // A name is a part of the text.
+        self.copy_until(function.name.as_ptr().addr() - self.module.text.as_ptr().addr());
+        self.text.push_str(QUIET);
+        format!("{QUIET}{}", function.name)
+    }
+
     fn function(
         &mut self,
+        layout: &TableLayout,
         function: &Function<'_>,
         body: &[Statement<'_>],
-        decisions: &[(usize, Decision<'_, '_>)],
+        decisions: &[Decided<'_, '_>],
+        (groups, shares): &(Vec<Group>, Vec<Option<Share>>),
     ) -> FunctionReport {
         let mut report = FunctionReport {
             name: function.name.to_owned(),
@@ -224,25 +276,36 @@ impl Output<'_, '_> {
             params: self.module.parameters(function),
             changed: Vec::new(),
             left: Vec::new(),
+            look_ups: 0,
+            quiet: None,
         };
-        for (statement, decision) in decisions {
-            let span = &body[*statement].span;
+        // Behind the opening brace.
+        self.copy_until(body[0].span.end);
+        self.text.push_str(&look_up::declaration(sharing::shared(groups)));
+        for (decided, share) in decisions.iter().zip(shares) {
+            let span = &body[decided.statement].span;
             let at = self.module.position(span.start);
-            match *decision {
+            match decided.decision {
                 Decision::Leave(why, instruction) => {
                     let opcode = instruction.opcode.to_owned();
                     report.left.push(LeftAlone { at, why, opcode });
                 }
                 Decision::LookUp(access, instruction, address) => {
-                    self.copy_until(before_pragmas(&body[..*statement]).unwrap_or(span.start));
-                    self.text
-                        .push_str(&self.layout.look_up(access, instruction.guard, address));
-                    self.text.push('\t');
+                    report.look_ups += usize::from(share.is_none_or(|share| share.is_first));
+                    self.copy_until(before_pragmas(&body[..decided.statement]).unwrap_or(span.start));
+                    let (before, instead) = layout.look_up(&LookUp {
+                        access,
+                        guard: instruction.guard,
+                        address,
+                        shared: share.map(|share| (share, groups[share.group])),
+                    });
+                    self.text.push_str(&before);
+                    self.text.push_str(if before.is_empty() { "" } else { "\t" });
                     self.copy_until(address.span.start);
-                    self.text.push_str("[%gpuvm_a]");
+                    self.text.push_str(&instead);
                     self.at = address.span.end;
                     self.copy_until(span.end);
-                    self.text.push_str("\n\t}");
+                    self.text.push_str(if before.is_empty() { "" } else { "\n\t}" });
                     report.changed.push(Changed { at, access });
                 }
             }

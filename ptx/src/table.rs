@@ -19,18 +19,18 @@
 //! Why differences and not addresses: an access takes nine machine instructions instead of fourteen, since nothing is masked and nothing
 //! is chosen between; and a window may hold what is not paged, so that it can end at round addresses.
 
-use std::fmt::{self, Write as _};
 use std::ops::Range;
 
 use crate::access::Access;
 use crate::error::PtxError;
-use crate::model::{Address, Guard};
 
 /// The variable that describes the window: `.visible .const .align 8 .b8 gpuvm_window[32]`. The driver finds it by its name
 /// (`cuModuleGetGlobal`), in each module.
 pub const WINDOW: &str = "gpuvm_window";
 /// What names of the rewritten text's own registers begin with.
 pub const REGISTERS: &str = "%gpuvm_";
+/// What the names of kernels' second forms begin with, see [`TableLayout::both_forms`]; the rest is the kernel's own name.
+pub const QUIET: &str = "gpuvm_quiet_";
 /// Bit of an entry, with [`TableLayout::touches`]: loads mark the page. Without, entries have no flags.
 pub const AT_HOME: u64 = 1;
 /// Bytes of an entry.
@@ -43,8 +43,8 @@ pub const PLACE_ALIGNMENT: u64 = 32;
 pub const PAGE_BYTES_MIN: u64 = 512;
 /// Largest page.
 pub const PAGE_BYTES_MAX: u64 = 2 << 20;
-/// Pages of a window.
-pub const PAGES_MAX: u64 = 1 << 32;
+/// Pages of a window: the number of one behind its end has 32 bits too.
+pub const PAGES_MAX: u64 = (1 << 32) - 1;
 
 /// What the host writes to [`WINDOW`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,6 +80,18 @@ impl Window {
 pub struct TableLayout {
     page_shift: u32,
     touches: bool,
+    form: Form,
+}
+
+/// Which loads mark pages, where entries have flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// All.
+    Marking,
+    /// All, and kernels get a second form.
+    Both,
+    /// None: it is that form.
+    Quiet,
 }
 
 impl TableLayout {
@@ -95,6 +107,7 @@ impl TableLayout {
         Ok(Self {
             page_shift: page_bytes.trailing_zeros(),
             touches: false,
+            form: Form::Marking,
         })
     }
 
@@ -102,6 +115,14 @@ impl TableLayout {
     #[must_use]
     pub fn touches(mut self, touches: bool) -> Self {
         self.touches = touches;
+        self
+    }
+
+    /// With touches: kernels whose loads mark pages get a second form that does the same and marks none, [`QUIET`]. It is for launches
+    /// whose pages are all in frames: no loop in which marks are set is unrolled by CUDA's assembler.
+    #[must_use]
+    pub fn both_forms(mut self, both: bool) -> Self {
+        self.form = if both { Form::Both } else { Form::Marking };
         self
     }
 
@@ -148,71 +169,26 @@ impl TableLayout {
         place.wrapping_sub(page) | (u64::from(self.touches && at_home) * AT_HOME)
     }
 
+    /// Whether entries have [`AT_HOME`].
+    pub(crate) fn has_flags(&self) -> bool {
+        self.touches
+    }
+
+    /// Whether an access marks its page where that is at home.
+    pub(crate) fn touches_by(&self, access: Access) -> bool {
+        self.touches && self.form != Form::Quiet && access.reads() && !access.writes()
+    }
+
+    /// For the second form, over the same entries, where kernels are to have one.
+    pub(crate) fn quiet(&self) -> Option<Self> {
+        (self.touches && self.form == Form::Both).then_some(Self {
+            form: Form::Quiet,
+            ..*self
+        })
+    }
+
     /// The variable's declaration.
     pub(crate) fn declaration(&self) -> String {
         format!("\n.visible .const .align 8 .b8 {WINDOW}[{}];", Window::BYTES)
-    }
-
-    /// Opens a block in which `%gpuvm_a` is the address where an access has to go.
-    pub(crate) fn look_up(&self, access: Access, guard: Option<Guard<'_>>, address: &Address<'_>) -> String {
-        let mut text = String::with_capacity(900);
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text, access, guard, address);
-        text
-    }
-
-    fn write(&self, out: &mut String, access: Access, guard: Option<Guard<'_>>, address: &Address<'_>) -> fmt::Result {
-        out.push_str(
-            "{ .reg .b64 %gpuvm_a, %gpuvm_e, %gpuvm_t; .reg .b32 %gpuvm_i, %gpuvm_h, %gpuvm_w; .reg .pred %gpuvm_p;\n",
-        );
-        match address.offset {
-            None => writeln!(out, "\tmov.b64 %gpuvm_a, {};", address.base)?,
-            Some(offset) if !offset.subtracted => {
-                writeln!(out, "\tadd.s64 %gpuvm_a, {}, {};", address.base, offset.text)?;
-            }
-            Some(offset) => writeln!(out, "\tsub.s64 %gpuvm_a, {}, {};", address.base, offset.text)?,
-        }
-        // The upper halves of base and length. They are operands in constant memory, not loads.
-        write!(
-            out,
-            "\tmov.b64 {{%gpuvm_i, %gpuvm_h}}, %gpuvm_a;\n\tld.const.u32 %gpuvm_w, [{WINDOW}+4];\n\
-             \tsub.s32 %gpuvm_h, %gpuvm_h, %gpuvm_w;\n\tld.const.u32 %gpuvm_w, [{WINDOW}+12];\n"
-        )?;
-        match guard {
-            // Only threads that access look up.
-            Some(Guard { register, negated }) => {
-                let not = if negated { "!" } else { "" };
-                writeln!(out, "\tsetp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, {not}{register};")?;
-            }
-            None => out.push_str("\tsetp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;\n"),
-        }
-        let shift = self.page_shift;
-        write!(
-            out,
-            "\tshf.r.clamp.b32 %gpuvm_i, %gpuvm_i, %gpuvm_h, {shift};\n\tld.const.u64 %gpuvm_t, [{WINDOW}+16];\n\
-             \tmad.wide.u32 %gpuvm_t, %gpuvm_i, {ENTRY_BYTES}, %gpuvm_t;\n\tmov.b64 %gpuvm_e, 0;\n\
-             \t@%gpuvm_p ld.global.nc.u64 %gpuvm_e, [%gpuvm_t];\n"
-        )?;
-        let touches = self.touches && access.reads() && !access.writes();
-        if touches {
-            // An entry that was not loaded has no flag.
-            writeln!(
-                out,
-                "\tmov.b64 {{%gpuvm_h, %gpuvm_w}}, %gpuvm_e;\n\tand.b32 %gpuvm_h, %gpuvm_h, {AT_HOME};\n\
-                 \tsetp.ne.u32 %gpuvm_p, %gpuvm_h, 0;"
-            )?;
-        }
-        if self.touches {
-            out.push_str("\tand.b64 %gpuvm_e, %gpuvm_e, -2;\n");
-        }
-        out.push_str("\tadd.s64 %gpuvm_a, %gpuvm_a, %gpuvm_e;\n");
-        if touches || access.writes() {
-            write!(
-                out,
-                "\tld.const.u64 %gpuvm_t, [{WINDOW}+24];\n\tmad.wide.u32 %gpuvm_t, %gpuvm_i, 1, %gpuvm_t;\n\
-                 \tmov.b32 %gpuvm_w, 1;\n\t@%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w;\n"
-            )?;
-        }
-        Ok(())
     }
 }

@@ -179,7 +179,7 @@ impl PagedGpu {
         self.held.lock().note(memories);
     }
 
-    /// How the tables of rewritten kernels are made here. Loads mark pages at home.
+    /// How the tables of rewritten kernels are made here. Loads mark pages at home, unless all pages have frames.
     ///
     /// # Errors
     /// [`Error::Unavailable`] for pages that no table has.
@@ -188,7 +188,7 @@ impl PagedGpu {
             what: "rewriting kernels".into(),
             reason: error.to_string(),
         })?;
-        Ok(layout.touches(true))
+        Ok(layout.touches(true).both_forms(true))
     }
 
     /// The window, which is made when kernels are loaded that need one.

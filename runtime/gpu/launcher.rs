@@ -42,6 +42,12 @@ pub(crate) struct Named {
 pub(crate) enum Job<'a> {
     /// A kernel of this library's, and its arguments, given the address of the launch's `VmDesc`.
     Kernel(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(u64) -> Vec<Vec<u8>> + 'a>),
+    /// A rewritten kernel, its form for launches whose pages all have frames, and their arguments.
+    Rewritten(
+        &'a Arc<dyn GpuKernel>,
+        Option<&'a Arc<dyn GpuKernel>>,
+        Box<dyn FnOnce(u64) -> Vec<Vec<u8>> + 'a>,
+    ),
     /// What its caller calls so and enqueues, given that address.
     ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
@@ -50,8 +56,16 @@ impl Job<'_> {
     /// For messages.
     fn name(&self) -> &str {
         match self {
-            Self::Kernel(kernel, _) => &kernel.info().name,
+            Self::Kernel(kernel, _) | Self::Rewritten(kernel, ..) => &kernel.info().name,
             Self::ByCaller(name, _) => name,
+        }
+    }
+
+    /// It runs where pages are as they are now: all in frames, or not.
+    fn chosen(self, in_frames: bool) -> Self {
+        match self {
+            Self::Rewritten(kernel, quiet, args) => Self::Kernel(quiet.filter(|_| in_frames).unwrap_or(kernel), args),
+            other => other,
         }
     }
 }
@@ -145,6 +159,7 @@ impl PagedGpu {
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;
         }
+        let job = job.chosen(memories.iter().all(|(memory, _)| memory.is_in_frames(self.place)));
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
@@ -203,7 +218,7 @@ impl PagedGpu {
         });
         let (vm, stop) = (in_flight.state.vm_addr(), in_flight.state.stop_addr());
         let launch = match job {
-            Job::Kernel(kernel, args) => {
+            Job::Kernel(kernel, args) | Job::Rewritten(kernel, _, args) => {
                 let args = args(vm);
                 let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
                 stream.launch(kernel, shape, &raw, stop, on_done)

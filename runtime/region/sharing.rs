@@ -61,6 +61,10 @@ impl Memory for RegionInner {
         }
     }
 
+    fn is_in_frames(&self, place: usize) -> bool {
+        self.at(place).is_none_or(|on| on.view.is_complete())
+    }
+
     fn let_go(&self, place: usize) -> Result<bool> {
         let mut launches = self.launches.lock();
         self.if_idle(&mut launches, place, |_, on| on.gpu.let_go(&on.view))

@@ -444,6 +444,56 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
     }
 }
 
+/// A kernel and its second form, which count words, and the pages among them that are at home.
+const BOTH_FORMS: &str = r"
+using u64 = unsigned long long;
+__device__ void words(const u64* w, const unsigned* a, u64 n, unsigned* told, unsigned form) {
+    for (u64 i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * 1ull * blockDim.x) {
+        u64 at = (u64)(a + i), page = (at - w[0]) / 4096, entry = ((const u64*)w[2])[page];
+        if (form == 0 && entry & 1) ((unsigned char*)w[3])[page] = 1;
+        if (entry & 1) atomicAdd(told + 1, 1u);
+        if (*(const unsigned*)(at + (entry & ~1ull)) == i * 3) atomicAdd(told + 2, 1u);
+    }
+    told[0] = form;
+}
+__global__ void look(const u64* w, const unsigned* a, u64 n, unsigned* told) { words(w, a, n, told, 0); }
+__global__ void gpuvm_quiet_look(const u64* w, const unsigned* a, u64 n, unsigned* told) { words(w, a, n, told, 1); }
+";
+
+#[test]
+fn a_rewritten_kernel_marks_no_loads_where_all_pages_have_frames() {
+    for (frames, fits) in [(40, true), (7, false)] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let data: Vec<u32> = (0..N as u32).map(|i| i * 3).collect();
+        let a = placed(&bench).read_only().from_slice(&data).unwrap();
+        let kernels = ["look", "gpuvm_quiet_look"];
+        let (module, window) = bench.vm.compile_as_rewritten("both.cu", BOTH_FORMS, &kernels).unwrap();
+        let kernel = module.kernel("look").unwrap();
+        let words = bench.vm.buffer::<u64>(4).unwrap();
+        words.write(&window).unwrap();
+        let told = bench.vm.buffer::<u32>(3).unwrap();
+        let look = || {
+            told.write(&[9, 0, 0]).unwrap();
+            let launch = kernel.launch(config(), (&words, &a, N, &told));
+            launch.unwrap().sync().unwrap();
+            let told = told.to_vec().unwrap();
+            assert_eq!(u64::from(told[2]), N, "{told:?}");
+            // The second form never finds a page at home.
+            assert!(told[0] == 0 || told[1] == 0, "{told:?}");
+            told[0] == 1
+        };
+        assert!(!look(), "nothing is there yet");
+        let begun = std::time::Instant::now();
+        let mut launches = 0;
+        let mut was_seen = false;
+        while !was_seen && (launches < 20 || fits && begun.elapsed().as_secs() < 20) {
+            was_seen = look();
+            launches += 1;
+        }
+        assert_eq!(was_seen, fits, "{frames} frames, {launches} launches");
+    }
+}
+
 #[test]
 fn what_was_used_before_an_eviction_brings_nothing_after_it() {
     let bench = Bench::new(direct(40), SOURCE);

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpuvm_ptx::rewrite;
+use gpuvm_ptx::{QUIET, rewrite};
 
 use crate::{given, input, kernel, layout, look_up, rewritten};
 
@@ -81,15 +81,18 @@ fn compare(ptxas: &Path, folder: &Path, name: &str, text: &str) {
     let touching = rewrite(text.as_bytes(), &layout().touches(true)).expect("as before");
     let [before, after, touching] = [text, &after.text, &touching.text].map(|text| assemble(ptxas, folder, text));
     assert_eq!((before.len(), before.len()), (after.len(), touching.len()));
+    let both = rewrite(text.as_bytes(), &layout().touches(true).both_forms(true)).expect("as before");
+    let both = assemble(ptxas, folder, &both.text);
+    let of = |all: &[(String, u32)], kernel: &str| {
+        let found = all.iter().find(|(found, _)| found == kernel);
+        found.map(|(_, registers)| *registers)
+    };
     for (kernel, registers) in &before {
-        let of = |all: &[(String, u32)]| {
-            all.iter()
-                .find(|(found, _)| found == kernel)
-                .map_or(0, |(_, registers)| *registers)
-        };
-        let (looked_up, touches) = (of(&after), of(&touching));
+        let [looked_up, touches] = [&after, &touching].map(|all| of(all, kernel).unwrap_or(0));
+        // What has no loads has one form.
+        let quiet = of(&both, &format!("{QUIET}{kernel}")).unwrap_or(touches);
         println!(
-            "{name:<22} {kernel:<18} {registers:>3} registers, looked up {looked_up:>3}, with touches {touches:>3}"
+            "{name:<22} {kernel:<18} {registers:>3} registers, looked up {looked_up:>3}, with touches {touches:>3}, second form {quiet:>3}"
         );
     }
 }
@@ -122,7 +125,8 @@ fn kernels_assemble_for_each_generation() {
         command.args(["-arch=compute_90", option, "-ptx", "-o"]);
         said(command.arg(&out).arg(input("plain.cu")));
         let text = std::fs::read_to_string(&out).expect("nvcc wrote it");
-        let after = rewrite(text.as_bytes(), &layout()).unwrap_or_else(|error| panic!("{option}: {error}"));
+        let layout = layout().touches(true).both_forms(true);
+        let after = rewrite(text.as_bytes(), &layout).unwrap_or_else(|error| panic!("{option}: {error}"));
         assert!(!assemble(&ptxas, &folder.0, &after.text).is_empty());
     }
 }

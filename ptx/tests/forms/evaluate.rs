@@ -33,8 +33,11 @@ pub enum Event {
 pub struct Thread {
     registers: HashMap<String, u64>,
     predicates: HashMap<String, bool>,
+    borrow: bool,
     /// Entries have flags.
     pub flags: bool,
+    /// Pages whose entries it read.
+    pub looked_up: Vec<u64>,
     /// What it did to memory that is not the table's.
     pub events: Vec<Event>,
 }
@@ -140,11 +143,12 @@ impl Thread {
             return set(u64::from_le_bytes(bytes));
         }
         let in_entries = (ENTRIES..ENTRIES + PAGES * 8).contains(&to);
-        if instruction.opcode == "ld.global.nc.u64" && base.starts_with(gpuvm_ptx::REGISTERS) && base != "%gpuvm_a" {
+        if instruction.opcode == "ld.global.nc.u64" && base == "%gpuvm_t" {
             if !in_entries || !to.is_multiple_of(8) {
                 return Err(format!("an entry at {to:#x}"));
             }
             let page = (to - ENTRIES) / 8;
+            self.looked_up.push(page);
             let layout = TableLayout::new(1 << SHIFT).expect("a page size").touches(self.flags);
             let address = BASE + (page << SHIFT);
             return set(layout.entry(address, place(address), !page.is_multiple_of(2)));
@@ -154,6 +158,11 @@ impl Thread {
             return Ok(());
         }
         self.events.push(Event::Access(instruction.opcode.to_owned(), to));
+        // What is loaded is an address, each time another one.
+        if instruction.opcode == "ld.global.u64" {
+            let accesses = self.events.iter().filter(|event| matches!(event, Event::Access(..)));
+            return set(BASE + ((accesses.count() as u64) << 14));
+        }
         Ok(())
     }
 
@@ -187,6 +196,11 @@ impl Thread {
             return Ok(());
         }
         let value = match name {
+            "selp" => match operands.get(3) {
+                Some(Operand::Name(name)) if self.predicate(name) => value(1)?,
+                _ => value(2)?,
+            },
+            "subc" => value(1)?.wrapping_sub(value(2)?).wrapping_sub(u64::from(self.borrow)),
             "mov" | "cvta" | "cvt" => value(1)?,
             "add" => value(1)?.wrapping_add(value(2)?),
             "sub" => value(1)?.wrapping_sub(value(2)?),
@@ -197,6 +211,9 @@ impl Thread {
             "mad" => value(1)?.wrapping_mul(value(2)?).wrapping_add(value(3)?),
             _ => return Ok(()),
         };
+        if instruction.has("cc") {
+            self.borrow = self.value(&operands[1])? < self.value(&operands[2])?;
+        }
         let value = if is_narrow { u64::from(value as u32) } else { value };
         self.registers.insert(first, value);
         Ok(())

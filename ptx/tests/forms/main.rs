@@ -8,6 +8,7 @@ mod left;
 mod look_up;
 mod mistakes;
 mod refused;
+mod shared;
 
 use std::path::{Path, PathBuf};
 

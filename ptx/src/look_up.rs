@@ -1,0 +1,212 @@
+//! The instructions of a look-up.
+
+use std::fmt::{Result, Write as _};
+
+use crate::access::Access;
+use crate::model::{Address, Guard};
+use crate::sharing::{Group, Share};
+use crate::table::{AT_HOME, ENTRY_BYTES, TableLayout, WINDOW};
+
+/// The registers of a block.
+const BLOCK: &str =
+    "{ .reg .b64 %gpuvm_a, %gpuvm_e, %gpuvm_t; .reg .b32 %gpuvm_i, %gpuvm_h, %gpuvm_w; .reg .pred %gpuvm_p;\n";
+/// Those for the page before.
+const BEFORE: &str = "\t.reg .b64 %gpuvm_f; .reg .b32 %gpuvm_l; .reg .pred %gpuvm_q;\n";
+
+/// An access that looks up, or uses what another one has looked up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LookUp<'i, 'a> {
+    /// What it does.
+    pub(crate) access: Access,
+    /// Its guard.
+    pub(crate) guard: Option<Guard<'a>>,
+    /// Its address.
+    pub(crate) address: &'i Address<'a>,
+    /// What it shares, and with whom.
+    pub(crate) shared: Option<(Share, Group)>,
+}
+
+/// Registers of so many groups: `x` is the base of each after its last address was looked up, `y` the same by the entry of the page before,
+/// and `r` where in its page the last address is.
+pub(crate) fn declaration(groups: usize) -> String {
+    match groups {
+        0 => String::new(),
+        _ => format!("\n.reg .b64 %gpuvm_x<{groups}>, %gpuvm_y<{groups}>; .reg .b32 %gpuvm_r<{groups}>;"),
+    }
+}
+
+impl TableLayout {
+    /// What stands before an access, in a block that ends behind it, and the access's address then. Nothing where that is known.
+    pub(crate) fn look_up(&self, look_up: &LookUp<'_, '_>) -> (String, String) {
+        let mut text = String::with_capacity(1000);
+        // Writing to a string does not fail.
+        let Some((share, group)) = look_up.shared else {
+            text.push_str(BLOCK);
+            let _ = self.alone(&mut text, look_up);
+            return (text, "[%gpuvm_a]".to_owned());
+        };
+        let number = group.number;
+        if share.is_first || look_up.access.writes() || share.below > 0 {
+            text.push_str(BLOCK);
+        }
+        if share.is_first {
+            text.push_str(if group.bytes() > 0 { BEFORE } else { "" });
+            let _ = self.first(&mut text, look_up, &group);
+        }
+        if look_up.access.writes() {
+            let _ = self.marked(&mut text, look_up);
+        }
+        let Share { below, offset, .. } = share;
+        if below == 0 {
+            return (text, format!("[%gpuvm_x{number}+{offset}]"));
+        }
+        let _ = write!(
+            text,
+            "\tsetp.lt.u32 %gpuvm_p, %gpuvm_r{number}, {below};\n\
+             \tselp.b64 %gpuvm_a, %gpuvm_y{number}, %gpuvm_x{number}, %gpuvm_p;\n"
+        );
+        (text, format!("[%gpuvm_a+{offset}]"))
+    }
+
+    /// `%gpuvm_a` is where the access has to go.
+    fn alone(&self, out: &mut String, look_up: &LookUp<'_, '_>) -> Result {
+        let LookUp { access, guard, .. } = *look_up;
+        address(out, look_up.address)?;
+        inside(out, guard)?;
+        self.entry_of_page(out)?;
+        let touches = self.touches_by(access);
+        if touches {
+            is_at_home(out, "%gpuvm_e", "%gpuvm_p")?;
+        }
+        self.place(out, "%gpuvm_a", "%gpuvm_a", "%gpuvm_e")?;
+        if touches || access.writes() {
+            mark(out)?;
+        }
+        Ok(())
+    }
+
+    /// Looks up for a group: the page of its last address, and where it reaches into the page before, that one.
+    fn first(&self, out: &mut String, look_up: &LookUp<'_, '_>, group: &Group) -> Result {
+        let (number, bytes) = (group.number, group.bytes());
+        let (base, last) = (look_up.address.base, group.last());
+        writeln!(out, "\tadd.s64 %gpuvm_a, {base}, {last};")?;
+        inside(out, look_up.guard)?;
+        if bytes > 0 {
+            let in_page = (1_u32 << self.page_shift()) - 1;
+            writeln!(
+                out,
+                "\tmov.b32 %gpuvm_l, %gpuvm_i;\n\tand.b32 %gpuvm_r{number}, %gpuvm_i, {in_page};"
+            )?;
+        }
+        self.entry_of_page(out)?;
+        if bytes > 0 {
+            // The group's first address less the window's: its upper half says whether that one is inside.
+            writeln!(
+                out,
+                "\tsub.cc.u32 %gpuvm_l, %gpuvm_l, {bytes};\n\tsubc.u32 %gpuvm_h, %gpuvm_h, 0;"
+            )?;
+            is_below_length(out, "%gpuvm_q", look_up.guard)?;
+            write!(
+                out,
+                "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_r{number}, {bytes}, %gpuvm_q;\n\tmov.b64 %gpuvm_f, 0;\n\
+                 \t@%gpuvm_q ld.global.nc.u64 %gpuvm_f, [%gpuvm_t+-{ENTRY_BYTES}];\n"
+            )?;
+        }
+        if group.loads && self.touches_by(Access::Load) {
+            is_at_home(out, "%gpuvm_e", "%gpuvm_p")?;
+            mark(out)?;
+            if bytes > 0 {
+                is_at_home(out, "%gpuvm_f", "%gpuvm_q")?;
+                out.push_str("\tmov.b32 %gpuvm_w, 1;\n\t@%gpuvm_q st.global.u8 [%gpuvm_t+-1], %gpuvm_w;\n");
+            }
+        }
+        self.place(out, &format!("%gpuvm_x{number}"), base, "%gpuvm_e")?;
+        match bytes {
+            0 => Ok(()),
+            _ => self.place(out, &format!("%gpuvm_y{number}"), base, "%gpuvm_f"),
+        }
+    }
+
+    /// `to` is where an address is by an entry.
+    fn place(&self, out: &mut String, to: &str, address: &str, entry: &str) -> Result {
+        if self.has_flags() {
+            writeln!(out, "\tand.b64 {entry}, {entry}, -2;")?;
+        }
+        writeln!(out, "\tadd.s64 {to}, {address}, {entry};")
+    }
+
+    /// Marks the page that an access of a group changes.
+    fn marked(&self, out: &mut String, look_up: &LookUp<'_, '_>) -> Result {
+        address(out, look_up.address)?;
+        inside(out, look_up.guard)?;
+        self.page(out)?;
+        mark(out)
+    }
+
+    /// `%gpuvm_i` is the page's number.
+    fn page(&self, out: &mut String) -> Result {
+        let shift = self.page_shift();
+        writeln!(out, "\tshf.r.clamp.b32 %gpuvm_i, %gpuvm_i, %gpuvm_h, {shift};")
+    }
+
+    /// `%gpuvm_e` is its entry.
+    fn entry_of_page(&self, out: &mut String) -> Result {
+        self.page(out)?;
+        write!(
+            out,
+            "\tld.const.u64 %gpuvm_t, [{WINDOW}+16];\n\
+             \tmad.wide.u32 %gpuvm_t, %gpuvm_i, {ENTRY_BYTES}, %gpuvm_t;\n\tmov.b64 %gpuvm_e, 0;\n\
+             \t@%gpuvm_p ld.global.nc.u64 %gpuvm_e, [%gpuvm_t];\n"
+        )
+    }
+}
+
+/// `%gpuvm_a` is the address as the kernel has it.
+fn address(out: &mut String, address: &Address<'_>) -> Result {
+    match address.offset {
+        None => writeln!(out, "\tmov.b64 %gpuvm_a, {};", address.base),
+        Some(offset) if !offset.subtracted => writeln!(out, "\tadd.s64 %gpuvm_a, {}, {};", address.base, offset.text),
+        Some(offset) => writeln!(out, "\tsub.s64 %gpuvm_a, {}, {};", address.base, offset.text),
+    }
+}
+
+/// `%gpuvm_i` and `%gpuvm_h` are the address less the window's, `%gpuvm_w` the upper half of its length, and `%gpuvm_p` says whether the
+/// address is inside.
+fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
+    // The upper halves of base and length. They are operands in constant memory, not loads.
+    write!(
+        out,
+        "\tmov.b64 {{%gpuvm_i, %gpuvm_h}}, %gpuvm_a;\n\tld.const.u32 %gpuvm_w, [{WINDOW}+4];\n\
+         \tsub.s32 %gpuvm_h, %gpuvm_h, %gpuvm_w;\n\tld.const.u32 %gpuvm_w, [{WINDOW}+12];\n"
+    )?;
+    is_below_length(out, "%gpuvm_p", guard)
+}
+
+/// `is` says whether `%gpuvm_h` is below `%gpuvm_w`, in threads that access: the others look up nothing.
+fn is_below_length(out: &mut String, is: &str, guard: Option<Guard<'_>>) -> Result {
+    match guard {
+        Some(Guard { register, negated }) => {
+            let not = if negated { "!" } else { "" };
+            writeln!(out, "\tsetp.lt.and.u32 {is}, %gpuvm_h, %gpuvm_w, {not}{register};")
+        }
+        None => writeln!(out, "\tsetp.lt.u32 {is}, %gpuvm_h, %gpuvm_w;"),
+    }
+}
+
+/// `is` says whether an entry has its flag. One that was not loaded has none.
+fn is_at_home(out: &mut String, entry: &str, is: &str) -> Result {
+    writeln!(
+        out,
+        "\tmov.b64 {{%gpuvm_h, %gpuvm_w}}, {entry};\n\tand.b32 %gpuvm_h, %gpuvm_h, {AT_HOME};\n\
+         \tsetp.ne.u32 {is}, %gpuvm_h, 0;"
+    )
+}
+
+/// Marks page `%gpuvm_i` where `%gpuvm_p` holds. `%gpuvm_t` is the mark's address.
+fn mark(out: &mut String) -> Result {
+    write!(
+        out,
+        "\tld.const.u64 %gpuvm_t, [{WINDOW}+24];\n\tmad.wide.u32 %gpuvm_t, %gpuvm_i, 1, %gpuvm_t;\n\
+         \tmov.b32 %gpuvm_w, 1;\n\t@%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w;\n"
+    )
+}

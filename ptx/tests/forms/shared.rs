@@ -1,0 +1,431 @@
+//! Neighbouring accesses that share a look-up: each goes where its own page is, and pages are marked as if each had looked up by itself.
+
+use gpuvm_ptx::{QUIET, TableLayout, rewrite};
+
+use crate::evaluate::{BASE, Event, PAGES, SHIFT, Thread, place};
+use crate::{kernel, layout, rewritten};
+
+const PAGE: u64 = 1 << SHIFT;
+const END: u64 = BASE + (PAGES << SHIFT);
+
+/// Where an address is, in the window or not.
+fn placed(address: u64) -> u64 {
+    match (BASE..END).contains(&address) {
+        true => place(address),
+        false => address,
+    }
+}
+
+fn writes(opcode: &str) -> bool {
+    opcode.starts_with("st") || opcode.starts_with("atom") || opcode.starts_with("red")
+}
+
+/// What a thread has to do in a text that does `plain`, by pages that all look up for themselves.
+fn wanted(plain: &[Event]) -> Vec<Event> {
+    let mut wanted = Vec::new();
+    for event in plain {
+        let Event::Access(opcode, address) = event else {
+            continue;
+        };
+        if writes(opcode) && (BASE..END).contains(address) {
+            wanted.push(Event::Marked((address - BASE) >> SHIFT));
+        }
+        wanted.push(Event::Access(opcode.clone(), placed(*address)));
+    }
+    wanted
+}
+
+/// What a thread does with some registers, in which `%p1` holds and `%p2` does not.
+fn run(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Vec<Event>, String> {
+    Ok(thread(text, registers, flags)?.events)
+}
+
+fn thread(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Thread, String> {
+    let mut thread = Thread::new(registers, &[("%p1", true), ("%p2", false)]);
+    thread.flags = flags;
+    thread.run(text)?;
+    Ok(thread)
+}
+
+/// Addresses near ends of pages, of 4 GiB and of the window.
+fn addresses() -> Vec<u64> {
+    let ends = [
+        BASE,
+        BASE + PAGE,
+        BASE + 2 * PAGE,
+        BASE + (4 << 30),
+        BASE + (5 << 40),
+        END,
+        END - PAGE,
+        PAGE,
+    ];
+    let around = [-32, -16, -12, -8, -4, 0, 4, 8, 12, 2048];
+    ends.iter()
+        .flat_map(|end| around.map(|by| end.wrapping_add_signed(by)))
+        .collect()
+}
+
+/// What stays of the marks where loads mark, too: the accesses, and which of them follow the mark of their own page at once.
+fn accesses(events: &[Event]) -> Vec<(Event, bool)> {
+    let is_marked = |at: usize| match (at.checked_sub(1).map(|before| &events[before]), &events[at]) {
+        (Some(Event::Marked(page)), to) => {
+            let Event::Access(opcode, found) = to else { return false };
+            let begin = placed(BASE + (page << SHIFT));
+            writes(opcode) && (begin..begin + PAGE).contains(found)
+        }
+        _ => false,
+    };
+    let found = events.iter().enumerate();
+    let found = found.filter(|(_, event)| matches!(event, Event::Access(..)));
+    found.map(|(at, event)| (event.clone(), is_marked(at))).collect()
+}
+
+/// Whether a rewritten text does what the given one does.
+fn is_right(given: &str, text: &str, touching: &str, registers: &[(&str, u64)]) -> Result<(), String> {
+    let plain = run(given, registers, false)?;
+    let wanted = wanted(&plain);
+    let Thread { events, looked_up, .. } = thread(text, registers, false)?;
+    if events != wanted {
+        return Err(format!("{registers:x?}: {events:x?} instead of {wanted:x?}"));
+    }
+    let touched = run(touching, registers, true)?;
+    if accesses(&touched) != accesses(&wanted) {
+        return Err(format!("{registers:x?}, touches: {touched:x?} instead of {wanted:x?}"));
+    }
+    // Loads mark pages at home, which have odd numbers, and no others.
+    let pages = |loads: bool| {
+        let of_it = plain.iter().filter_map(move |event| match event {
+            Event::Access(opcode, at) if (BASE..END).contains(at) && (!loads || !writes(opcode)) => {
+                Some((at - BASE) >> SHIFT)
+            }
+            _ => None,
+        });
+        of_it.collect::<Vec<_>>()
+    };
+    let marks: Vec<u64> = touched
+        .iter()
+        .filter_map(|event| match event {
+            Event::Marked(page) => Some(*page),
+            Event::Access(..) => None,
+        })
+        .collect();
+    let all = pages(true)
+        .into_iter()
+        .filter(|page| page % 2 == 1)
+        .all(|page| marks.contains(&page));
+    let used = pages(false);
+    // Entries of other pages may have no memory.
+    let none_else = marks.iter().chain(&looked_up).all(|page| used.contains(page));
+    match all && none_else {
+        true => Ok(()),
+        false => Err(format!(
+            "{registers:x?}: marks {marks:x?}, entries {looked_up:x?} for {plain:x?}"
+        )),
+    }
+}
+
+/// The texts that come of some instructions, with and without touches, and how many look-ups they have.
+fn both(body: &str) -> (String, String, usize) {
+    let (text, report) = rewritten(body, &layout());
+    let (touching, _) = rewritten(body, &layout().touches(true));
+    (text, touching, report.look_ups)
+}
+
+fn check(body: &str, look_ups: usize) {
+    let (text, touching, found) = both(body);
+    assert_eq!(found, look_ups, "{body}\n{text}");
+    for at in addresses() {
+        let registers = [("%rd1", at), ("%rd2", at.wrapping_add(8 * PAGE + 64)), ("%rd8", at)];
+        is_right(&kernel(body), &text, &touching, &registers).unwrap_or_else(|wrong| panic!("{body}\n{wrong}\n{text}"));
+    }
+}
+
+const STENCIL: &str = "ld.global.f32 %f1, [%rd1+-4];\nld.global.f32 %f2, [%rd1];\nld.global.f32 %f3, [%rd1+4];\n";
+
+#[test]
+fn neighbours_look_up_once() {
+    check(STENCIL, 1);
+    // In any order, with stores, atomics, vectors and copies among them.
+    check(
+        "ld.global.f32 %f1, [%rd1+4];\nst.global.f32 [%rd1-8], %f1;\nld.global.f32 %f1, [%rd1];",
+        1,
+    );
+    check(
+        "st.global.u32 [%rd1], %r1;\nst.global.u32 [%rd1+4], %r1;\nst.global.u32 [%rd1+8], %r1;",
+        1,
+    );
+    check(
+        "red.global.add.u32 [%rd1+12], %r1;\natom.global.add.u32 %r1, [%rd1], 1;\nprefetch.global.L2 [%rd1+4];",
+        1,
+    );
+    // The same address.
+    check("ld.global.f32 %f1, [%rd1];\nst.global.f32 [%rd1], %f1;", 1);
+    // As far apart as a page is long, and further.
+    check(
+        "ld.global.u8 %h1, [%rd1];\nst.global.u8 [%rd1+4095], %h1;\nld.global.u8 %h1, [%rd1+2000];",
+        1,
+    );
+    check("ld.global.u8 %h1, [%rd1];\nld.global.u8 %h1, [%rd1+4096];", 2);
+    check(
+        "ld.global.u32 %r1, [%rd1];\nld.global.u32 %r1, [%rd1+4096];\nld.global.u32 %r1, [%rd1+4100];",
+        2,
+    );
+}
+
+#[test]
+fn constants_are_followed() {
+    check(
+        "add.s64 %rd3, %rd1, 64;\nld.global.u32 %r1, [%rd1];\nst.global.u32 [%rd3-32], %r1;",
+        1,
+    );
+    check(
+        "ld.global.u32 %r1, [%rd1];\nadd.s64 %rd1, %rd1, 4;\nld.global.u32 %r1, [%rd1];\nsub.s64 %rd1, %rd1, 8;\nst.global.u32 [%rd1], %r1;",
+        1,
+    );
+    check(
+        "mov.u64 %rd3, %rd1;\nadd.s64 %rd4, %rd3, -16;\nld.global.u32 %r1, [%rd4];\nld.global.u32 %r1, [%rd1+0x10];",
+        1,
+    );
+    // What is added is not known, or only some threads add it.
+    check(
+        "ld.global.u32 %r1, [%rd1];\nadd.s64 %rd3, %rd1, %rd5;\nld.global.u32 %r1, [%rd3];",
+        2,
+    );
+    check(
+        "ld.global.u32 %r1, [%rd1];\n@%p1 add.s64 %rd1, %rd1, 8192;\nst.global.u32 [%rd1+4], %r1;",
+        2,
+    );
+}
+
+#[test]
+fn what_is_defined_again_is_looked_up_again() {
+    check("ld.global.u64 %rd1, [%rd1];\nld.global.u64 %rd1, [%rd1];", 2);
+    check(
+        "ld.global.u32 %r1, [%rd1];\nmov.u64 %rd1, %rd2;\nld.global.u32 %r1, [%rd1+4];\nst.global.u32 [%rd2], %r1;",
+        2,
+    );
+    check(
+        "ld.global.u32 %r1, [%rd1];\nand.b64 %rd1, %rd1, -4096;\nst.global.u32 [%rd1+4], %r1;",
+        2,
+    );
+    // Two halves, and one of two registers with one name.
+    for between in [
+        "mov.b64 %rd1, {%r1, %r2};\nld.global.u32 %r1, [%rd1];",
+        "{ .reg .b64 %rd1;\nld.global.u32 %r1, [%rd1]; }",
+    ] {
+        let body = format!("ld.global.u32 %r1, [%rd1];\n{between}");
+        assert_eq!(both(&body).2, 2, "{body}");
+    }
+}
+
+#[test]
+fn a_guard_shares_what_has_the_same_one_or_none() {
+    check("@%p1 ld.global.u32 %r1, [%rd1];\n@%p1 st.global.u32 [%rd1+4], %r1;", 1);
+    check("@%p2 ld.global.u32 %r1, [%rd1];\n@!%p2 st.global.u32 [%rd1+4], %r1;", 2);
+    check("@%p2 ld.global.u32 %r1, [%rd1];\nst.global.u32 [%rd1], %r1;", 2);
+    check("@%p2 ld.global.u32 %r1, [%rd1];\n@%p1 st.global.u32 [%rd1], %r1;", 2);
+    check(
+        "@%p1 ld.global.u32 %r1, [%rd1];\nsetp.ne.u32 %p1, 0, 0;\n@%p1 st.global.u32 [%rd1], %r1;",
+        2,
+    );
+    // Within what all threads look up.
+    check(
+        "ld.global.u32 %r1, [%rd1];\nld.global.u32 %r1, [%rd1+8];\n@%p1 st.global.u32 [%rd1+4], %r1;\n@%p2 st.global.u32 [%rd1], %r1;",
+        1,
+    );
+    check("ld.global.u32 %r1, [%rd1];\n@%p2 st.global.u32 [%rd1+4], %r1;", 2);
+}
+
+#[test]
+fn nothing_is_looked_up_that_may_not_be_accessed() {
+    // Behind a branch or a call accesses may be missing: what was looked up serves them, and no more is looked up for them.
+    for leaves in ["@%p2 bra OUT;", "@%p2 ret;", "@%p2 exit;", "call outside, (%rd9);"] {
+        check(
+            &format!("ld.global.u32 %r1, [%rd1];\n{leaves}\nst.global.u32 [%rd1], %r1;\nOUT:"),
+            1,
+        );
+        check(
+            &format!("ld.global.u32 %r1, [%rd1];\n{leaves}\nst.global.u32 [%rd1+4], %r1;\nOUT:"),
+            2,
+        );
+    }
+    // Others come to a label with other values.
+    check(
+        "ld.global.u32 %r1, [%rd1];\nL:\nst.global.u32 [%rd1], %r1;\nld.global.u32 %r1, [%rd1+4];",
+        2,
+    );
+}
+
+/// Numbers that repeat with a seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % end
+    }
+}
+
+#[test]
+fn random_programs_access_what_they_did() {
+    let mut shared = 0;
+    for seed in 0..1000 {
+        let mut numbers = Numbers(seed);
+        let mut body = String::new();
+        for _ in 0..2 + numbers.below(14) {
+            let register = ["%rd1", "%rd2", "%rd3"][numbers.below(3) as usize];
+            let guard = ["", "", "", "@%p1 ", "@!%p1 ", "@%p2 "][numbers.below(6) as usize];
+            let near = [4, 32, 600, 5000][numbers.below(4) as usize];
+            let offset = numbers.below(2 * near).cast_signed() - near.cast_signed();
+            let offset = offset & !7;
+            body += &match numbers.below(12) {
+                0..4 => format!("{guard}ld.global.u32 %r1, [{register}+{offset}];\n"),
+                4..7 => format!("{guard}st.global.u32 [{register}+{offset}], %r1;\n"),
+                7 => format!("{guard}atom.add.u32 %r1, [{register}], 1;\n"),
+                8 => format!("{guard}ld.global.u64 {register}, [{register}+{offset}];\n"),
+                9 => format!("{guard}add.s64 {register}, {register}, {offset};\n"),
+                10 => format!("{guard}mov.u64 {register}, %rd{};\n", 1 + numbers.below(3)),
+                _ => ["L:\n", "setp.ne.u32 %p1, 0, 0;\n", "@%p2 bra OUT;\n"][numbers.below(3) as usize]
+                    .replace('L', &format!("L{}", body.len())),
+            };
+        }
+        body += "OUT:\n";
+        let (text, touching, look_ups) = both(&body);
+        shared += body.matches("global").count().saturating_sub(look_ups);
+        for _ in 0..12 {
+            let all = addresses();
+            let mut address = || all[numbers.below(all.len() as u64) as usize] & !7;
+            let registers = [("%rd1", address()), ("%rd2", address()), ("%rd3", address())];
+            is_right(&kernel(&body), &text, &touching, &registers)
+                .unwrap_or_else(|wrong| panic!("seed {seed}\n{body}\n{wrong}\n{text}"));
+        }
+    }
+    assert!(shared > 700, "{shared}");
+}
+
+/// Mistakes in the instructions of look-ups that are shared.
+#[test]
+fn mistakes_of_shared_look_ups_are_seen() {
+    let body = format!(
+        "{STENCIL}st.global.f32 [%rd1+-8], %f1;\n@%p2 ld.global.u32 %r1, [%rd2];\n@%p2 st.global.u32 [%rd2+8], %r1;\n"
+    );
+    let (text, touching, look_ups) = both(&body);
+    assert_eq!(look_ups, 2);
+    let is_seen = |body: &str, text: &str, touching: &str| {
+        addresses().into_iter().any(|at| {
+            let registers = [("%rd1", at), ("%rd2", BASE + 16 * PAGE)];
+            is_right(&kernel(body), text, touching, &registers).is_err()
+        })
+    };
+    assert!(!is_seen(&body, &text, &touching));
+    for (wanted, instead) in [
+        // The page is chosen by another access's place, or the other way round.
+        (
+            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 8;",
+            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 4;",
+        ),
+        (
+            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 4;",
+            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 5;",
+        ),
+        ("%gpuvm_y0, %gpuvm_x0, %gpuvm_p;", "%gpuvm_x0, %gpuvm_y0, %gpuvm_p;"),
+        ("%gpuvm_y0, %gpuvm_x0, %gpuvm_p;", "%gpuvm_x0, %gpuvm_x0, %gpuvm_p;"),
+        (
+            "and.b32 %gpuvm_r0, %gpuvm_i, 4095;",
+            "and.b32 %gpuvm_r0, %gpuvm_i, 8191;",
+        ),
+        // The page before: its entry, whether it is used, whether it is inside.
+        ("%gpuvm_f, [%gpuvm_t+-8];", "%gpuvm_f, [%gpuvm_t];"),
+        ("%gpuvm_f, [%gpuvm_t+-8];", "%gpuvm_f, [%gpuvm_t+8];"),
+        (
+            "setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 12, %gpuvm_q;",
+            "setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 8, %gpuvm_q;",
+        ),
+        (
+            "setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 12, %gpuvm_q;",
+            "setp.lt.u32 %gpuvm_q, %gpuvm_r0, 12;",
+        ),
+        ("subc.u32 %gpuvm_h, %gpuvm_h, 0;", ""),
+        (
+            "sub.cc.u32 %gpuvm_l, %gpuvm_l, 12;",
+            "sub.cc.u32 %gpuvm_l, %gpuvm_l, 0;",
+        ),
+        ("mov.b64 %gpuvm_f, 0;", "mov.b64 %gpuvm_f, %gpuvm_e;"),
+        // The last address is not that which is looked up, or an offset is wrong.
+        ("add.s64 %gpuvm_a, %rd1, 4;", "add.s64 %gpuvm_a, %rd1, 0;"),
+        ("[%gpuvm_x0+4]", "[%gpuvm_x0+8]"),
+        ("[%gpuvm_a+-8]", "[%gpuvm_x0+-8]"),
+        // The store's mark: none, or that of the group's last page.
+        ("add.s64 %gpuvm_a, %rd1, -8;", "add.s64 %gpuvm_a, %rd1, 4;"),
+        ("@%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w;", ""),
+        // Guards, in whose threads the address is any.
+        ("%gpuvm_w, %p2;", "%gpuvm_w, %p1;"),
+        (
+            "setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2;",
+            "setp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;",
+        ),
+        ("@%p2 st.global.u32", "st.global.u32"),
+        // A base that is defined again, and is overlooked.
+        ("ld.global.f32 %f3", "add.s64 %rd1, %rd1, 4096;\nld.global.f32 %f3"),
+    ] {
+        assert!(text.contains(wanted), "{wanted}\n{text}");
+        assert!(
+            is_seen(&body, &text.replace(wanted, instead), &touching),
+            "{wanted} {instead}"
+        );
+    }
+    // The marks of loads, which no store makes too.
+    let (text, touching, _) = both(STENCIL);
+    for (wanted, instead) in [
+        (
+            "st.global.u8 [%gpuvm_t+-1], %gpuvm_w;",
+            "st.global.u8 [%gpuvm_t], %gpuvm_w;",
+        ),
+        ("@%gpuvm_q st.global.u8 [%gpuvm_t+-1], %gpuvm_w;", ""),
+        ("and.b64 %gpuvm_f, %gpuvm_f, -2;", ""),
+    ] {
+        assert!(touching.contains(wanted), "{wanted}\n{touching}");
+        assert!(
+            is_seen(STENCIL, &text, &touching.replace(wanted, instead)),
+            "{wanted} {instead}"
+        );
+    }
+}
+
+#[test]
+fn a_second_form_marks_nothing_by_its_loads() {
+    let given = kernel(&format!(
+        "{STENCIL}st.global.f32 [%rd1+4], %f1;\nld.global.u32 %r1, [%rd2];"
+    ));
+    let layout = TableLayout::new(PAGE)
+        .expect("a page size")
+        .touches(true)
+        .both_forms(true);
+    let rewritten = rewrite(given.as_bytes(), &layout).expect("it is right");
+    let quiet = format!("{QUIET}kernel");
+    assert_eq!(rewritten.report.functions[0].quiet.as_deref(), Some(&*quiet));
+    // Both are there; the first one is as without a second one.
+    let begin = rewritten.text.rfind(".visible .entry").expect("an entry");
+    let (first, second) = rewritten.text.split_at(begin);
+    assert!(
+        second.starts_with(&format!(".visible .entry {quiet}(.param .u64 given)")),
+        "{second}"
+    );
+    let alone = rewrite(given.as_bytes(), &layout.both_forms(false)).expect("it is right");
+    assert_eq!(first.trim_end(), alone.text.trim_end());
+    let header = &given[..given.find(".visible .entry").expect("an entry")];
+    let header = format!("{header}\n.visible .const .align 8 .b8 gpuvm_window[32];\n");
+    for at in addresses() {
+        let registers = [("%rd1", at), ("%rd2", BASE + PAGE)];
+        let plain = run(&given, &registers, false).expect("it runs");
+        let found = run(&format!("{header}{second}"), &registers, true).expect("it runs");
+        assert_eq!(found, wanted(&plain));
+    }
+    // What has no loads needs none.
+    let stores = kernel("st.global.u32 [%rd1], 1;");
+    let report = rewrite(stores.as_bytes(), &layout).expect("it is right").report;
+    assert_eq!(report.functions[0].quiet, None);
+}
