@@ -159,6 +159,22 @@ pub struct PtxKernel {
     pub params: Vec<(u32, u32)>,
 }
 
+impl PtxKernel {
+    /// Its parameters, of which no more is known.
+    pub fn param_infos(&self) -> Vec<ParamInfo> {
+        let param = |&(bytes, align): &(u32, u32)| ParamInfo {
+            bytes,
+            align,
+            kind: ParamKind::Bytes,
+            element_bytes: 0,
+            element_kind: ParamKind::Other,
+            element_align: 0,
+            type_name: format!("{bytes} bytes"),
+        };
+        self.params.iter().map(param).collect()
+    }
+}
+
 /// What is known of a compiled kernel.
 #[derive(Clone, Debug)]
 pub struct KernelInfo {

@@ -10,7 +10,7 @@ use super::copy::HostCopies;
 use super::core::{Core, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
 use super::image;
-use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo, ParamKind, PtxKernel};
+use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo, PtxKernel};
 use crate::back_end::params;
 use crate::error::GpuError;
 use cudarc::driver::sys::{CUfunction_attribute_enum as Attribute, CUresult};
@@ -244,17 +244,8 @@ impl ModuleInner {
                 }
             }
         }
-        let param = |&(bytes, align): &(u32, u32)| ParamInfo {
-            bytes,
-            align,
-            kind: ParamKind::Bytes,
-            element_bytes: 0,
-            element_kind: ParamKind::Other,
-            element_align: 0,
-            type_name: format!("{bytes} bytes"),
-        };
         inner.described(name, |_, index, _| {
-            Ok((kernels[index].params.iter().map(param).collect(), None))
+            Ok((kernels[index].param_infos(), None))
         })
     }
 
