@@ -629,25 +629,10 @@ impl VmGpu {
     ///
     /// # Errors
     /// [`Error::Gpu`] for text that is no PTX, with the line; for a kernel that accesses memory by instructions that cannot be rewritten, such as
-    /// bulk copies; with what the driver's assembler says; and on the simulated GPU, which compiles sources. [`Error::Unavailable`] where
-    /// addresses cannot be reserved.
+    /// bulk copies; with what the driver's assembler says; and on the simulated GPU for an instruction that it does not run. [`Error::Unavailable`]
+    /// where addresses cannot be reserved.
     pub fn load_ptx(&self, name: &str, ptx: &[u8]) -> Result<Module> {
         crate::rewritten::load(self.paged(), name, ptx)
-    }
-
-    /// As [`load_ptx`](Self::load_ptx) for a source that looks pages up as rewritten kernels do, with where it finds the window: a test of all but the rewriting on
-    /// GPUs that run no PTX.
-    ///
-    /// # Errors
-    /// As there, and of compiling.
-    #[doc(hidden)]
-    pub fn compile_as_rewritten(&self, name: &str, source: &str, kernels: &[&str]) -> Result<(Module, [u64; 4])> {
-        let described = self.paged().window()?.described;
-        let module = self
-            .paged()
-            .compile(&Source::new(name, source), kernels, &CompileOptions::default())?;
-        let window = [described.base, described.bytes, described.entries, described.marks];
-        Ok((Module::rewritten(Arc::clone(self.paged()), module), window))
     }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary
