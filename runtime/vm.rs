@@ -621,8 +621,8 @@ impl VmGpu {
     ///
     /// # Errors
     /// [`Error::Gpu`] for text that is no PTX, with the line; for a kernel that accesses memory by instructions that cannot be rewritten, such as
-    /// bulk copies; with what the driver's assembler says; and on the simulated GPU, which compiles sources. [`Error::Unavailable`] where
-    /// addresses cannot be reserved.
+    /// bulk copies; with what the driver's assembler says; and on the simulated GPU for an instruction that it does not run. [`Error::Unavailable`]
+    /// where addresses cannot be reserved.
     pub fn load_ptx(&self, name: &str, ptx: &[u8]) -> Result<Module> {
         crate::rewritten::load(self.paged(), name, ptx)
     }

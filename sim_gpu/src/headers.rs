@@ -8,6 +8,19 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("gpuvm_sim/math.h", include_str!("../include/gpuvm_sim/math.h")),
     ("gpuvm_sim/memory.h", include_str!("../include/gpuvm_sim/memory.h")),
     ("gpuvm_sim/runtime.h", include_str!("../include/gpuvm_sim/runtime.h")),
+    ("gpuvm_sim/ptx.h", include_str!("../include/gpuvm_sim/ptx.h")),
+    (
+        "gpuvm_sim/ptx_arith.h",
+        include_str!("../include/gpuvm_sim/ptx_arith.h"),
+    ),
+    (
+        "gpuvm_sim/ptx_float.h",
+        include_str!("../include/gpuvm_sim/ptx_float.h"),
+    ),
+    (
+        "gpuvm_sim/ptx_types.h",
+        include_str!("../include/gpuvm_sim/ptx_types.h"),
+    ),
     (
         "gpuvm_sim/tsan_hooks.cpp",
         include_str!("../include/gpuvm_sim/tsan_hooks.cpp"),

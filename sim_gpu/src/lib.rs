@@ -40,6 +40,7 @@ mod module;
 mod observer;
 mod preempt;
 mod priorities;
+mod ptx;
 mod races;
 mod report;
 mod resident;
@@ -74,8 +75,8 @@ use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
-    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation,
-    Source, Stream,
+    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, PtxKernel,
+    Simulation, Source, Stream,
 };
 use parking_lot::Mutex;
 
@@ -419,6 +420,25 @@ impl Gpu for SimGpu {
         let seeded = self.core.options.seed.is_some();
         let module = ModuleInner::load(&object, &source.name, seeded, &hooks::HOOKS)?;
         Ok(Arc::new(SimModule::new(module, kernels)?))
+    }
+
+    fn load_ptx(
+        &self,
+        name: &str,
+        text: &str,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        let translated = ptx::translated(text, kernels, variables).map_err(|error| GpuError::ModuleLoad {
+            module: name.to_owned(),
+            cause: error.to_string(),
+        })?;
+        let cache = Cache::open(self.cache_dir.clone())?;
+        let source = Source::new(format!("{name}.cpp"), translated);
+        let object = self.build()?.object(&cache, &source, &[], &CompileOptions::default())?;
+        let seeded = self.core.options.seed.is_some();
+        let module = ModuleInner::load(&object, name, seeded, &hooks::HOOKS)?;
+        Ok(Arc::new(SimModule::of_ptx(module, kernels, variables)?))
     }
 
     unsafe fn borrow_stream(&self, _stream: u64) -> Result<Arc<dyn Stream>, GpuError> {

@@ -11,7 +11,7 @@ use super::abi::Hooks;
 use super::block::Entry;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::params;
-use gpuvm_gpu::{Kernel, KernelInfo, Module};
+use gpuvm_gpu::{Kernel, KernelInfo, Module, ParamInfo, PtxKernel};
 
 /// A module in memory; unloaded when the last kernel and launch of it are gone.
 pub(crate) struct ModuleInner {
@@ -194,6 +194,10 @@ impl ModuleInner {
         // SAFETY: the header, which has just been checked, says how long the table is; the module's tables are constants.
         let bytes = unsafe { std::slice::from_raw_parts(table.cast::<u8>(), bytes) };
         let params = params::parse(bytes).map_err(|e| failed(format!("kernel `{name}`: {e}")))?;
+        Ok(self.described(name, params, entry))
+    }
+
+    fn described(self: &Arc<Self>, name: &str, params: Vec<ParamInfo>, entry: Entry) -> KernelInner {
         let info = KernelInfo {
             name: name.to_owned(),
             static_shared_bytes: self.shared_bytes() as u32,
@@ -201,11 +205,45 @@ impl ModuleInner {
             resources: None,
             compiled_with: None,
         };
-        Ok(KernelInner {
+        KernelInner {
             info,
             module: Arc::clone(self),
             entry,
+        }
+    }
+
+    /// Kernel number `index` of translated PTX, which says of parameters how large they are.
+    fn ptx_kernel(self: &Arc<Self>, index: usize, kernel: &PtxKernel) -> Result<KernelInner, GpuError> {
+        // SAFETY: the translation defines a function of this signature for each kernel.
+        let entry = unsafe { self.symbol::<Entry>(&format!("gpuvm_kernel_entry_{index}\0"))? };
+        Ok(self.described(&kernel.name, kernel.params.clone(), entry))
+    }
+
+    /// A symbol of the module, whose name ends with a zero.
+    ///
+    /// # Safety
+    /// It is a `T`.
+    unsafe fn symbol<T: Copy>(&self, name: &str) -> Result<T, GpuError> {
+        // SAFETY: as the caller promises; the library outlives the copy, which whoever runs its code keeps loaded.
+        let found = unsafe { self.library.get::<T>(name.as_bytes()) };
+        found.map(|found| *found).map_err(|e| GpuError::ModuleLoad {
+            module: self.name.clone(),
+            cause: e.to_string(),
         })
+    }
+
+    /// Gives variables of translated PTX what they hold at first.
+    fn fill(&self, variables: &[(&str, &[u8])]) -> Result<(), GpuError> {
+        for (index, (_, value)) in variables.iter().enumerate() {
+            // SAFETY: the translation defines such a function for each variable. It is as long as its value, which the translation has
+            // checked; no kernel of the module runs yet.
+            unsafe {
+                let place =
+                    self.symbol::<unsafe extern "C" fn() -> *mut u8>(&format!("gpuvm_ptx_variable_{index}\0"))?;
+                place().copy_from_nonoverlapping(value.as_ptr(), value.len());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -215,6 +253,25 @@ impl SimModule {
         let name = module.name.clone();
         let module = Arc::new(module);
         let kernels = names.iter().enumerate().map(|(i, n)| module.kernel(i, n).map(Arc::new));
+        Ok(Self {
+            name,
+            kernels: kernels.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl SimModule {
+    /// `kernels` of a loaded module, whose translation has numbered them and `variables` in this order.
+    pub(crate) fn of_ptx(
+        module: ModuleInner,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+    ) -> Result<Self, GpuError> {
+        let name = module.name.clone();
+        module.fill(variables)?;
+        let module = Arc::new(module);
+        let kernels = kernels.iter().enumerate();
+        let kernels = kernels.map(|(index, kernel)| module.ptx_kernel(index, kernel).map(Arc::new));
         Ok(Self {
             name,
             kernels: kernels.collect::<Result<_, _>>()?,

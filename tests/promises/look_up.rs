@@ -358,25 +358,8 @@ fn what_was_stored_in_frames_is_salvaged() {
     compare(&saved, &wanted).unwrap();
 }
 
-/// As kernels whose PTX was rewritten look pages up: by an entry and a mark a page (ptx/src/table.rs).
-const AS_REWRITTEN: &str = r"
-using u64 = unsigned long long;
-struct window { u64 base, bytes, entries, marks; };
-template <class T>
-__device__ T* find(const u64* w, T* p, bool stores) {
-    u64 at = (u64)p, page = (at - w[0]) / 4096;
-    if (at - w[0] >= w[1]) return p;
-    u64 entry = ((const u64*)w[2])[page];
-    if (stores || entry & 1) ((unsigned char*)w[3])[page] = 1;
-    return (T*)(at + (entry & ~1ull));
-}
-__global__ void plain_add(const u64* w, unsigned* a, const unsigned* b, unsigned factor, u64 n) {
-    for (u64 i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * 1ull * blockDim.x) {
-        unsigned sum = *find(w, a + i, false) + factor * *find(w, b + i, false);
-        *find(w, a + i, true) = sum;
-    }
-}
-";
+/// `a[i] += factor * b[i]`, as a compiler that knows nothing of pages writes it.
+const PLAIN_ADD: &str = include_str!("plain_add.ptx");
 
 #[test]
 fn kernels_that_were_rewritten_find_pages_by_their_entries() {
@@ -385,19 +368,14 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
         let (mut wanted, b) = (values(1), values(2));
         let a = placed(&bench).from_slice(&wanted).unwrap();
         let of_b = placed(&bench).read_only().from_slice(&b).unwrap();
-        let (module, window) = bench
-            .vm
-            .compile_as_rewritten("plain.cu", AS_REWRITTEN, &["plain_add"])
-            .unwrap();
+        let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
         let kernel = module.kernel("plain_add").unwrap();
-        let words = bench.vm.buffer::<u64>(4).unwrap();
-        words.write(&window).unwrap();
         for factor in 1..=12u32 {
             // In turn with the form that the library compiles, with host accesses, and with launches that fetch.
             if factor % 4 == 3 {
                 bench.must("add", config(), (&a, &of_b, factor));
             } else {
-                let launch = kernel.launch(config(), (&words, &a, &of_b, factor, N));
+                let launch = kernel.launch(config(), (&a, &of_b, factor, N));
                 launch.unwrap().sync().unwrap();
             }
             add(&mut wanted, &b, factor);
@@ -415,7 +393,7 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
         drop(a);
         let other = placed(&bench).from_slice(&values(5)).unwrap();
         kernel
-            .launch(config(), (&words, &other, &of_b, 1u32, N))
+            .launch(config(), (&other, &of_b, 1u32, N))
             .unwrap()
             .sync()
             .unwrap();
@@ -429,7 +407,7 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
                 match factor {
                     3 => bench.must("add", config(), (&other, &of_b, factor)),
                     _ => kernel
-                        .launch(config(), (&words, &other, &of_b, factor, N))
+                        .launch(config(), (&other, &of_b, factor, N))
                         .unwrap()
                         .sync()
                         .unwrap(),
@@ -439,7 +417,7 @@ fn kernels_that_were_rewritten_find_pages_by_their_entries() {
             compare(&other.to_vec().unwrap(), &wanted).unwrap();
         }
         let whole = bench.vm.region::<u32>().never_evicted().from_slice(&[1]).unwrap();
-        let refused = kernel.launch(config(), (&words, &whole, &of_b, 1u32, N));
+        let refused = kernel.launch(config(), (&whole, &of_b, 1u32, N));
         assert!(matches!(refused, Err(Error::Arguments { reason, .. }) if reason.contains("never evicted")));
     }
 }
@@ -529,6 +507,7 @@ fn ptx_that_cannot_be_run_is_refused_with_the_reason() {
     let bulk = ".reg .b64 %a;\nld.param.u64 %a, [a];\ncp.async.bulk.prefetch.L2.global [%a], 64;";
     assert!(load(&ptx(bulk)).contains("cp.async.bulk.prefetch.L2.global of `k` (line 8"));
     if bench.vm.device().simulation().is_some() {
-        assert!(load(&ptx("")).contains("CUDA C++"));
+        let named = ".reg .b32 %r;\nbar.sync 3;";
+        assert!(load(&ptx(named)).contains("`bar.sync 3;`: the simulated GPU does not run barriers with a number"));
     }
 }

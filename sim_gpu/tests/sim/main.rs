@@ -10,4 +10,5 @@ mod fast;
 mod faults;
 mod mlx5_cases;
 mod pieces;
+mod ptx;
 mod seeded;
