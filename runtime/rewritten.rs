@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuvm_gpu::{GpuError, ParamInfo, ParamKind, PtxKernel};
+use gpuvm_gpu::{GpuError, ParamInfo, PtxKernel};
 use gpuvm_ptx::{FunctionReport, Left, Parameter, QUIET, Report, WINDOW, rewrite};
 
 use crate::{
@@ -54,15 +54,7 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
 }
 
 fn described(param: &Parameter) -> ParamInfo {
-    ParamInfo {
-        bytes: param.bytes,
-        align: param.align,
-        kind: ParamKind::Bytes,
-        element_bytes: 0,
-        element_kind: ParamKind::Other,
-        element_align: 0,
-        type_name: param.type_name.clone(),
-    }
+    ParamInfo::of_ptx(param.bytes, param.align, &param.type_name)
 }
 
 /// Refuses what would use an address of the window as it is: nothing is mapped there.

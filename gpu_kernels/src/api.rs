@@ -148,6 +148,21 @@ pub struct ParamInfo {
     pub type_name: String,
 }
 
+impl ParamInfo {
+    /// A parameter of a kernel that came as PTX, whose type is `type_name` there.
+    pub fn of_ptx(bytes: u32, align: u32, type_name: &str) -> Self {
+        Self {
+            bytes,
+            align,
+            kind: ParamKind::Bytes,
+            element_bytes: 0,
+            element_kind: ParamKind::Other,
+            element_align: 0,
+            type_name: type_name.to_owned(),
+        }
+    }
+}
+
 /// A kernel of PTX, which describes no parameters by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PtxKernel {

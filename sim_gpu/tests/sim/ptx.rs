@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Bed, builder};
-use gpuvm_gpu::{Gpu, GpuError, LaunchConfig, Module, PtxKernel};
+use gpuvm_gpu::{Gpu, GpuError, LaunchConfig, Module, ParamInfo, PtxKernel};
 use gpuvm_ptx::{TableLayout, WINDOW, Window, rewrite};
 use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder};
 
@@ -21,7 +21,11 @@ fn load(gpu: &SimGpu, text: &str, window: Window) -> Result<Arc<dyn Module>, Gpu
         .map(|function| PtxKernel {
             name: function.name.clone(),
             symbol: function.name.clone(),
-            params: function.params.clone(),
+            params: function
+                .params
+                .iter()
+                .map(|param| ParamInfo::of_ptx(param.bytes, param.align, &param.type_name))
+                .collect(),
         })
         .collect();
     gpu.load_ptx("test.ptx", &rewritten.text, &kernels, &[(WINDOW, &window.to_bytes())])
