@@ -42,15 +42,21 @@ pub(crate) struct Named {
 pub(crate) enum Job<'a> {
     /// A kernel of this library's, and its arguments, given the address of the launch's `VmDesc`.
     Kernel(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(u64) -> Vec<Vec<u8>> + 'a>),
+    /// A kernel that looks pages up, for messages, and what tells its form and its arguments when pages are where they stay, given the
+    /// launch's state.
+    LookingUp(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(&StateSlot) -> Chosen<'a> + 'a>),
     /// What its caller calls so and enqueues, given that address.
     ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
+
+/// A kernel and its arguments.
+pub(crate) type Chosen<'a> = (&'a Arc<dyn GpuKernel>, Vec<Vec<u8>>);
 
 impl Job<'_> {
     /// For messages.
     fn name(&self) -> &str {
         match self {
-            Self::Kernel(kernel, _) => &kernel.info().name,
+            Self::Kernel(kernel, _) | Self::LookingUp(kernel, _) => &kernel.info().name,
             Self::ByCaller(name, _) => name,
         }
     }
@@ -202,13 +208,17 @@ impl PagedGpu {
             stop_peers(&peers, &own, &name, outcome);
         });
         let (vm, stop) = (in_flight.state.vm_addr(), in_flight.state.stop_addr());
-        let launch = match job {
-            Job::Kernel(kernel, args) => {
-                let args = args(vm);
+        let own = match job {
+            Job::Kernel(kernel, args) => Ok((kernel, args(vm))),
+            Job::LookingUp(_, choose) => Ok(choose(&in_flight.state)),
+            Job::ByCaller(name, enqueue) => Err((name, enqueue)),
+        };
+        let launch = match own {
+            Ok((kernel, args)) => {
                 let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
                 stream.launch(kernel, shape, &raw, stop, on_done)
             }
-            Job::ByCaller(name, enqueue) => {
+            Err((name, enqueue)) => {
                 let enqueue = Box::new(move || enqueue(vm));
                 stream.launch_by(name, shape.watch, stop, enqueue, on_done)
             }

@@ -57,7 +57,7 @@ impl Memory for RegionInner {
         }
         match rewritten {
             true => on.gpu.write_entries(&on.view),
-            false => Ok(()),
+            false => on.gpu.write_places(&on.view),
         }
     }
 
