@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     given::{Given, GivenKind},
     gpu::PagedGpu,
+    launch_state::StateSlot,
     region::{OnGpu, Region, RegionInner},
     scope::ScopedRegion,
 };
@@ -75,6 +76,22 @@ impl Placed<'_> {
         match self {
             Self::Region(_, on) => on.view.pages().count(),
             _ => 0,
+        }
+    }
+
+    /// Of an array: whether all its pages have frames. Its launches are locked, or it is a guess.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Self::Region(_, on) => on.view.is_complete(),
+            _ => true,
+        }
+    }
+
+    /// What the kernel of a launch in that state gets which looks pages up.
+    pub fn looked_up_bytes(&self, state: &StateSlot) -> Vec<u8> {
+        match self {
+            Self::Region(region, on) => bytemuck::bytes_of(&region.looked_up(on, state)).to_vec(),
+            _ => self.bytes(state.vm_addr()),
         }
     }
 

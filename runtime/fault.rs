@@ -63,7 +63,11 @@ pub enum FaultKind {
     },
 }
 
-/// The first fault of a launch.
+/// Instead of a multiprocessor: nobody knows which thread it was.
+pub(crate) const NO_MULTIPROCESSOR: u32 = u32::MAX;
+
+/// The first fault of a launch. Of an index past the end of an array that is looked up ([`Placement::LookUp`](crate::Placement)) the thread
+/// is not known: `multiprocessor` is `u32::MAX` then, `block` and `thread` are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Why.
@@ -277,6 +281,9 @@ impl fmt::Display for Fault {
         if let Some(failure) = &self.mover_failure {
             write!(f, ", because the GPU's copies failed: {failure}")?;
         }
-        write!(f, " (block {}, thread {})", self.block, self.thread)
+        match self.multiprocessor {
+            NO_MULTIPROCESSOR => Ok(()),
+            _ => write!(f, " (block {}, thread {})", self.block, self.thread),
+        }
     }
 }

@@ -153,6 +153,8 @@ pub(crate) struct PagedGpu {
     held: Mutex<Holds>,
     /// Where regions lie for kernels whose PTX was rewritten, once there are some.
     window: Mutex<Option<Arc<Window>>>,
+    /// What accesses past the end of arrays reach that are looked up, once one is.
+    nobodys_page: Mutex<Option<DeviceArray<u8>>>,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,

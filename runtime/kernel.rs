@@ -17,6 +17,7 @@ use crate::{
     given::Given,
     gpu::{Job, Named, PagedGpu},
     launch::{self, LaunchConfig},
+    launch_state::StateSlot,
     launched::{Launch, StreamHandle},
 };
 
@@ -40,16 +41,18 @@ struct Compiled {
     kernels: Vec<String>,
     options: CompileOptions,
     /// By [`Form`].
-    looks_up: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; 2],
+    looks_up: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; 3],
 }
 
-/// The two forms that look pages up.
+/// The forms that look pages up.
 #[derive(Clone, Copy)]
 enum Form {
     /// Of arrays that frames hold together. It marks each page that is used at home.
     Fits,
     /// Of others: it can mark a sample of them, and is slower by that where all is in frames.
     Crowded,
+    /// Of arrays whose pages all have frames: nothing that is read is marked, which is faster.
+    Complete,
 }
 
 impl Compiled {
@@ -147,7 +150,7 @@ pub struct Kernel {
     /// Of one that was rewritten: its form for launches whose pages all have frames.
     quiet: Option<Arc<dyn gpuvm_gpu::Kernel>>,
     /// By [`Form`].
-    looks_up: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 2],
+    looks_up: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 3],
 }
 
 impl Kernel {
@@ -234,18 +237,13 @@ impl Kernel {
         if self.rewritten {
             return self.enqueue_rewritten(stream, config, &placed, named);
         }
-        let kernel = match placed.iter().filter_map(Placed::looks_up).reduce(|all, one| all && one) {
-            Some(true) => {
-                let pages: u64 = placed.iter().map(Placed::pages).sum();
-                let fits = pages <= u64::from(self.gpu.frame_count());
-                self.looking_up(if fits { Form::Fits } else { Form::Crowded })?
-            }
-            _ => None,
-        };
-        named.looks_up = kernel.is_some();
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
-        let job = Job::Kernel(kernel.unwrap_or(&self.kernel), Box::new(args));
+        let job = match self.looking_up(&placed)? {
+            Some(job) => job,
+            None => Job::Kernel(&self.kernel, Box::new(args)),
+        };
+        named.looks_up = matches!(job, Job::LookingUp(..));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
@@ -267,21 +265,45 @@ impl Kernel {
         }
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
         (named.looks_up, named.rewritten) = (!named.pageless, true);
-        let job = Job::Rewritten(&self.kernel, self.quiet.as_ref(), Box::new(|_| bytes));
+        let choose = |_: &StateSlot| {
+            let quiet = self.quiet.as_ref().filter(|_| placed.iter().all(Placed::is_complete));
+            (quiet.unwrap_or(&self.kernel), bytes)
+        };
+        let job = Job::LookingUp(&self.kernel, Box::new(choose));
         let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
-    /// The form of it that looks up where pages are; none of what its user compiled.
-    fn looking_up(&self, form: Form) -> Result<Option<&Arc<dyn gpuvm_gpu::Kernel>>> {
-        let Some(of) = &self.of else { return Ok(None) };
+    /// A launch of it that looks up where pages are, if it may; none of what its user compiled.
+    fn looking_up<'a>(&'a self, placed: &'a [Placed<'_>]) -> Result<Option<Job<'a>>> {
+        let looks_up = placed.iter().filter_map(Placed::looks_up).reduce(|all, one| all && one);
+        let (Some(true), Some(of)) = (looks_up, &self.of) else {
+            return Ok(None);
+        };
+        let pages: u64 = placed.iter().map(Placed::pages).sum();
+        let fits = pages <= u64::from(self.gpu.frame_count());
+        let marking = self.form(of, if fits { Form::Fits } else { Form::Crowded })?;
+        // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
+        let complete = match placed.iter().all(Placed::is_complete) {
+            true => Some(self.form(of, Form::Complete)?),
+            false => None,
+        };
+        let choose = move |state: &StateSlot| {
+            let complete = complete.filter(|_| placed.iter().all(Placed::is_complete));
+            let args = placed.iter().map(|placed| placed.looked_up_bytes(state)).collect();
+            (complete.unwrap_or(marking), args)
+        };
+        Ok(Some(Job::LookingUp(&self.kernel, Box::new(choose))))
+    }
+
+    fn form(&self, of: &Compiled, form: Form) -> Result<&Arc<dyn gpuvm_gpu::Kernel>> {
         let kernel = &self.looks_up[form as usize];
         if kernel.get().is_none() {
             // Another thread may have been faster: both are the same.
             let _ = kernel.set(of.kernel(&self.gpu, &self.info().name, form)?);
         }
-        Ok(kernel.get())
+        Ok(kernel.get().unwrap_or(&self.kernel))
     }
 
     /// Checks arguments against the kernel's parameters and its GPU.

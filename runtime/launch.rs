@@ -236,12 +236,6 @@ pub(crate) trait Memory: Send + Sync {
     /// What another GPU holds could not be brought home: the launch must not begin.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
 
-    /// Whether all its pages that launches look up on the GPU at `place` have frames there. Called with the launches locked.
-    fn is_in_frames(&self, place: usize) -> bool {
-        let _ = place;
-        true
-    }
-
     /// Lets its pages leave their frames again on the GPU at `place`, unless launches use it there. False where they do. It waits for who uses
     /// it otherwise.
     ///

@@ -8,10 +8,10 @@ use std::sync::{
 
 use bytemuck::Zeroable;
 use gpuvm_gpu::{Gpu, GpuError, HostMemory};
-use gpuvm_layouts::{FaultRecord, LaunchState, VmDesc};
+use gpuvm_layouts::{self as layout, FaultRecord, LaunchState, VmDesc};
 use parking_lot::Mutex;
 
-use crate::device::DeviceArray;
+use crate::{device::DeviceArray, fault::NO_MULTIPROCESSOR};
 
 /// States that are allocated at a time.
 const CHUNK: u64 = 64;
@@ -25,10 +25,20 @@ pub(crate) struct StatePool {
     free: Mutex<Vec<(Place, bool)>>,
 }
 
-/// States that were allocated at once, and a word each in host memory.
+/// States that were allocated at once, and [`TOLD`] words each in host memory: whether a fault is told, and from the third on by twos the
+/// indexes past the end of arrays that are looked up.
 struct Chunk {
     states: DeviceArray<LaunchState>,
     told: HostMemory,
+}
+
+/// Words in host memory of a state: a line.
+const TOLD: u64 = 32;
+/// Arrays whose accesses past the end are told apart.
+const WATCHED: usize = (TOLD as usize - 2) / 2;
+/// What the place for such an index holds before. No index is it of an array that has elements; of empty ones nobody uses it.
+const fn nothing(length: u64) -> u64 {
+    if length > 0 { 0 } else { u64::MAX / 3 }
 }
 
 /// One state of a chunk.
@@ -48,7 +58,22 @@ impl Place {
 
     /// The host's word. There is one for each state.
     fn told(&self) -> Option<&AtomicU32> {
-        self.chunk.told.word(self.number as usize)
+        self.told_word(0)
+    }
+
+    fn told_word(&self, n: u64) -> Option<&AtomicU32> {
+        self.chunk.told.word((TOLD * self.number + n) as usize)
+    }
+
+    /// Where they lie for lanes.
+    fn told_addr(&self) -> u64 {
+        self.chunk.told.device_addr() + 4 * TOLD * self.number
+    }
+
+    /// The index that an access past the end of a watched array has left.
+    fn past(&self, n: usize) -> [Option<&AtomicU32>; 2] {
+        let word = 2 + 2 * n as u64;
+        [self.told_word(word), self.told_word(word + 1)]
     }
 
     /// What a state of the pool is before a launch.
@@ -56,7 +81,7 @@ impl Place {
         LaunchState {
             vm: pool.vm,
             timeline: pool.timeline,
-            told: self.chunk.told.device_addr() + 4 * self.number,
+            told: self.told_addr(),
             ..LaunchState::zeroed()
         }
     }
@@ -83,6 +108,7 @@ impl StatePool {
             aborted: AtomicBool::new(false),
             untouched: AtomicBool::new(false),
             last: OnceLock::new(),
+            watched: Mutex::default(),
         };
         if continues || !clean {
             let state = LaunchState {
@@ -100,7 +126,7 @@ impl StatePool {
     fn more(&self, gpu: &dyn Gpu) -> Result<(Place, bool), GpuError> {
         let chunk = Arc::new(Chunk {
             states: DeviceArray::zeroed(gpu, CHUNK)?,
-            told: gpu.allocate_host(4 * CHUNK)?,
+            told: gpu.allocate_host(4 * TOLD * CHUNK)?,
         });
         let place = |number| Place {
             chunk: Arc::clone(&chunk),
@@ -125,6 +151,8 @@ pub(crate) struct StateSlot {
     untouched: AtomicBool,
     /// What the state was when the launch had ended, where it was read.
     last: OnceLock<Box<LaunchState>>,
+    /// Arrays that are looked up: the region's index, and the length.
+    watched: Mutex<Vec<(u32, u64)>>,
 }
 
 impl StateSlot {
@@ -136,6 +164,44 @@ impl StateSlot {
     /// The word that asks the launch to stop.
     pub fn stop_addr(&self) -> u64 {
         self.place.addr() + CHANGED as u64
+    }
+
+    /// Where the launch leaves an index past the end of an array of so many elements that it looks up, of the region with that index. More
+    /// arrays than are told apart share the last place.
+    pub fn watch_past(&self, region: u32, length: u64) -> u64 {
+        let mut watched = self.watched.lock();
+        watched.truncate(WATCHED - 1);
+        let n = watched.len();
+        watched.push((region, length));
+        let halves = [nothing(length) as u32, (nothing(length) >> 32) as u32];
+        for (word, half) in self.place.past(n).into_iter().zip(halves) {
+            // Relaxed: the launch has not begun.
+            word.inspect(|word| word.store(half, Ordering::Relaxed));
+        }
+        self.place.told_addr() + 8 * (1 + n as u64)
+    }
+
+    /// The first access past the end of an array that the ended launch looked up, and the number of other arrays with one.
+    fn past_the_end(&self) -> Option<(FaultRecord, u32)> {
+        let watched = self.watched.lock();
+        let mut told = watched.iter().enumerate().filter_map(|(n, &(region, length))| {
+            // Relaxed, as in `fault`.
+            let [low, high] = self
+                .place
+                .past(n)
+                .map(|word| word.map_or(0, |word| word.load(Ordering::Relaxed)));
+            let index = u64::from(high) << 32 | u64::from(low);
+            (index != nothing(length)).then_some(FaultRecord {
+                claim: 2,
+                code: layout::FAULT_OUT_OF_RANGE,
+                region,
+                index,
+                size: length,
+                multiprocessor: NO_MULTIPROCESSOR,
+                ..FaultRecord::zeroed()
+            })
+        });
+        told.next().map(|first| (first, told.count() as u32))
     }
 
     /// Makes the launch's slow paths end: lanes look at the flag again and again.
@@ -158,7 +224,7 @@ impl StateSlot {
         let told = self.place.told().is_none_or(|told| told.load(Ordering::Relaxed) != 0);
         if !told && !stopped {
             self.untouched.store(true, Ordering::Relaxed);
-            return Ok(None);
+            return Ok(self.past_the_end());
         }
         let state = match self.last.get() {
             Some(state) => state,
@@ -169,7 +235,13 @@ impl StateSlot {
             }
         };
         // A claim that is not complete is that of a lane that was stopped while it wrote the record.
-        Ok((state.fault.claim == 2).then_some((state.fault, state.later_faults)))
+        let past = self.past_the_end();
+        Ok(
+            match (state.fault.claim == 2).then_some((state.fault, state.later_faults)) {
+                Some((fault, later)) => Some((fault, later + past.map_or(0, |(_, others)| 1 + others))),
+                None => past,
+            },
+        )
     }
 }
 

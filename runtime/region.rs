@@ -18,6 +18,7 @@ use crate::{
     gpu::PagedGpu,
     home::Home,
     launch::Naming,
+    launch_state::StateSlot,
     pages::Pages,
     timeline::Span,
 };
@@ -198,10 +199,6 @@ impl RegionInner {
     /// The argument of a launch on a GPU whose `VmDesc` is at `vm`.
     pub fn array(&self, on: &OnGpu, vm: u64) -> layout::ArrayDesc {
         let page_shift = on.gpu.page_shift();
-        let sampled = match on.view.is_crowded() {
-            true => layout::ARRAY_SAMPLED,
-            false => 0,
-        };
         layout::ArrayDesc {
             words: on.view.words_addr(),
             frames: on.frames_addr,
@@ -211,9 +208,30 @@ impl RegionInner {
             bytes: self.pages.bytes(),
             page_shift,
             // Not under the advice's lock: the GPU's state is locked.
-            region: on.view.id() | on.view.array_flags() | sampled,
+            region: on.view.id() | on.view.array_flags(),
             offset_mask: (1 << page_shift) - 1,
             frame_scale: 1 << (page_shift - layout::FRAME_SHIFT),
+        }
+    }
+
+    /// The argument of a launch in that state which looks pages up.
+    pub fn looked_up(&self, on: &OnGpu, state: &StateSlot) -> layout::LookedUpDesc {
+        let sampled = match on.view.is_crowded() {
+            true => layout::ARRAY_SAMPLED,
+            false => 0,
+        };
+        layout::LookedUpDesc {
+            // It was written before the launch.
+            places: on.view.places_addr().unwrap_or_default(),
+            marks: on.view.marks_addr(),
+            length: self.length,
+            vm: state.vm_addr(),
+            past: state.watch_past(on.view.id(), self.length),
+            page_shift: on.gpu.page_shift(),
+            region: on.view.id() | on.view.array_flags() | sampled,
+            // `Traits::effective` sees to it.
+            pages: self.pages.count() as u32,
+            reserved: [0; 3],
         }
     }
 

@@ -74,7 +74,7 @@ pub const ARRAY_VICTIMS: u32 = 0x0200_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: a launch whose arrays all have it looks up where pages are. Lanes do
 /// not look at it.
 pub const ARRAY_LOOKED_UP: u32 = 0x0100_0000;
-/// Bit of [`ArrayDesc::region`], with [`ARRAY_LOOKED_UP`]: no frame is free, so of the accesses to pages at home a sample alone marks
+/// Bit of [`LookedUpDesc::region`]: no frame is free, so of the accesses to pages at home a sample alone marks
 /// them: those that are used often are marked more often.
 pub const ARRAY_SAMPLED: u32 = 0x0080_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
@@ -82,6 +82,8 @@ pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
 pub const REGION_FETCH_WHILE_FREE: u32 = 512;
 
+/// Marks before a [`TableHead`], a byte a page and one more, begin so many bytes before it, or a multiple.
+pub const MARKS_STEP: u64 = 128;
 /// Walks that a region's page table remembers: more than warps that run through it far apart, or some are forgotten.
 pub const STREAMS: u32 = 256;
 
@@ -198,6 +200,30 @@ pub struct ArrayDesc {
     pub offset_mask: u32,
     /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
     pub frame_scale: u32,
+}
+
+/// The kernel argument behind `gpuvm::array<T>` of a launch that looks pages up, in place of an [`ArrayDesc`].
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LookedUpDesc {
+    /// Address of a page's place a page: where it is, with bit 0 for a page at home. Behind the last page's one that is nobody's.
+    pub places: u64,
+    /// Address of a mark a page, of a byte, and of one more.
+    pub marks: u64,
+    /// Elements in the array.
+    pub length: u64,
+    /// Address of the launch's [`VmDesc`].
+    pub vm: u64,
+    /// Where an access past the end leaves its index, in host memory.
+    pub past: u64,
+    /// Base-two logarithm of the page size.
+    pub page_shift: u32,
+    /// The region's index in the region table, with `ARRAY_*`.
+    pub region: u32,
+    /// Pages.
+    pub pages: u32,
+    /// Unused, to the size of an [`ArrayDesc`].
+    pub reserved: [u32; 3],
 }
 
 /// A walk of one warp through pages of a region, as its faults showed it. Hints: a lost one costs a prefetch.
@@ -515,6 +541,7 @@ pub struct LatencyHistogram {
 shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
+    LookedUpDesc: 64 { places: 0, marks: 8, length: 16, vm: 24, past: 32, page_shift: 40, region: 44, pages: 48, reserved: 52, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, reserved: 120, }

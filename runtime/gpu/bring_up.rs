@@ -135,6 +135,7 @@ pub(crate) fn bring_up(
         form: RwLock::default(),
         held: Mutex::new(Holds::new()),
         window: Mutex::default(),
+        nobodys_page: Mutex::default(),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

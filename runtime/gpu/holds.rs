@@ -64,10 +64,11 @@ impl PagedGpu {
             return Ok(());
         }
         self.take_marks(region, false)?;
+        // Whatever becomes of it: some may move.
+        region.forget_places();
         if region.is_crowded() && !self.make_way(region)? {
             return Ok(());
         }
-        region.set_has_entries(false);
         let (support, pages) = (&self.support, region.pages().count());
         let doing = || format!("bringing pages of region `{}`", region.name());
         let stay = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(doing)?;
@@ -102,11 +103,39 @@ impl PagedGpu {
             return Ok(());
         }
         let places = self.places(region)?;
-        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
-        let args = |vm| {
-            let rest = vec![arg(places.entries), arg(places.addr)];
-            [over_all(vm, region), rest].concat()
+        self.write_table(region, places.entries, places.addr)?;
+        region.set_has_entries();
+        Ok(())
+    }
+
+    /// Has a held region's table say where its pages are, for a launch that looks them up.
+    pub fn write_places(&self, region: &RegionView) -> Result<()> {
+        if region.has_places() {
+            return Ok(());
+        }
+        let table = match region.places_addr() {
+            Some(table) => table,
+            None => region.make_places(&*self.device, self.nobodys_page()?)?,
         };
+        self.write_table(region, table, 0)?;
+        region.set_has_places();
+        Ok(())
+    }
+
+    /// Address of a page that no region has.
+    fn nobodys_page(&self) -> Result<u64> {
+        let mut page = self.nobodys_page.lock();
+        if page.is_none() {
+            let made = DeviceArray::zeroed(&*self.device, 1 << self.page_shift());
+            *page = Some(made.doing(|| "allocating a page for accesses past the end".into())?);
+        }
+        Ok(page.as_ref().map_or(0, DeviceArray::addr))
+    }
+
+    /// `window` is 0 for a table of places.
+    fn write_table(&self, region: &RegionView, table: u64, window: u64) -> Result<()> {
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
+        let args = |vm| [over_all(vm, region), vec![arg(table), arg(window)]].concat();
         let label = format!("writing entries of region `{}`", region.name());
         self.run(
             &support.stream,
@@ -115,9 +144,7 @@ impl PagedGpu {
             args,
             Some(region),
             &label,
-        )?;
-        region.set_has_entries(true);
-        Ok(())
+        )
     }
 
     /// Has pages leave their frames for those of a held region that are used at home: all of memory that launches look up no more, and some

@@ -42,30 +42,22 @@ pub(crate) struct Named {
 pub(crate) enum Job<'a> {
     /// A kernel of this library's, and its arguments, given the address of the launch's `VmDesc`.
     Kernel(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(u64) -> Vec<Vec<u8>> + 'a>),
-    /// A rewritten kernel, its form for launches whose pages all have frames, and their arguments.
-    Rewritten(
-        &'a Arc<dyn GpuKernel>,
-        Option<&'a Arc<dyn GpuKernel>>,
-        Box<dyn FnOnce(u64) -> Vec<Vec<u8>> + 'a>,
-    ),
+    /// A kernel that looks pages up, for messages, and what tells its form and its arguments when pages are where they stay, given the
+    /// launch's state.
+    LookingUp(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(&StateSlot) -> Chosen<'a> + 'a>),
     /// What its caller calls so and enqueues, given that address.
     ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
+
+/// A kernel and its arguments.
+pub(crate) type Chosen<'a> = (&'a Arc<dyn GpuKernel>, Vec<Vec<u8>>);
 
 impl Job<'_> {
     /// For messages.
     fn name(&self) -> &str {
         match self {
-            Self::Kernel(kernel, _) | Self::Rewritten(kernel, ..) => &kernel.info().name,
+            Self::Kernel(kernel, _) | Self::LookingUp(kernel, _) => &kernel.info().name,
             Self::ByCaller(name, _) => name,
-        }
-    }
-
-    /// It runs where pages are as they are now: all in frames, or not.
-    fn chosen(self, in_frames: bool) -> Self {
-        match self {
-            Self::Rewritten(kernel, quiet, args) => Self::Kernel(quiet.filter(|_| in_frames).unwrap_or(kernel), args),
-            other => other,
         }
     }
 }
@@ -159,7 +151,6 @@ impl PagedGpu {
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;
         }
-        let job = job.chosen(memories.iter().all(|(memory, _)| memory.is_in_frames(self.place)));
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
@@ -217,13 +208,17 @@ impl PagedGpu {
             stop_peers(&peers, &own, &name, outcome);
         });
         let (vm, stop) = (in_flight.state.vm_addr(), in_flight.state.stop_addr());
-        let launch = match job {
-            Job::Kernel(kernel, args) | Job::Rewritten(kernel, _, args) => {
-                let args = args(vm);
+        let own = match job {
+            Job::Kernel(kernel, args) => Ok((kernel, args(vm))),
+            Job::LookingUp(_, choose) => Ok(choose(&in_flight.state)),
+            Job::ByCaller(name, enqueue) => Err((name, enqueue)),
+        };
+        let launch = match own {
+            Ok((kernel, args)) => {
                 let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
                 stream.launch(kernel, shape, &raw, stop, on_done)
             }
-            Job::ByCaller(name, enqueue) => {
+            Err((name, enqueue)) => {
                 let enqueue = Box::new(move || enqueue(vm));
                 stream.launch_by(name, shape.watch, stop, enqueue, on_done)
             }

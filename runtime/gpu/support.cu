@@ -149,8 +149,8 @@ __global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned regio
         gpuvm::detail::take_mark(vm, gpuvm::detail::page_id(region, page), marks + page, beside != 0);
 }
 
-// Writes an entry for each of the pages [first, last) of a held region, as rewritten kernels look it up: where the page
-// is, less its address `window` and on, with bit 0 for a page at home.
+// Writes an entry for each of the pages [first, last) of a held region: where the page is, with bit 0 for a page at
+// home. For rewritten kernels less its address `window` and on, which is 0 for others.
 __global__ void gpuvm_write_entries(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                                     unsigned long long last, unsigned long long* entries, unsigned long long window) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;

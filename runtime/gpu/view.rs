@@ -34,9 +34,9 @@ const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
 const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
 const ABSENT: u64 = (core::mem::offset_of!(TableHead, absent) / size_of::<u64>()) as u64;
 
-/// Words of the marks, whole lines.
+/// Words of the marks.
 const fn marks(pages: u64) -> u64 {
-    pages.next_multiple_of(128) / size_of::<u64>() as u64
+    (pages + 1).next_multiple_of(layout::MARKS_STEP) / size_of::<u64>() as u64
 }
 
 /// Bytes of a table.
@@ -63,6 +63,11 @@ impl PageTable {
         self.memory.addr() + (self.head() + HEAD) * size_of::<u64>() as u64
     }
 
+    /// Address of the first page's mark.
+    pub fn marks_addr(&self) -> u64 {
+        self.memory.addr()
+    }
+
     /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<(), GpuError> {
         let at = self.memory.addr() + self.head() * 8 + core::mem::offset_of!(TableHead, sampling) as u64;
@@ -78,8 +83,8 @@ impl PageTable {
     /// The marks, the first page's first.
     pub fn marks(&self, gpu: &dyn Gpu) -> Result<Vec<bool>, GpuError> {
         let words = self.memory.read(gpu, 0, self.head() as usize)?;
-        let bytes = words.iter().rev().flat_map(|word| word.to_be_bytes());
-        Ok(bytes.take(self.pages as usize).map(|mark| mark != 0).collect())
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        Ok(bytes[..self.pages as usize].iter().map(|mark| *mark != 0).collect())
     }
 
     /// From now on none is set.
@@ -109,6 +114,8 @@ pub(crate) struct RegionTables {
     pub frames: Option<FrameMemory>,
     /// Where lanes count the chunks that they read at each page's home, once a profile was taken. It stays: lanes may look at it still.
     pub page_chunks: Option<Arc<DeviceArray<u64>>>,
+    /// Where each page is, and one that is nobody's, once a launch has looked pages up.
+    pub places: Option<DeviceArray<u64>>,
 }
 
 /// A region on one GPU.
@@ -123,6 +130,11 @@ pub(crate) struct RegionView {
     /// The first of the region's homes, which messages name.
     home: Arc<dyn Home>,
     words_addr: u64,
+    marks_addr: u64,
+    /// Address of [`RegionTables::places`].
+    places_addr: OnceLock<u64>,
+    /// They are up to date.
+    has_places: AtomicBool,
     /// Until the region has ended.
     tables: Mutex<Option<RegionTables>>,
     /// A launch may have written it since its last flush that was completed.
@@ -162,6 +174,9 @@ impl RegionView {
             array_flags: AtomicU32::new(array_flags),
             home,
             words_addr: tables.words.addr(),
+            marks_addr: tables.words.marks_addr(),
+            places_addr: OnceLock::new(),
+            has_places: AtomicBool::new(false),
             tables: Mutex::new(Some(tables)),
             unflushed: AtomicBool::new(false),
             touched: AtomicBool::new(false),
@@ -228,6 +243,34 @@ impl RegionView {
         self.words_addr
     }
 
+    /// Address of the first page's mark.
+    pub fn marks_addr(&self) -> u64 {
+        self.marks_addr
+    }
+
+    /// Address of the places that launches look up, once one has: a page's each, and that of what is nobody's.
+    pub fn places_addr(&self) -> Option<u64> {
+        self.places_addr.get().copied()
+    }
+
+    /// Takes memory for them. `nobodys` is the place that is nobody's.
+    pub fn make_places(&self, gpu: &dyn Gpu, nobodys: u64) -> Result<u64> {
+        let mut tables = self.tables();
+        if let Some(addr) = self.places_addr() {
+            return Ok(addr);
+        }
+        let doing = || format!("allocating places of region `{}`", self.name);
+        let pages = self.pages.count();
+        let places = DeviceArray::zeroed(gpu, pages + 1).doing(doing)?;
+        places.write(gpu, pages, &[nobodys]).doing(doing)?;
+        let addr = *self.places_addr.get_or_init(|| places.addr());
+        // A region that has ended has none: no launch names it.
+        if let Some(tables) = &mut *tables {
+            tables.places = Some(places);
+        }
+        Ok(addr)
+    }
+
     /// Whether the region has given its frames back.
     pub fn has_ended(&self) -> bool {
         // Acquire: pairs with the release in `end`.
@@ -278,7 +321,7 @@ impl RegionView {
         self.set_complete(false);
         self.set_crowded(false);
         *self.looks.lock() = (0, None);
-        self.set_has_entries(false);
+        self.forget_places();
     }
 
     /// Whether each page of a held region has a frame.
@@ -310,8 +353,23 @@ impl RegionView {
         self.has_entries.load(Ordering::Relaxed)
     }
 
-    pub fn set_has_entries(&self, has: bool) {
-        self.has_entries.store(has, Ordering::Relaxed);
+    pub fn set_has_entries(&self) {
+        self.has_entries.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`places_addr`](Self::places_addr) says where its pages are.
+    pub fn has_places(&self) -> bool {
+        self.has_places.load(Ordering::Relaxed)
+    }
+
+    pub fn set_has_places(&self) {
+        self.has_places.store(true, Ordering::Relaxed);
+    }
+
+    /// Pages come or go: neither says so any more.
+    pub fn forget_places(&self) {
+        self.has_entries.store(false, Ordering::Relaxed);
+        self.has_places.store(false, Ordering::Relaxed);
     }
 
     /// Whether it is time to look for pages of a held region that were used at home. At once after the first launches: those to come are
@@ -335,9 +393,11 @@ impl RegionView {
         self.crowded.store(crowded, Ordering::Relaxed);
     }
 
-    /// Bytes of the page table.
+    /// Bytes of the page table, and of the places that launches look up.
     pub fn table_bytes(&self) -> u64 {
-        bytes_of(self.pages.count())
+        let pages = self.pages.count();
+        let places = self.places_addr().map_or(0, |_| (pages + 1) * size_of::<u64>() as u64);
+        bytes_of(pages) + places
     }
 
     /// What lies in GPU memory; nothing once the region has ended.
@@ -420,7 +480,7 @@ impl RegionView {
 
     /// Forgets those marks. No kernel may run.
     pub fn clear_marks(&self, gpu: &dyn Gpu) -> Result<()> {
-        self.set_has_entries(false);
+        self.forget_places();
         match self.is_held() {
             true => self.forget_uses(gpu),
             false => Ok(()),
@@ -429,7 +489,7 @@ impl RegionView {
 
     /// Forgets which pages launches used at their home, too. No kernel may run, and nothing that marks say may count any more.
     pub fn forget_uses(&self, gpu: &dyn Gpu) -> Result<()> {
-        self.set_has_entries(false);
+        self.forget_places();
         self.with_words("clearing the marks of", |words| {
             if let Some(places) = self.places_there() {
                 gpu.zero(places.marks, self.pages.count())?;

@@ -87,6 +87,10 @@ impl Traits {
                 Placement::WhileFree,
                 Some("samples are drawn of up to 2^32 pages, and it has more"),
             ),
+            (Placement::LookUp, _) if self.pages >> 32 != 0 => (
+                Placement::WhileFree,
+                Some("fewer than 2^32 pages are looked up, and it has more"),
+            ),
             (Placement::LookUp, _) if self.borrows => (
                 Placement::WhileFree,
                 Some("its GPU borrows memory of neighbours, which pages that are looked up do not use"),
@@ -249,7 +253,7 @@ mod tests {
                 );
             }
             let many = Traits { pages: 1 << 32, ..open };
-            let drawn = asked == Placement::Auto;
+            let drawn = matches!(asked, Placement::Auto | Placement::LookUp);
             holds(&many, unadvised, if drawn { Placement::WhileFree } else { asked });
         }
         let said = traits(Placement::LookUp);

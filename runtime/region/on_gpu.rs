@@ -95,6 +95,7 @@ impl OnGpu {
             guards,
             frames,
             page_chunks: None,
+            places: None,
         };
         let home = Arc::clone(&homes[0].home);
         let view = RegionView::new(name, pages, (kind.read_only, array_flags), home, tables);

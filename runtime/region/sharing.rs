@@ -57,12 +57,8 @@ impl Memory for RegionInner {
         }
         match rewritten {
             true => on.gpu.write_entries(&on.view),
-            false => Ok(()),
+            false => on.gpu.write_places(&on.view),
         }
-    }
-
-    fn is_in_frames(&self, place: usize) -> bool {
-        self.at(place).is_none_or(|on| on.view.is_complete())
     }
 
     fn let_go(&self, place: usize) -> Result<bool> {

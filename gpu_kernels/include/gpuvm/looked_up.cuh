@@ -29,12 +29,12 @@ class span {
 template <class T>
 class reader {
   public:
-    __device__ explicit reader(const layout::ArrayDesc& array) : array_(array) {}
+    __device__ explicit reader(const layout::LookedUpDesc& array) : array_(array) {}
     __device__ T operator[](unsigned long long i) const { return *detail::look_up<const T, false>(array_, i); }
     __device__ void drop() const {}
 
   private:
-    layout::ArrayDesc array_;
+    layout::LookedUpDesc array_;
 };
 
 // The same for reads and, over `T` that is not const, writes.
@@ -43,7 +43,7 @@ class cursor {
     using V = typename detail::without_const<T>::type;
 
   public:
-    __device__ explicit cursor(const layout::ArrayDesc& array) : array_(array) {}
+    __device__ explicit cursor(const layout::LookedUpDesc& array) : array_(array) {}
     cursor(const cursor&) = delete;
     cursor& operator=(const cursor&) = delete;
     __device__ V operator[](unsigned long long i) const { return *detail::look_up<const V, false>(array_, i); }
@@ -55,7 +55,7 @@ class cursor {
     __device__ void drop() const {}
 
   private:
-    layout::ArrayDesc array_;
+    layout::LookedUpDesc array_;
 };
 
 // `array<const T>` cannot be written. `array<T>` counts a page as written that `a[i]` refers to.
@@ -106,7 +106,7 @@ class array {
   private:
     __device__ T* at(unsigned long long i) const { return detail::look_up<T, kStores>(desc_, i); }
 
-    layout::ArrayDesc desc_;
+    layout::LookedUpDesc desc_;
 };
 
 }  // namespace gpuvm

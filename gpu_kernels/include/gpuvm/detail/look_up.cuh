@@ -1,6 +1,6 @@
 // Accesses that look a page's place up and go there: to its frame, or to its home, which lanes reach by loads and
 // stores. Nothing is validated, since within a launch no page of such an array comes or goes (docs/PROTOCOL.md, section
-// 19).
+// 19). No access branches or calls, so that compilers unroll loops and have several accesses on their way.
 #pragma once
 
 #include "copy.cuh"
@@ -10,80 +10,81 @@
 namespace gpuvm {
 namespace detail {
 
-// One byte a page, before the table's head, the first page's last. Stores of 1 say: of a page at home that it was used,
-// of one in a frame that it may have been written. What the launch's end makes known is enough for who looks at them.
-GPUVM_DEVICE u8* mark_of(u64* words, u64 page) {
-    return reinterpret_cast<u8*>(words) - sizeof(layout::TableHead) - 1 - page;
+// Bit of a page's place: it is its home.
+constexpr u64 kAtHome = 1;
+
+// One byte a page, before the table's head. Stores of 1 say: of a page at home that it was used, of one in a frame that
+// it may have been written. What the launch's end makes known is enough for who looks at them.
+GPUVM_DEVICE u8* marks_of(const layout::RegionDesc* region) {
+    u64 bytes = (region->pages / layout::MARKS_STEP + 1) * layout::MARKS_STEP;
+    return reinterpret_cast<u8*>(region->words) - sizeof(layout::TableHead) - bytes;
+}
+GPUVM_DEVICE u8* mark_of(const layout::VmDesc* vm, u64 id) { return marks_of(region_of(vm, id)) + page_of(id); }
+
+GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::LookedUpDesc& array) {
+    return reinterpret_cast<const layout::VmDesc*>(array.vm);
 }
 
-// Whether an access to a page at home marks it. While no frame is free one of 64 does, in the form that is compiled for
-// arrays that frames do not hold (GPUVM_LOOKS_UP is 2): reading the clock takes a third of the speed of data that all
-// lie in frames.
-GPUVM_DEVICE bool marks_home(const layout::ArrayDesc& array) {
-#if defined(GPUVM_LOOKS_UP) && GPUVM_LOOKS_UP > 1
-    // By the clock: whatever the addresses are, a page that is used twice as often is marked twice as often. Warps
-    // whose lanes come together are one access.
+// The three forms (GPUVM_LOOKS_UP): 1 marks each page that is used at home. 2 marks a sample of them where no frame is
+// free: reading the clock takes a third of the speed of data that all lie in frames. 3 is for arrays whose pages all
+// have frames: nobody is at home.
+#if !defined(GPUVM_LOOKS_UP) || GPUVM_LOOKS_UP < 3
+constexpr bool kAllInFrames = false;
+#else
+constexpr bool kAllInFrames = true;
+#endif
+
+// Whether an access marks the page at that place because it is at home.
+GPUVM_DEVICE bool marks_home(const layout::LookedUpDesc& array, u64 place) {
+    if (kAllInFrames || !(place & kAtHome)) return false;
+#if defined(GPUVM_LOOKS_UP) && GPUVM_LOOKS_UP == 2
+    // One access of 64, by the clock: whatever the addresses are, a page that is used twice as often is marked twice as
+    // often. Warps whose lanes come together are one access.
     constexpr u32 kMarkShift = 6;
     if (array.region & layout::ARRAY_SAMPLED) return static_cast<u32>(ticks()) * 0x9e3779b9u >> (32 - kMarkShift) == 0;
 #endif
-    (void)array;
     return true;
 }
 
-// Where an element is that is in range. Loads through L1: within a launch no word changes that says where a page is,
-// and no frame has another page than before.
-template <bool Stores>
-GPUVM_DEVICE u64 place_now(const layout::ArrayDesc& array, u64 byte) {
-    u64 page = byte >> array.page_shift;
-    u64* words = words_of(array);
-    // Of the states of a page that nobody fetches the resident one alone has the upper bit.
-    u32 word = static_cast<u32>(ld_weak(words + page));
-    bool in_frame = word & layout::STATE_RESIDENT << layout::STATE_SHIFT;
-    u64 frame = array.frames + static_cast<u64>(word & static_cast<u32>(layout::FRAME_MASK)) * array.frame_scale +
-                (static_cast<u32>(byte) & array.offset_mask);
-    if (Stores && in_frame || !in_frame && marks_home(array)) *mark_of(words, page) = 1;
-    return in_frame ? frame : array.home + byte;
-}
+__device__ constexpr u32 log2_of(u32 n) { return n == 1 ? 0 : 1 + log2_of(n / 2); }
 
-// What lies past the end of arrays: elements that belong to nobody, whatever they hold.
-static __device__ pair64 nowhere[layout::PAGE_BYTES_MIN / sizeof(pair64)];
-
-GPUVM_NOINLINE u64 out_of_range(const layout::VmDesc* vm, u64 length, u32 region, u64 index) {
-    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);
-    return reinterpret_cast<u64>(nowhere);
-}
-
+// The place of page number `pages`, one more than there are, is nobody's: elements that hold anything.
 template <class T, bool Stores>
-GPUVM_DEVICE T* look_up(const layout::ArrayDesc& array, u64 index) {
-    u64 at = GPUVM_LIKELY(index < array.length) ? place_now<Stores>(array, index * sizeof(T))
-                                                : out_of_range(vm_of(array), array.length, array.region, index);
-    return reinterpret_cast<T*>(at);
+GPUVM_DEVICE T* look_up(const layout::LookedUpDesc& array, u64 index) {
+    constexpr u32 kSize = sizeof(T), kSizeShift = log2_of(kSize);
+    u32 shift = array.page_shift - kSizeShift;
+    bool inside = index < array.length;
+    // A choice, where a branch would keep loops from being unrolled.
+    u32 page = inside ? static_cast<u32>(index >> shift) : array.pages;
+    u64 place = ld_constant(reinterpret_cast<const u64*>(array.places) + page);
+    if (!inside) *global<u64>(array.past) = index;
+    if (Stores || marks_home(array, place)) global<u8>(array.marks)[page] = 1;
+    if (!kAllInFrames) place &= ~kAtHome;
+    return global<T>(place + static_cast<u64>(static_cast<u32>(index) & ((1u << shift) - 1)) * kSize);
 }
 
 // Has pages of elements [first, first + count) come to frames before the next launch, as if they were used at home.
-GPUVM_NOINLINE void wish_for(const layout::ArrayDesc& array, u32 element_bytes, u64 first, u64 count) {
+GPUVM_NOINLINE void wish_for(const layout::LookedUpDesc& array, u32 element_bytes, u64 first, u64 count) {
     if (count == 0) return;
     if (first >= array.length || count > array.length - first) {
         report_out_of_range(vm_of(array), array.length, array.region, first >= array.length ? first : array.length,
                             layout::FAULT_OUT_OF_RANGE_SPAN);
         return;
     }
-    u64* words = words_of(array);
     u64 last = ((first + count) * element_bytes - 1) >> array.page_shift;
     for (u64 page = first * element_bytes >> array.page_shift; page <= last; ++page)
-        if (!is_resident(ld_weak(words + page))) *mark_of(words, page) = 1;
+        if (ld_constant(reinterpret_cast<const u64*>(array.places) + page) & kAtHome) global<u8>(array.marks)[page] = 1;
 }
 
 // Keeps a page where it is, for launches that look it up: a page with a frame gets a pin of the region's. Pages of
 // other regions may leave their frames meanwhile, and this one before it is pinned. A mark from when the page was at
 // home says nothing of its frame.
 GPUVM_DEVICE void hold_page(const layout::VmDesc* vm, u64 id) {
-    u64* words = reinterpret_cast<u64*>(region_of(vm, id)->words);
-    u64* word = words + page_of(id);
+    u64* word = word_of(vm, id);
     // A look first: pins on a page that is absent would only be taken back.
     if (!is_resident(ld_relaxed_gpu(word))) return;
     if (pins_held(add_pins(word, 1)))
-        *mark_of(words, page_of(id)) = 0;
+        *mark_of(vm, id) = 0;
     else
         undo_pins(word, 1);
 }
@@ -92,7 +93,7 @@ GPUVM_DEVICE void hold_page(const layout::VmDesc* vm, u64 id) {
 // page that they are about to store to, so marks stay.
 GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
     u64* word = word_of(vm, id);
-    u8* mark = mark_of(reinterpret_cast<u64*>(region_of(vm, id)->words), page_of(id));
+    u8* mark = mark_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
     if (!is_resident(seen) || !ld_weak(mark)) return;
     mark_dirty(word, seen);
@@ -102,18 +103,19 @@ GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
 // A mark that a rewritten kernel set counts as the page table's. `beside`: another may set it still.
 GPUVM_DEVICE void take_mark(const layout::VmDesc* vm, u64 id, u8* mark, bool beside) {
     if (!ld_weak(mark)) return;
-    *mark_of(reinterpret_cast<u64*>(region_of(vm, id)->words), page_of(id)) = 1;
+    *mark_of(vm, id) = 1;
     if (beside) return;
     *mark = 0;
 }
 
-// The entry of a held page, as rewritten kernels look it up (ptx/src/table.rs).
+// The place of a held page, with kAtHome. In a window, as rewritten kernels look it up (ptx/src/table.rs): less the
+// page's address there.
 GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64 start = page_of(id) << vm->page_shift, seen = ld_relaxed_gpu(word_of(vm, id));
     bool in_frame = is_resident(seen);
     u64 place = in_frame ? frame_address(vm, region, frame_of(seen)) : region->home + start;
-    return (place - (window + start)) | (in_frame ? 0 : 1);
+    return (window ? place - (window + start) : place) | (in_frame ? 0 : kAtHome);
 }
 
 // The page may leave its frame again. No launch looks it up meanwhile, and none has since `fold_mark`.
@@ -131,10 +133,9 @@ constexpr u32 kNoneFree = 2;
 // Brings a page of a held region that was used at home into a free frame. By a whole warp.
 GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id) {
     const layout::RegionDesc* region = region_of(vm, id);
-    u64* words = reinterpret_cast<u64*>(region->words);
-    u64 page = page_of(id), start = page << vm->page_shift;
-    u64* word = words + page;
-    u8* mark = mark_of(words, page);
+    u64 start = page_of(id) << vm->page_shift;
+    u64* word = word_of(vm, id);
+    u8* mark = mark_of(vm, id);
     u32 frame = kNoFrame, became = kHasFrame;
     if (lane_id() == 0) {
         u64 seen = ld_relaxed_gpu(word);

@@ -124,6 +124,13 @@ template <class T>
 GPUVM_DEVICE T ld_hint(const T* p) {
     return ld_weak(p);
 }
+// Of what nobody changes while the kernel runs: compilers move such a load, and join it with others.
+GPUVM_DEVICE u64 ld_constant(const u64* p) { return __ldg(p); }
+// Memory of that address, for loads and stores that need not ask in which space it is.
+template <class T>
+GPUVM_DEVICE T* global(u64 address) {
+    return static_cast<T*>(__cvta_global_to_generic(address));
+}
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     pair64 v;
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");

@@ -52,6 +52,12 @@ template <class T>
 GPUVM_DEVICE T ld_hint(const T* p) {
     return ld_relaxed_gpu(p);
 }
+// Of what nobody changes while the kernel runs.
+GPUVM_DEVICE u64 ld_constant(const u64* p) { return ld_weak(p); }
+template <class T>
+GPUVM_DEVICE T* global(u64 address) {
+    return reinterpret_cast<T*>(address);
+}
 // 16 bytes by two 8-byte accesses: each half is whole, as on the GPU each 8-byte element is.
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     return pair64{ld_relaxed_gpu(&p->lo), ld_relaxed_gpu(&p->hi)};

@@ -34,7 +34,8 @@ planted! {
     "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes", "did not end within"],
     "a page comes to a frame that is free":
         LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
-            => "if (is_resident(ld_relaxed_gpu(words)))\n                frame = frame_of(ld_relaxed_gpu(words));\n            \
+            => "if (is_resident(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words))))\n                \
+                frame = frame_of(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words)));\n            \
                 else if (!pool_pop(&vm->pool, &frame)) {";
     "brought-without-its-entry", LookUps(3), LookedUp, &["whose entry in the table of frames"], "the table of frames says which page is in a frame":
         LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);" => "        publish(word, 0, frame, 1);";
@@ -44,7 +45,9 @@ planted! {
     "all-there-though-some-are-not", LookUps(3), LookedUp, CAME, "a region is asked again for pages as long as some have no frame":
         LOOK_UP "        if (!is_resident(seen)) became = kUnused;\n" => "";
     "read-at-home-and-not-marked", LookUps(3), LookedUp, CAME, "who uses a page at its home marks it":
-        LOOK_UP "!in_frame && marks_home(array)) *mark_of" => "false) *mark_of";
+        LOOK_UP "marks_home(array, place)) global" => "false) global";
+    "at-home-and-not-said", LookUps(3), LookedUp, CAME, "the place of a page without a frame says so":
+        LOOK_UP "(in_frame ? 0 : kAtHome)" => "0";
     "asked-for-but-for-the-last", LookUps(3), LookedUp, CAME, "a kernel may ask for pages to the last one":
         LOOK_UP "page <= last; ++page)" => "page < last; ++page)";
     "not-folded", LookUps(4), LookedUp, LOST, "what was marked as written is dirty before a page may leave":
@@ -53,9 +56,10 @@ planted! {
     "a flush beside launches finds what they have marked":
         LOOK_UP "if (!is_resident(seen) || !ld_weak(mark)) return;" => "if (beside || !is_resident(seen) || !ld_weak(mark)) return;";
     "marked-in-the-slot-before", LookUps(4), LookedUp, LOST, "each page has a mark of its own":
-        LOOK_UP "marks_home(array)) *mark_of(words, page) = 1;" => "marks_home(array)) *mark_of(words, page ? page - 1 : 0) = 1;";
+        LOOK_UP "marks_home(array, place)) global<u8>(array.marks)[page] = 1;"
+            => "marks_home(array, place)) global<u8>(array.marks)[page ? page - 1 : 0] = 1;";
     "stored-without-a-mark", LookUps(4), LookedUp, LOST, "who may store to a page in its frame marks it":
-        LOOK_UP "if (Stores && in_frame || " => "if (";
+        LOOK_UP "if (Stores || " => "if (";
     "atomic-that-marks-nothing", LookUps(4), LookedUp, LOST, "an atomic marks its page":
         LOOKED_UP "T* at(unsigned long long i) const { return detail::look_up<T, kStores>(desc_, i); }"
             => "T* at(unsigned long long i) const { return detail::look_up<T, false>(desc_, i); }";
@@ -64,25 +68,27 @@ planted! {
     "span-that-marks-nothing", LookUps(4), LookedUp, LOST, "a span of an array that is written marks its page":
         LOOKED_UP "return span<T>(detail::look_up<T, kStores>(desc_, i), i," => "return span<T>(detail::look_up<T, false>(desc_, i), i,";
     "marked-before-it-was-held", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is held":
-        LOOK_UP "        *mark_of(words, page_of(id)) = 0;\n    else" => "        (void)words;\n    else";
+        LOOK_UP "        *mark_of(vm, id) = 0;\n    else" => "        (void)vm;\n    else";
     "marked-before-it-was-brought", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is brought":
         LOOK_UP "        *mark = 0;\n        st_relaxed_gpu(" => "        st_relaxed_gpu(";
     "asked-for-in-its-frame", LookUps(5), LookedUp, READ_ONLY, "who asks for a page does not mark one that is there":
-        LOOK_UP "        if (!is_resident(ld_weak(words + page))) *mark_of(words, page) = 1;" => "        *mark_of(words, page) = 1;";
+        LOOK_UP "        if (ld_constant(reinterpret_cast<const u64*>(array.places) + page) & kAtHome) global" => "        global";
     "stored-in-any-frame", LookUps(6), LookedUp, LOST, "a store to a page without a frame goes to its home":
-        LOOK_UP "return in_frame ? frame : array.home + byte;" => "return in_frame || Stores ? frame : array.home + byte;";
+        LOOK_UP "    if (!inside) *global"
+            => "    if (Stores && place & kAtHome) place = ld_constant(reinterpret_cast<const u64*>(array.places) + array.pages);\n    \
+                if (!inside) *global";
     "frame-0-taken-for-none", LookUps(6), LookedUp, LOST, "a page with a frame is used there":
-        LOOK_UP "return in_frame ? frame : array.home + byte;"
-            => "return in_frame && word & static_cast<u32>(layout::FRAME_MASK) ? frame : array.home + byte;";
+        LOOK_UP "u64 place = in_frame ? frame_address" => "u64 place = in_frame && frame_of(seen) ? frame_address";
     "one-past-the-end", LookUps(7), LookedUp, PAST, "an index past the end is none":
-        LOOK_UP "GPUVM_LIKELY(index < array.length)" => "GPUVM_LIKELY(index <= array.length)";
+        LOOK_UP "bool inside = index < array.length;" => "bool inside = index <= array.length;";
+    "past-the-end-and-in-page-0", LookUps(7), LookedUp, LOST, "what lies past the end is nobody's":
+        LOOK_UP ": array.pages;" => ": 0;";
     "past-the-end-and-silent", LookUps(7), LookedUp, PAST, "an index past the end is told":
-        LOOK_UP "    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    return"
-            => "    (void)vm, (void)length, (void)region, (void)index;\n    return";
+        LOOK_UP "    if (!inside) *global<u64>(array.past) = index;\n" => "";
     "past-the-end-and-told-twice", LookUps(7), LookedUp, PAST, "an index past the end is told once":
-        LOOK_UP "    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    return"
-            => "    report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    \
-                report_out_of_range(vm, length, region, index, layout::FAULT_OUT_OF_RANGE);\n    return";
+        LOOK_UP "    if (!inside) *global<u64>(array.past) = index;\n"
+            => "    if (!inside) *global<u64>(array.past) = index;\n    \
+                if (!inside) report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);\n";
 }
 
 /// How a pin too many or too few shows.
