@@ -19,7 +19,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("sim_gpu/src", "", 22),
     ("simulate/src", "homes", 14),
     ("simulate/src", "mutations", 12),
-    ("simulate/src", "watch", 3),
 ];
 
 /// A name that a file imports, by which path, and whether for others.
