@@ -18,7 +18,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("gpu_kernels/src", "cuda", 24),
     ("sim_gpu/src", "", 22),
     ("simulate/src", "homes", 14),
-    ("simulate/src", "mutations", 12),
 ];
 
 /// A name that a file imports, by which path, and whether for others.
