@@ -8,7 +8,7 @@ use gpuvm_gpu::CompileOptions;
 use gpuvm_nic::soft::FaultMixError;
 use thiserror::Error;
 
-use crate::run::Options;
+use crate::room::Options;
 
 pub use rule::{Mutation, Origin, Plant, Setting};
 
