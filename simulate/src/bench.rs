@@ -1,9 +1,11 @@
 //! Kernels on a virtual memory.
 
 use bytemuck::Zeroable;
-use gpuvm::{CompileOptions, Kernel, Module, Vm, VmBuilder};
+use gpuvm::{CompileOptions, Kernel, KernelArgs, Launch, LaunchConfig, Module, Region, StreamHandle, Vm, VmBuilder};
 use gpuvm_layouts as layout;
 use gpuvm_nic::with_causes;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 
 /// A source of kernels.
 #[derive(Debug, Clone, Copy)]
@@ -219,4 +221,63 @@ pub fn pattern(seed: u64, i: u64) -> u64 {
         .to_le_bytes()
         .map(|byte| if byte == 0 { 0x80 } else { byte });
     u64::from_le_bytes(bytes)
+}
+
+/// Launches a kernel by its name.
+pub(crate) fn launch(bench: &Bench, name: &str, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch, Wrong> {
+    Ok(bench.kernel(name)?.launch(config, args)?)
+}
+
+/// Runs a kernel to its end, which is no error.
+pub(crate) fn must(bench: &Bench, name: &str, config: LaunchConfig, args: impl KernelArgs) -> Result<(), Wrong> {
+    let launched = launch(bench, name, config, args)?;
+    launched.sync().map(|_| ()).map_err(|error| Wrong::from(error).of(name))
+}
+
+/// What the region's home holds after everything was written there, which closes it.
+pub(crate) fn close(bench: &Bench, region: Region<u64>, expected: &[u64]) -> Result<(), Wrong> {
+    let _calm = Calm(&bench.vm);
+    let found = region.to_vec()?;
+    compare(&found, expected)?;
+    let home = region.read_home()?;
+    compare(&home, expected).map_err(|wrong| format!("at its home: {wrong}"))?;
+    Ok(region.close()?)
+}
+
+/// Where faults have ended `ran`: nothing that took place may be lost. Once they are over each word of `at_least` (index, value) is no
+/// less at its home than that, and no more than in `model`. Gives back what `ran` was.
+pub(crate) fn keeps(
+    bench: &Bench,
+    ran: Result<(), Wrong>,
+    region: &Region<u64>,
+    at_least: &[(u64, u64)],
+    model: &[u64],
+) -> Result<(), Wrong> {
+    let Err(Wrong::Refused(_)) = &ran else { return ran };
+    drop(Calm(&bench.vm));
+    let told = |error: gpuvm::Error| Wrong::Differs(format!("after the faults: {}", with_causes(&error)));
+    region.flush().map_err(told)?;
+    let home = region.read_home().map_err(told)?;
+    let lost = at_least.iter().find(|&&(at, least)| home[at as usize] < least);
+    if let Some((at, least)) = lost {
+        let found = home[*at as usize];
+        return Err(Wrong::Differs(format!(
+            "word {at}: {found} after the faults, and it was {least} before"
+        )));
+    }
+    if let Some(at) = home.iter().zip(model).position(|(found, most)| found > most) {
+        let (found, most) = (home[at], model[at]);
+        return Err(Wrong::Differs(format!(
+            "word {at}: {found} after the faults, and no launch makes it more than {most}"
+        )));
+    }
+    ran
+}
+
+/// Virtual time goes by: the host waits for a launch of another stream.
+pub(crate) fn delay(bench: &Bench, beside: &StreamHandle, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+    let ns: u32 = rng.random_range(1_000..60_000);
+    let kernel = bench.kernel("delay")?;
+    kernel.launch_on(beside, LaunchConfig::new(1, 1), (ns,))?.sync()?;
+    Ok(())
 }

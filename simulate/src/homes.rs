@@ -13,7 +13,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use crate::bench::Wrong;
-use crate::run::PAGE;
+use crate::room::PAGE;
 use crate::watch::Watcher;
 
 /// The two homes of a virtual memory, which a watcher hears of.

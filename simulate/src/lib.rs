@@ -8,9 +8,9 @@
 //! [`scale`] is no simulation but arithmetic: how large each structure gets with many hosts, and which is too large first.
 //!
 //! ```
-//! use gpuvm_simulate::{Workload, run};
+//! use gpuvm_simulate::{Workload, room::Options, run};
 //!
-//! let ended = run::run(Workload::Counters, 7, &run::Options::default());
+//! let ended = run::run(Workload::Counters, 7, &Options::default());
 //! let passed = ended.outcome.map_err(|failure| failure.what)?;
 //! assert!(passed.looks.evicted > 0);
 //! # Ok::<(), String>(())
@@ -24,6 +24,7 @@ pub mod kernels;
 pub mod linear;
 pub mod mutations;
 pub mod program;
+pub mod room;
 pub mod run;
 pub mod scale;
 pub mod trace;

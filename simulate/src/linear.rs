@@ -103,6 +103,14 @@ pub fn check(initial: u64, operations: &[Operation], last: u64) -> Verdict {
     Verdict::Broken
 }
 
+/// A history, for messages.
+pub(crate) fn in_words(history: &[Operation]) -> String {
+    let mut history = history.to_vec();
+    history.sort_unstable_by_key(|operation| operation.begin);
+    let one = |o: &Operation| format!("[{}..{}] {:?} -> {}", o.begin, o.end, o.action, o.returned);
+    history.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

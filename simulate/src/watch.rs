@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuvm_layouts as layout;
 use gpuvm_sim_gpu::{Observer, Step};
@@ -14,15 +13,19 @@ use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::words;
-use copies::{Return, home_of, page_of};
+use memory::{Cell, Kind, home_of, index_of, load, phase_of, read};
+use page_id::page_of;
 use slots::Slots;
 
-pub use copies::page_name;
-pub(crate) use copies::{is_same_page, region_number};
 pub use event::{Event, Finding, Looks, What, Who};
+pub use page_id::page_name;
+pub(crate) use page_id::{is_same_page, region_number};
 
 mod copies;
 mod event;
+mod lending;
+mod memory;
+mod page_id;
 mod pages;
 mod requests;
 mod slots;
@@ -42,51 +45,6 @@ enum Frame {
     Of(u64),
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Word {
-        page_id: u64,
-    },
-    PoolSlot,
-    /// The slots that the pages in a frame and the next one keep.
-    SlotsKept {
-        frame: u32,
-    },
-    /// A place of the list of free slots at neighbours.
-    SlotPlace,
-    /// How far a lender is with a chunk.
-    Turn {
-        chunk: u32,
-    },
-    Reserved {
-        queue: u32,
-    },
-    Written {
-        queue: u32,
-    },
-    /// `ringer` and `failed`.
-    Failed {
-        queue: u32,
-    },
-    Posted {
-        queue: u32,
-    },
-    Record {
-        queue: u32,
-        slot: u32,
-    },
-    RecordPageId {
-        queue: u32,
-        slot: u32,
-    },
-}
-
-#[derive(Clone, Copy)]
-struct Cell {
-    address: u64,
-    seen: u64,
-}
-
 /// What a frame was filled from last.
 #[derive(Debug, Clone, Copy)]
 struct Source {
@@ -94,6 +52,18 @@ struct Source {
     page_id: u64,
     /// Whether that copy was stale when the READ of it was over.
     stale: bool,
+}
+
+/// How far a home is that was taken away and returns by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Return {
+    /// It is away, or was never lost.
+    #[default]
+    Not,
+    /// It is there, and lanes may not know yet that it was lost.
+    Expected,
+    /// Its queue pairs are closed to lanes.
+    Closed,
 }
 
 /// The watcher. Give it to the simulated GPU, tell it of the virtual memory by [`attach`](Self::attach), and take it off before
@@ -255,42 +225,6 @@ impl Observer for Watcher {
             self.first.get_or_init(|| finding.clone());
         }
     }
-}
-
-/// The value at an address that the virtual memory keeps valid.
-fn load(address: u64) -> u64 {
-    // SAFETY: only addresses out of descriptions of an attached virtual memory are given, which lie in its device memory and are
-    // aligned; Relaxed: one thread runs lanes and this.
-    unsafe { (*(address as *const AtomicU64)).load(Ordering::Relaxed) }
-}
-
-fn read<T: bytemuck::Pod>(address: u64) -> T {
-    // SAFETY: as in `load`; the types are plain data.
-    unsafe { (address as *const T).read_unaligned() }
-}
-
-/// Whether two stretches of memory hold the same; the first difference.
-fn differ(a: u64, b: u64, bytes: usize) -> Option<usize> {
-    // SAFETY: as in `load`: a frame and a home, which live while the region does; nobody else runs.
-    let (a, b) = unsafe {
-        (
-            std::slice::from_raw_parts(a as *const u8, bytes),
-            std::slice::from_raw_parts(b as *const u8, bytes),
-        )
-    };
-    if a == b {
-        None
-    } else {
-        a.iter().zip(b).position(|(a, b)| a != b)
-    }
-}
-
-fn index_of(record_state: u64) -> u64 {
-    record_state >> layout::RECORD_INDEX_SHIFT
-}
-
-fn phase_of(record_state: u64) -> u64 {
-    record_state & 3
 }
 
 impl WatchState {

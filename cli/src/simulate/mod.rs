@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use gpuvm_simulate::Workload;
 use gpuvm_simulate::campaign::{self, Campaign, Progress, Ran, Summary};
 use gpuvm_simulate::mutations;
-use gpuvm_simulate::run::{self, Options};
+use gpuvm_simulate::room::Options;
+use gpuvm_simulate::run;
 use gpuvm_simulate::trace;
 use gpuvm_simulate::watch::Event;
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::plan::{Campaign, CampaignError, Ran};
-use crate::run::{self, Failure, Options, Passed};
+use crate::room::Options;
+use crate::run::{self, Failure, Passed};
 use crate::watch::Watcher;
 use crate::workload::Workload;
 

@@ -3,24 +3,15 @@
 use std::ops::Range;
 
 use gpuvm_layouts as layout;
-use layout::{RegionDesc, StripeDesc, VmDesc};
+use layout::RegionDesc;
 
-use super::{WatchState, Watcher, Who, differ, load, read};
+use super::event::Who;
+use super::memory::{differ, home_of, is_stale, load, page_span, read};
+use super::page_id::page_name;
+use super::{Return, WatchState, Watcher};
 
 /// Bits of a copy that may be wrong where bits are flipped on purpose: each WRITE of a page is a new copy, with one at most.
 const FLIPS_MAX: u32 = 1;
-
-/// How far a home is that was taken away and returns by itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Return {
-    /// It is away, or was never lost.
-    #[default]
-    Not,
-    /// It is there, and lanes may not know yet that it was lost.
-    Expected,
-    /// Its queue pairs are closed to lanes.
-    Closed,
-}
 
 /// How many bits two stretches of memory differ in.
 fn bits_apart(a: u64, b: u64, bytes: usize) -> u32 {
@@ -34,60 +25,6 @@ fn checksum(at: u64, bytes: usize) -> u32 {
     // SAFETY: as in `differ`.
     let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, bytes) };
     crc32c::crc32c(bytes).max(1)
-}
-
-/// Address of page 0 of a region in a replica, where each has one home.
-pub(super) fn home_of(region: &RegionDesc, replica: u32) -> Option<u64> {
-    let stripe = region.stripes + u64::from(replica * region.nics) * size_of::<StripeDesc>() as u64;
-    match (region.home, region.homes) {
-        (0, 1) => Some(read::<StripeDesc>(stripe).home),
-        (home, 1) => Some(home),
-        _ => None,
-    }
-}
-
-/// Where a page begins in its region, and its exact length.
-pub(super) fn page_span(desc: &VmDesc, region: &RegionDesc, page: u64) -> (u64, usize) {
-    let start = page << desc.page_shift;
-    (start, (region.bytes - start).min(1 << desc.page_shift) as usize)
-}
-
-/// Whether a replica's copy of a page is marked as stale. The region has replicas.
-pub(super) fn is_stale(region: &RegionDesc, page: u64, replica: u32) -> bool {
-    let word = u64::from(replica) * region.stale_words + page / 32;
-    read::<u32>(region.stale + word * 4) >> (page % 32) & 1 != 0
-}
-
-/// The page of an page id, whichever replica that names.
-pub(super) fn page_of(page_id: u64) -> u64 {
-    page_id & !REPLICA_BITS
-}
-
-/// The replica that an page id names.
-pub(super) fn replica_of(page_id: u64) -> u32 {
-    ((page_id & REPLICA_BITS) >> layout::PAGE_ID_REPLICA_SHIFT) as u32
-}
-
-/// Where an page id names its replica.
-const REPLICA_BITS: u64 = (layout::REPLICAS_MAX as u64 - 1) << layout::PAGE_ID_REPLICA_SHIFT;
-
-/// The region of an page id.
-pub(crate) fn region_number(page_id: u64) -> u32 {
-    (page_id >> layout::PAGE_ID_REGION_SHIFT) as u32 & (layout::REGIONS_MAX - 1)
-}
-
-/// A page in words, with the replica where that is not the first.
-pub fn page_name(page_id: u64) -> String {
-    let (page, region) = (page_id & (layout::REGION_PAGES_MAX - 1), region_number(page_id));
-    match replica_of(page_id) {
-        0 => format!("page {page} of region {region}"),
-        replica => format!("page {page} of region {region} in replica {replica}"),
-    }
-}
-
-/// Whether two page ids are about one page.
-pub(crate) fn is_same_page(one: u64, other: u64) -> bool {
-    page_of(one) == page_of(other)
 }
 
 impl Watcher {

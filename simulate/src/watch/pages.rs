@@ -3,9 +3,10 @@
 use gpuvm_layouts as layout;
 use layout::{FillState, VmDesc};
 
-use super::copies::{is_same_page, page_name};
 use super::event::What;
-use super::{Frame, WatchState, load, read};
+use super::memory::{load, read};
+use super::page_id::{is_same_page, page_name};
+use super::{Frame, WatchState};
 use crate::words::{self, Transition};
 
 /// Pins that no small run comes near: what is more came from an underflow.

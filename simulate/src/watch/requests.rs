@@ -3,9 +3,10 @@
 use gpuvm_layouts as layout;
 use layout::RequestRecord;
 
-use super::copies::{is_same_page, is_stale, page_name, page_of, replica_of};
 use super::event::What;
-use super::{Frame, Kind, Source, WatchState, index_of, phase_of};
+use super::memory::{Kind, index_of, is_stale, phase_of};
+use super::page_id::{is_same_page, page_name, page_of, replica_of};
+use super::{Frame, Source, WatchState};
 use crate::words;
 
 impl WatchState {

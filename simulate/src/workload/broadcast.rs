@@ -7,13 +7,11 @@ use gpuvm::{Broadcast, Buffer, LaunchConfig, Vm};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use self::drawn::{Drawn, Kind, Logged, Played};
-use super::contended::in_words;
-use super::{must, needs};
-use crate::bench::{Bench, Wrong, compare};
+use self::drawn::{Drawn, Kind, Logged, Played, VALUES};
+use crate::bench::{Bench, Wrong, compare, must};
 use crate::linear::{self, Action, Operation, Verdict};
 use crate::program::rng;
-use crate::run::Room;
+use crate::room::{Needs, Room};
 
 /// Launches of a seed.
 const LAUNCHES: u32 = 3;
@@ -21,9 +19,6 @@ const LAUNCHES: u32 = 3;
 const VIEWS: usize = 4;
 /// Bytes of a page of views that lie on one GPU.
 const PAGE_BYTES: u64 = 512;
-/// Where values begin: those that are drawn are below, and what is added keeps them below 24 bits.
-const VALUES: u32 = 1 << 20;
-
 /// An element.
 trait Element: Pod + Into<u64> {
     /// The kernel for arrays of it.
@@ -62,7 +57,7 @@ pub(super) fn broadcast(room: &mut Room<'_>) -> Result<(), Wrong> {
 fn play<T: Element>(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let bench = room.open(needs(seed, 1))?;
+    let bench = room.open(Needs::few(seed, 1))?;
     let views = rng.random_range(2..=VIEWS as u32) as usize;
     let length = rng.random_range(40..=(5 * PAGE_BYTES / size_of::<T>() as u64) as u32);
     let some = |rng: &mut ChaCha8Rng| u64::from(rng.random_range(0..VALUES)) * T::SPREAD;
@@ -158,7 +153,7 @@ fn looked_at<T: Element>(
             Verdict::Linearisable => room.linear.0 += 1,
             Verdict::Undecided => room.linear.1 += 1,
             Verdict::Broken => {
-                let history = in_words(&history);
+                let history = linear::in_words(&history);
                 return Err(Wrong::Differs(format!(
                     "element {word}: no order of its operations explains what they returned, {first} before and {last} after: {history}"
                 )));

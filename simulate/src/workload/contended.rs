@@ -4,11 +4,13 @@ use gpuvm::{Advice, LaunchConfig, Placement};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{THREADS, close, keeps, launch, must, needs};
-use crate::bench::{Calm, Wrong, compare};
+use crate::bench::{Calm, Wrong, close, compare, delay, keeps, launch, must};
 use crate::linear::{self, Action, Operation, Verdict};
 use crate::program::rng;
-use crate::run::{PAGE_WORDS, Room};
+use crate::room::{Needs, PAGE_WORDS, Room};
+
+/// Threads of a block where few contend more than many.
+pub(super) const THREADS: u64 = 12;
 
 /// Words on `pages` pages: `each` a page, at places that the seed draws.
 fn places(rng: &mut ChaCha8Rng, pages: u64, each: u64) -> Vec<u64> {
@@ -24,7 +26,7 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (pages, steps, lanes) = (5, 5u32, 2 * THREADS);
-    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>().name("counters").zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
@@ -94,7 +96,7 @@ pub(super) fn linear(room: &mut Room<'_>, placement: Placement, advice: Advice) 
     let seed = room.seed();
     let mut rng = rng(seed);
     let (steps, lanes) = (14u32, 2 * THREADS);
-    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 3))?;
     let a = bench.vm.region::<u64>().name("words").placement(placement);
     let all_fetched = placement == Placement::Fetch && advice == Advice::Normal;
     let (words, a) = match all_fetched {
@@ -134,7 +136,7 @@ pub(super) fn linear(room: &mut Room<'_>, placement: Placement, advice: Advice) 
                 return Err(Wrong::Differs(format!(
                     "word {word}: no order of its operations explains what they returned, and {} at the end: {}",
                     last[word as usize],
-                    in_words(&history)
+                    linear::in_words(&history)
                 )));
             }
         }
@@ -163,14 +165,6 @@ fn operation(op: u64, log: &[u64]) -> Operation {
     }
 }
 
-/// A history, for messages.
-pub(super) fn in_words(history: &[Operation]) -> String {
-    let mut history = history.to_vec();
-    history.sort_unstable_by_key(|operation| operation.begin);
-    let one = |o: &Operation| format!("[{}..{}] {:?} -> {}", o.begin, o.end, o.action, o.returned);
-    history.iter().map(one).collect::<Vec<_>>().join("; ")
-}
-
 /// Words of each of the two pages, of which the kernel `rising` stores the first few.
 const RISING: (u64, u64) = (12, 3);
 
@@ -179,7 +173,7 @@ const RISING: (u64, u64) = (12, 3);
 pub(super) fn rising(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
     let seed = room.seed();
     let (turns, pages) = (30u32, ["a", "b"]);
-    let bench = room.open(needs(seed, 1))?;
+    let bench = room.open(Needs::few(seed, 1))?;
     let region = |name| {
         let region = bench.vm.region::<u64>().name(name).placement(placement);
         region.home_on_gpu(1).zeroed(RISING.0)
@@ -212,7 +206,7 @@ pub(super) fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut rng = rng(seed);
     let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
     let apart = pages * PAGE_WORDS / lanes;
-    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 3))?;
     let a = bench.vm.region::<u64>().name("flushed").zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
     let progress = bench.vm.buffer::<u64>(lanes)?;
@@ -225,11 +219,7 @@ pub(super) fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     )?;
     let mut flushed = Ok(());
     for _ in 0..4 {
-        // Virtual time goes by: the host waits for a launch of another stream.
-        let ns: u32 = rng.random_range(1_000..60_000);
-        let kernel = bench.kernel("delay")?;
-        let waited = kernel.launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
-        waited.sync()?;
+        delay(&bench, &beside, &mut rng)?;
         let before = progress.to_vec()?;
         flushed = a
             .flush_beside()

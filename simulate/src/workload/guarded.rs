@@ -5,12 +5,12 @@ use gpuvm_nic::wire::mlx5::Opcode;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::programs::{needs_of, shape};
-use super::{SECOND, THREADS, close, launch, needs};
-use crate::bench::{Bench, Calm, Wrong, compare};
+use super::contended::THREADS;
+use super::programs::{SECOND, needs_of, shape};
+use crate::bench::{Bench, Calm, Wrong, close, compare, delay, launch};
 use crate::homes::{Flips, Homes, names_damage};
 use crate::program::{self, Moment, ProgramShape, rng};
-use crate::run::{Happened, PAGE_WORDS, Room};
+use crate::room::{Happened, Needs, PAGE_WORDS, Room};
 
 /// What becomes of a home that was taken away in the first launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub(super) fn returns(room: &mut Room<'_>, catch_up: CatchUp) -> Result<(), Wron
     let mut rng = rng(seed);
     let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
     let apart = pages * PAGE_WORDS / lanes;
-    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 3))?;
     let homes = Homes::of(&bench.vm, room.watcher());
     let a = bench.vm.region::<u64>().name("returned").replicas(2);
     let a = a.zeroed(pages * PAGE_WORDS)?;
@@ -231,14 +231,6 @@ fn left_alone(
         homes.stop();
         home = 1 - home;
     }
-    Ok(())
-}
-
-/// Virtual time goes by: the host waits for a launch of another stream.
-pub(super) fn delay(bench: &Bench, beside: &StreamHandle, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
-    let ns: u32 = rng.random_range(1_000..60_000);
-    let kernel = bench.kernel("delay")?;
-    kernel.launch_on(beside, LaunchConfig::new(1, 1), (ns,))?.sync()?;
     Ok(())
 }
 

@@ -4,11 +4,9 @@ use gpuvm::{ElasticBuffer, LaunchConfig, Region, StreamHandle};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::guarded::delay;
-use super::{close, launch, needs};
-use crate::bench::{Bench, Calm, Wrong, check_frames, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, check_frames, close, compare, delay, launch, pattern};
 use crate::program::rng;
-use crate::run::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
+use crate::room::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
 /// Handles that frames have at first and at most.
 const UNITS: u64 = 4;
@@ -42,7 +40,7 @@ pub(super) fn headroom(room: &mut Room<'_>) -> Result<(), Wrong> {
     let bench = room.open(Needs {
         frame_capacity: UNITS * UNIT,
         leave_free: HEADROOM,
-        ..needs(seed, UNITS * UNIT)
+        ..Needs::few(seed, UNITS * UNIT)
     })?;
     let mut model = vec![0; (PAGES * PAGE_WORDS) as usize];
     let region = bench.vm.region::<u64>().name("counters").from_slice(&model)?;

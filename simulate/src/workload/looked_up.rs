@@ -9,11 +9,10 @@ use gpuvm::{Buffer, Error, FaultKind, Kernel, Launch, LaunchConfig, Placement, R
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{must, needs};
-use crate::bench::{Bench, Wrong, check_frames, compare, pattern};
+use crate::bench::{Bench, Wrong, check_frames, close, compare, must, pattern};
 use crate::kernels::LOOKED_UP;
 use crate::program::rng;
-use crate::run::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
+use crate::room::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
 /// Pages that give way at most before they are counted.
 const MOVED_MOST: u64 = 8;
@@ -102,7 +101,7 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
     let bench = room.open(Needs {
         frame_capacity: if resizes { UNITS_MAX * UNIT } else { 0 },
         second_gpu,
-        ..needs(seed, frames)
+        ..Needs::few(seed, frames)
     })?;
     // At a neighbour the memory model is in charge of the home too; of no other GPU.
     let far = !second_gpu && rng.random();
@@ -542,7 +541,7 @@ impl Both<'_> {
     fn close(self) -> Result<(), Wrong> {
         for mut held in self.regions {
             held.is_right(&held.region.to_vec()?)?;
-            super::close(self.bench, held.region, &held.model)?;
+            close(self.bench, held.region, &held.model)?;
         }
         Ok(())
     }

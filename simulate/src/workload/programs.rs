@@ -4,10 +4,12 @@ use gpuvm::Placement;
 use gpuvm_layouts as layout;
 use rand::RngExt;
 
-use super::SECOND;
 use crate::bench::Wrong;
 use crate::program::{self, ProgramShape, rng, tiny};
-use crate::run::{Borrowed, Needs, Room};
+use crate::room::{Needs, Room};
+
+/// Sets a workload's draws apart from those of the program that it runs.
+pub(super) const SECOND: u64 = 0x7365_636f_6e64_0000;
 
 pub(super) fn shape(seed: u64, frames: u64) -> ProgramShape {
     ProgramShape {
@@ -23,13 +25,9 @@ pub(super) fn shape(seed: u64, frames: u64) -> ProgramShape {
 pub(super) fn needs_of(shape: &ProgramShape) -> Needs {
     Needs {
         page: shape.page,
-        frames: shape.frames,
         queue_pairs: shape.queue_pairs,
         queue_depth: shape.queue_depth,
-        borrowed: Borrowed::default(),
-        frame_capacity: 0,
-        second_gpu: false,
-        leave_free: 0,
+        ..Needs::few(0, shape.frames)
     }
 }
 
@@ -56,26 +54,30 @@ pub(super) fn never_evicted(room: &mut Room<'_>) -> Result<(), Wrong> {
     program_on(room, &shape)
 }
 
-/// Whether pages of the program are read where they live: one program in seven. Memory that is lent is fetched.
-fn is_in_place(seed: u64) -> bool {
-    seed % 7 == 4
+/// A placement under which pages are read where they live.
+pub(super) fn in_place(seed: u64) -> Placement {
+    [Placement::InPlace, Placement::WhileFree, Placement::Auto][(seed % 3) as usize]
+}
+
+/// Of one program in seven pages are read where they live. Memory that is lent is fetched.
+fn placement_of(seed: u64) -> Placement {
+    match seed % 7 {
+        4 => in_place(seed / 7),
+        _ => Placement::Fetch,
+    }
 }
 
 pub(super) fn direct(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
-    let in_place = is_in_place(seed);
+    let placement = placement_of(seed);
     let shape = ProgramShape {
         direct: true,
         launches: 1,
         threads: 8,
         steps: 3,
         // Every other time at an address that decides how wide copies are.
-        lent: (seed / 16 % 2 == 1 && !in_place).then_some(seed / 32 % 4),
-        placement: if in_place {
-            super::in_place(seed / 7)
-        } else {
-            Placement::Fetch
-        },
+        lent: (seed / 16 % 2 == 1 && placement == Placement::Fetch).then_some(seed / 32 % 4),
+        placement,
         ..shape(seed, 1 + seed % 3)
     };
     program_on(room, &shape)
@@ -91,7 +93,7 @@ pub(super) fn large_pages(room: &mut Room<'_>) -> Result<(), Wrong> {
     let least = u64::from(layout::FILL_PAGE_BYTES);
     let tail = draw.random_range(0..u64::from(layout::FILL_CHUNK_BYTES) / 8);
     let whole = if seed % 4 == 3 { LARGE_PAGE } else { 0 };
-    let in_place = is_in_place(seed);
+    let placement = placement_of(seed);
     let shape = ProgramShape {
         page: LARGE_PAGE,
         // The last element is one that a lane owns.
@@ -102,12 +104,8 @@ pub(super) fn large_pages(room: &mut Room<'_>) -> Result<(), Wrong> {
         threads: 4 + 4 * (seed % 2) as u32,
         launches: 1,
         steps: 3,
-        lent: (!in_place).then_some(2 * (seed / 4 % 4)),
-        placement: if in_place {
-            super::in_place(seed / 7)
-        } else {
-            Placement::Fetch
-        },
+        lent: (placement == Placement::Fetch).then_some(2 * (seed / 4 % 4)),
+        placement,
         ..shape(seed, 1 + seed / 2 % 2)
     };
     program_on(room, &shape)

@@ -6,10 +6,9 @@ use gpuvm::{ElasticBuffer, LaunchConfig};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{close, launch, needs};
-use crate::bench::{Bench, Calm, Wrong, check_frames, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, check_frames, close, compare, launch, pattern};
 use crate::program::rng;
-use crate::run::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
+use crate::room::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
 /// Handles that frames have at first, and at most.
 const UNITS: u64 = 2;
@@ -37,7 +36,7 @@ pub(super) fn resize(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut rng = rng(seed);
     let bench = room.open(Needs {
         frame_capacity: UNITS_MAX * UNIT,
-        ..needs(seed, UNITS * UNIT)
+        ..Needs::few(seed, UNITS * UNIT)
     })?;
     let is_counted = |word: u64| word % PAGE_WORDS < COUNTED;
     let first = |word: u64| if is_counted(word) { 0 } else { pattern(seed, word) };

@@ -4,10 +4,9 @@ use gpuvm::{Buffer, LaunchConfig, Region};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{close, must, needs};
-use crate::bench::{Bench, Calm, Wrong, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, close, compare, must, pattern};
 use crate::program::rng;
-use crate::run::{PAGE_WORDS, Room};
+use crate::room::{Needs, PAGE_WORDS, Room};
 
 /// Words of a row: one for each lane of a warp.
 const ROW: u64 = 32;
@@ -41,7 +40,7 @@ fn lanes_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     let (holders, steps) = (8u64, 5u32);
     let (frames, declared) = frames(room, holders);
     let pages = frames + 4;
-    let bench = room.open(needs(seed, frames))?;
+    let bench = room.open(Needs::few(seed, frames))?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("held").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
@@ -69,7 +68,7 @@ fn warps_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     let (warps, steps) = (2u64, 5u32);
     let (frames, declared) = frames(room, warps);
     let pages = frames + 4;
-    let bench = room.open(needs(seed, frames))?;
+    let bench = room.open(Needs::few(seed, frames))?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("held").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
@@ -117,7 +116,7 @@ fn warps_read(room: &mut Room<'_>, warps: u64, steps: u32) -> Result<(), Wrong> 
     let pages = 5u64;
     // Blocks between those that read hold nothing, so nothing is declared.
     let frames = if warps == 1 { 1 } else { warps + 1 };
-    let bench = room.open(needs(seed, frames))?;
+    let bench = room.open(Needs::few(seed, frames))?;
     let model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("read").read_only().from_slice(&model)?;
     let _calm = Calm(&bench.vm);

@@ -3,17 +3,16 @@
 use gpuvm::{LaunchConfig, Placement, Region};
 use rand::RngExt;
 
-use super::{close, must, needs};
-use crate::bench::{Bench, Calm, Wrong, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, close, compare, must, pattern};
 use crate::program::rng;
-use crate::run::{PAGE_WORDS, Room};
+use crate::room::{Needs, PAGE_WORDS, Room};
 
 pub(super) fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let (pages, apart) = (6, 32u64);
     // The kernel comes to the last element, on a part of a page.
     let length = pages * PAGE_WORDS + apart + 1;
-    let bench = room.open(needs(seed, 1 + seed % 4))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 4))?;
     let mut model: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("stream").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
@@ -31,7 +30,7 @@ pub(super) fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let side = 23 + (seed % 5) as u32;
     let length = u64::from(side) * u64::from(side);
-    let bench = room.open(needs(seed, 1 + seed % 2))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 2))?;
     let values: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
     let matrix = bench
         .vm
@@ -55,7 +54,7 @@ pub(super) fn bfs(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong
     let mut rng = rng(seed);
     // Rows and neighbours lie apart, so that a small graph has many pages.
     let (vertices, degree, apart) = (24u64, 3u64, 128u64);
-    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 3))?;
     let gaps = |length: u64| (0..length).map(|i| pattern(seed, i) as u32).collect::<Vec<u32>>();
     let (mut rows, mut neighbours) = (gaps((vertices + 1) * apart), gaps(vertices * degree * apart));
     for v in 0..vertices {
@@ -121,7 +120,7 @@ pub(super) fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let (pages, apart) = (6u64, 8u64);
     let length = pages * PAGE_WORDS + 4 * apart;
-    let bench = room.open(needs(seed, 1 + seed % 5))?;
+    let bench = room.open(Needs::few(seed, 1 + seed % 5))?;
     let values: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("ahead").read_only().from_slice(&values)?;
     let _calm = Calm(&bench.vm);

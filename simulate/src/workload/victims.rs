@@ -7,10 +7,9 @@ use gpuvm_nic::with_causes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{launch, needs};
-use crate::bench::{Bench, Calm, Wrong, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, close, compare, launch, pattern};
 use crate::program::rng;
-use crate::run::{Borrowed, Needs, PAGE_WORDS, Room};
+use crate::room::{Borrowed, Needs, PAGE_WORDS, Room};
 
 /// Regions, each with a short page at its end.
 const REGIONS: usize = 3;
@@ -53,7 +52,7 @@ pub(super) fn victims(room: &mut Room<'_>) -> Result<(), Wrong> {
     };
     let bench = room.open(Needs {
         borrowed,
-        ..needs(seed, 1 + seed % 2)
+        ..Needs::few(seed, 1 + seed % 2)
     })?;
     // Short pages come and go often; long ones meet lenders within a copy.
     let lengths: Vec<u64> = (0..REGIONS as u64)
@@ -223,7 +222,7 @@ impl Victims<'_> {
         let regions = self.regions.into_iter().zip(&self.model);
         regions
             .into_iter()
-            .try_for_each(|(region, model)| super::close(self.bench, region, model))
+            .try_for_each(|(region, model)| close(self.bench, region, model))
     }
 }
 

@@ -1,6 +1,4 @@
-//! The mutations, by the lists that their rules are of.
-
-use super::Mutation;
+//! The mutations, by the lists that their rules are of, and how they are written.
 
 /// A list of mutations. Each is written so, where `under` (faults) and `with` (a setting) may be left out:
 ///
@@ -12,12 +10,12 @@ use super::Mutation;
 macro_rules! planted {
     ($($name:literal, $origin:ident($number:literal), $workload:ident $(under $faults:literal)? $(with $setting:ident)?, $seen:expr,
         $rule:tt: $($header:ident $from:tt => $to:tt),*;)*) => {
-        pub(super) static ALL: &[$crate::mutations::Mutation] = &[$($crate::mutations::Mutation {
+        pub(crate) static ALL: &[$crate::mutations::rule::Mutation] = &[$($crate::mutations::rule::Mutation {
             name: $name,
-            origin: $crate::mutations::Origin::$origin($number),
+            origin: $crate::mutations::rule::Origin::$origin($number),
             rule: $rule,
-            plants: &[$($crate::mutations::Plant { header: $header, from: $from, to: $to }),*],
-            setting: [$($crate::mutations::Setting::$setting,)? $crate::mutations::Setting::Usual][0],
+            plants: &[$($crate::mutations::rule::Plant { header: $header, from: $from, to: $to }),*],
+            setting: [$($crate::mutations::rule::Setting::$setting,)? $crate::mutations::rule::Setting::Usual][0],
             workload: $crate::workload::Workload::$workload,
             faults: concat!($($faults)?),
             seen: $seen,
@@ -25,30 +23,16 @@ macro_rules! planted {
     };
 }
 
-mod broadcast;
-mod copies;
-mod frames;
-mod guards;
-mod look_ups;
-mod orders;
-mod peers;
-mod places;
-mod protocol;
-mod victims;
-
-/// All of them, list by list.
-pub(super) static ALL: [&[Mutation]; 10] = [
-    protocol::ALL,
-    peers::ALL,
-    guards::ALL,
-    copies::ALL,
-    places::ALL,
-    victims::ALL,
-    broadcast::ALL,
-    frames::ALL,
-    look_ups::ALL,
-    orders::ALL,
-];
+pub(super) mod broadcast;
+pub(super) mod copies;
+pub(super) mod frames;
+pub(super) mod guards;
+pub(super) mod look_ups;
+pub(super) mod orders;
+pub(super) mod peers;
+pub(super) mod places;
+pub(super) mod protocol;
+pub(super) mod victims;
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";

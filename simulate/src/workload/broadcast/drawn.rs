@@ -3,7 +3,6 @@
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::VALUES;
 use crate::bench::{Wrong, compare};
 
 /// What a lane does in one step: the numbers are the kernel's.
@@ -47,6 +46,8 @@ const FLAG_BY_EXCHANGE: u64 = 4;
 const WAYS: u64 = 32;
 /// The channel that is heard.
 const CHANNEL_SHIFT: u32 = 7;
+/// Where values begin: those that are drawn are below, and what is added keeps them below 24 bits.
+pub const VALUES: u32 = 1 << 20;
 /// Operations of a word whose history is kept.
 const HISTORY_MAX: usize = 24;
 
