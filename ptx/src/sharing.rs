@@ -94,7 +94,8 @@ impl Values {
         guard: Option<Guard<'a>>,
         names: &mut Names<'a>,
     ) -> Option<Neighbour> {
-        let own = offset_of(address.offset)?;
+        // The offset is part of an instruction again, with less than a page added: that takes 32 bits.
+        let own = offset_of(address.offset).filter(|own| own.unsigned_abs() < 1 << 30)?;
         let Value { number, plus } = self.get(register);
         let guard = match guard {
             None => None,

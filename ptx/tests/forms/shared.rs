@@ -142,118 +142,93 @@ fn check(body: &str, look_ups: usize) {
 
 const STENCIL: &str = "ld.global.f32 %f1, [%rd1+-4];\nld.global.f32 %f2, [%rd1];\nld.global.f32 %f3, [%rd1+4];\n";
 
+/// Instructions, of which loads and stores by `%rd1` are written short: `ld +4`, `@%p1 st -8`.
+fn written(short: &str) -> String {
+    let instruction = |short: &str| {
+        let (guard, rest) = match short.split_once(' ') {
+            Some((guard, rest)) if guard.starts_with('@') => (guard, rest),
+            _ => ("", short),
+        };
+        match (rest.strip_prefix("ld "), rest.strip_prefix("st ")) {
+            (Some(offset), _) => format!("{guard} ld.global.u32 %r1, [%rd1{offset}];\n"),
+            (_, Some(offset)) => format!("{guard} st.global.u32 [%rd1{offset}], %r1;\n"),
+            _ if rest.ends_with([':', '}']) && !rest.contains(',') => format!("{rest}\n"),
+            _ => format!("{short};\n"),
+        }
+    };
+    short.split(';').map(str::trim).map(instruction).collect()
+}
+
+/// Instructions in lines, behind the number of look-ups that they have.
+fn check_lines(lines: &str) {
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (look_ups, short) = line.split_once(": ").expect("a number");
+        check(&written(short), look_ups.parse().expect("a number"));
+    }
+}
+
 #[test]
 fn neighbours_look_up_once() {
     check(STENCIL, 1);
-    // In any order, with stores, atomics, vectors and copies among them.
-    check(
-        "ld.global.f32 %f1, [%rd1+4];\nst.global.f32 [%rd1-8], %f1;\nld.global.f32 %f1, [%rd1];",
-        1,
-    );
-    check(
-        "st.global.u32 [%rd1], %r1;\nst.global.u32 [%rd1+4], %r1;\nst.global.u32 [%rd1+8], %r1;",
-        1,
-    );
-    check(
-        "red.global.add.u32 [%rd1+12], %r1;\natom.global.add.u32 %r1, [%rd1], 1;\nprefetch.global.L2 [%rd1+4];",
-        1,
-    );
-    // The same address.
-    check("ld.global.f32 %f1, [%rd1];\nst.global.f32 [%rd1], %f1;", 1);
-    // As far apart as a page is long, and further.
-    check(
-        "ld.global.u8 %h1, [%rd1];\nst.global.u8 [%rd1+4095], %h1;\nld.global.u8 %h1, [%rd1+2000];",
-        1,
-    );
-    check("ld.global.u8 %h1, [%rd1];\nld.global.u8 %h1, [%rd1+4096];", 2);
-    check(
-        "ld.global.u32 %r1, [%rd1];\nld.global.u32 %r1, [%rd1+4096];\nld.global.u32 %r1, [%rd1+4100];",
-        2,
+    // In any order, with stores and atomics among them; one address; as far apart as a page is long, and further.
+    check_lines(
+        "1: ld +4; st -8; ld +0
+        1: st +0; st +4; st +8
+        1: red.global.add.u32 [%rd1+12], %r1; atom.global.add.u32 %r1, [%rd1], 1; prefetch.global.L2 [%rd1+4]
+        1: ld +0; st +0
+        1: ld +0; st +4092; ld +2000
+        2: ld +0; ld +4096
+        2: ld +0; ld +4096; ld +4100",
     );
 }
 
 #[test]
 fn constants_are_followed() {
-    check(
-        "add.s64 %rd3, %rd1, 64;\nld.global.u32 %r1, [%rd1];\nst.global.u32 [%rd3-32], %r1;",
-        1,
-    );
-    check(
-        "ld.global.u32 %r1, [%rd1];\nadd.s64 %rd1, %rd1, 4;\nld.global.u32 %r1, [%rd1];\nsub.s64 %rd1, %rd1, 8;\nst.global.u32 [%rd1], %r1;",
-        1,
-    );
-    check(
-        "mov.u64 %rd3, %rd1;\nadd.s64 %rd4, %rd3, -16;\nld.global.u32 %r1, [%rd4];\nld.global.u32 %r1, [%rd1+0x10];",
-        1,
-    );
-    // What is added is not known, or only some threads add it.
-    check(
-        "ld.global.u32 %r1, [%rd1];\nadd.s64 %rd3, %rd1, %rd5;\nld.global.u32 %r1, [%rd3];",
-        2,
-    );
-    check(
-        "ld.global.u32 %r1, [%rd1];\n@%p1 add.s64 %rd1, %rd1, 8192;\nst.global.u32 [%rd1+4], %r1;",
-        2,
+    // Of the last two what is added is not known, or only some threads add it.
+    check_lines(
+        "1: add.s64 %rd3, %rd1, 64; ld +0; st.global.u32 [%rd3-32], %r1
+        1: ld +0; add.s64 %rd1, %rd1, 4; ld +0; sub.s64 %rd1, %rd1, 8; st +0
+        1: mov.u64 %rd3, %rd1; add.s64 %rd4, %rd3, -16; ld.global.u32 %r1, [%rd4]; ld +0x10
+        2: ld +0; add.s64 %rd3, %rd1, %rd5; ld.global.u32 %r1, [%rd3]
+        2: ld +0; @%p1 add.s64 %rd1, %rd1, 8192; st +4",
     );
 }
 
 #[test]
 fn what_is_defined_again_is_looked_up_again() {
-    check("ld.global.u64 %rd1, [%rd1];\nld.global.u64 %rd1, [%rd1];", 2);
-    check(
-        "ld.global.u32 %r1, [%rd1];\nmov.u64 %rd1, %rd2;\nld.global.u32 %r1, [%rd1+4];\nst.global.u32 [%rd2], %r1;",
-        2,
-    );
-    check(
-        "ld.global.u32 %r1, [%rd1];\nand.b64 %rd1, %rd1, -4096;\nst.global.u32 [%rd1+4], %r1;",
-        2,
+    check_lines(
+        "2: ld.global.u64 %rd1, [%rd1]; ld.global.u64 %rd1, [%rd1]
+        2: ld +0; mov.u64 %rd1, %rd2; ld +4; st.global.u32 [%rd2], %r1
+        2: ld +0; and.b64 %rd1, %rd1, -4096; st +4",
     );
     // Two halves, and one of two registers with one name.
-    for between in [
-        "mov.b64 %rd1, {%r1, %r2};\nld.global.u32 %r1, [%rd1];",
-        "{ .reg .b64 %rd1;\nld.global.u32 %r1, [%rd1]; }",
-    ] {
-        let body = format!("ld.global.u32 %r1, [%rd1];\n{between}");
-        assert_eq!(both(&body).2, 2, "{body}");
-    }
+    assert_eq!(both(&written("ld +0; mov.b64 %rd1, {%r1, %r2}; st +0")).2, 2);
+    assert_eq!(both(&written("ld +0; { .reg .b64 %rd1; ld +0; }")).2, 2);
 }
 
 #[test]
 fn a_guard_shares_what_has_the_same_one_or_none() {
-    check("@%p1 ld.global.u32 %r1, [%rd1];\n@%p1 st.global.u32 [%rd1+4], %r1;", 1);
-    check("@%p2 ld.global.u32 %r1, [%rd1];\n@!%p2 st.global.u32 [%rd1+4], %r1;", 2);
-    check("@%p2 ld.global.u32 %r1, [%rd1];\nst.global.u32 [%rd1], %r1;", 2);
-    check("@%p2 ld.global.u32 %r1, [%rd1];\n@%p1 st.global.u32 [%rd1], %r1;", 2);
-    check(
-        "@%p1 ld.global.u32 %r1, [%rd1];\nsetp.ne.u32 %p1, 0, 0;\n@%p1 st.global.u32 [%rd1], %r1;",
-        2,
+    // Of the last two the first store is within what all threads look up.
+    check_lines(
+        "1: @%p1 ld +0; @%p1 st +4
+        2: @%p2 ld +0; @!%p2 st +4
+        2: @%p2 ld +0; st +0
+        2: @%p2 ld +0; @%p1 st +0
+        2: @%p1 ld +0; setp.ne.u32 %p1, 0, 0; @%p1 st +0
+        1: ld +0; ld +8; @%p1 st +4; @%p2 st +0
+        2: ld +0; @%p2 st +4",
     );
-    // Within what all threads look up.
-    check(
-        "ld.global.u32 %r1, [%rd1];\nld.global.u32 %r1, [%rd1+8];\n@%p1 st.global.u32 [%rd1+4], %r1;\n@%p2 st.global.u32 [%rd1], %r1;",
-        1,
-    );
-    check("ld.global.u32 %r1, [%rd1];\n@%p2 st.global.u32 [%rd1+4], %r1;", 2);
 }
 
 #[test]
 fn nothing_is_looked_up_that_may_not_be_accessed() {
     // Behind a branch or a call accesses may be missing: what was looked up serves them, and no more is looked up for them.
-    for leaves in ["@%p2 bra OUT;", "@%p2 ret;", "@%p2 exit;", "call outside, (%rd9);"] {
-        check(
-            &format!("ld.global.u32 %r1, [%rd1];\n{leaves}\nst.global.u32 [%rd1], %r1;\nOUT:"),
-            1,
-        );
-        check(
-            &format!("ld.global.u32 %r1, [%rd1];\n{leaves}\nst.global.u32 [%rd1+4], %r1;\nOUT:"),
-            2,
-        );
+    for leaves in ["@%p2 bra OUT", "@%p2 ret", "@%p2 exit", "call outside, (%rd9)"] {
+        check(&written(&format!("ld +0; {leaves}; st +0; OUT:")), 1);
+        check(&written(&format!("ld +0; {leaves}; st +4; OUT:")), 2);
     }
     // Others come to a label with other values.
-    check(
-        "ld.global.u32 %r1, [%rd1];\nL:\nst.global.u32 [%rd1], %r1;\nld.global.u32 %r1, [%rd1+4];",
-        2,
-    );
+    check(&written("ld +0; L:; st +0; ld +4"), 2);
 }
 
 /// Numbers that repeat with a seed.
@@ -321,77 +296,46 @@ fn mistakes_of_shared_look_ups_are_seen() {
         })
     };
     assert!(!is_seen(&body, &text, &touching));
-    for (wanted, instead) in [
-        // The page is chosen by another access's place, or the other way round.
-        (
-            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 8;",
-            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 4;",
-        ),
-        (
-            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 4;",
-            "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 5;",
-        ),
-        ("%gpuvm_y0, %gpuvm_x0, %gpuvm_p;", "%gpuvm_x0, %gpuvm_y0, %gpuvm_p;"),
-        ("%gpuvm_y0, %gpuvm_x0, %gpuvm_p;", "%gpuvm_x0, %gpuvm_x0, %gpuvm_p;"),
-        (
-            "and.b32 %gpuvm_r0, %gpuvm_i, 4095;",
-            "and.b32 %gpuvm_r0, %gpuvm_i, 8191;",
-        ),
-        // The page before: its entry, whether it is used, whether it is inside.
-        ("%gpuvm_f, [%gpuvm_t+-8];", "%gpuvm_f, [%gpuvm_t];"),
-        ("%gpuvm_f, [%gpuvm_t+-8];", "%gpuvm_f, [%gpuvm_t+8];"),
-        (
-            "setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 12, %gpuvm_q;",
-            "setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 8, %gpuvm_q;",
-        ),
-        (
-            "setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 12, %gpuvm_q;",
-            "setp.lt.u32 %gpuvm_q, %gpuvm_r0, 12;",
-        ),
-        ("subc.u32 %gpuvm_h, %gpuvm_h, 0;", ""),
-        (
-            "sub.cc.u32 %gpuvm_l, %gpuvm_l, 12;",
-            "sub.cc.u32 %gpuvm_l, %gpuvm_l, 0;",
-        ),
-        ("mov.b64 %gpuvm_f, 0;", "mov.b64 %gpuvm_f, %gpuvm_e;"),
-        // The last address is not that which is looked up, or an offset is wrong.
-        ("add.s64 %gpuvm_a, %rd1, 4;", "add.s64 %gpuvm_a, %rd1, 0;"),
-        ("[%gpuvm_x0+4]", "[%gpuvm_x0+8]"),
-        ("[%gpuvm_a+-8]", "[%gpuvm_x0+-8]"),
-        // The store's mark: none, or that of the group's last page.
-        ("add.s64 %gpuvm_a, %rd1, -8;", "add.s64 %gpuvm_a, %rd1, 4;"),
-        ("@%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w;", ""),
-        // Guards, in whose threads the address is any.
-        ("%gpuvm_w, %p2;", "%gpuvm_w, %p1;"),
-        (
-            "setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2;",
-            "setp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;",
-        ),
-        ("@%p2 st.global.u32", "st.global.u32"),
-        // A base that is defined again, and is overlooked.
-        ("ld.global.f32 %f3", "add.s64 %rd1, %rd1, 4096;\nld.global.f32 %f3"),
-    ] {
-        assert!(text.contains(wanted), "{wanted}\n{text}");
-        assert!(
-            is_seen(&body, &text.replace(wanted, instead), &touching),
-            "{wanted} {instead}"
-        );
+    // The page is chosen by another access's place, or the other way round. The page before: its entry, whether it is used, whether it is
+    // inside. The last address, and offsets. The store's mark: that of the group's last page, none. Guards, in whose threads the address
+    // is any. A base that is defined again, and is overlooked.
+    let mistakes = "setp.lt.u32 %gpuvm_p, %gpuvm_r0, 8; => setp.lt.u32 %gpuvm_p, %gpuvm_r0, 4;
+        setp.lt.u32 %gpuvm_p, %gpuvm_r0, 4; => setp.lt.u32 %gpuvm_p, %gpuvm_r0, 5;
+        %gpuvm_y0, %gpuvm_x0, %gpuvm_p; => %gpuvm_x0, %gpuvm_y0, %gpuvm_p;
+        %gpuvm_y0, %gpuvm_x0, %gpuvm_p; => %gpuvm_x0, %gpuvm_x0, %gpuvm_p;
+        and.b32 %gpuvm_r0, %gpuvm_i, 4095; => and.b32 %gpuvm_r0, %gpuvm_i, 8191;
+        %gpuvm_f, [%gpuvm_t+-8]; => %gpuvm_f, [%gpuvm_t];
+        %gpuvm_f, [%gpuvm_t+-8]; => %gpuvm_f, [%gpuvm_t+8];
+        %gpuvm_r0, 12, %gpuvm_q; => %gpuvm_r0, 8, %gpuvm_q;
+        setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 12, %gpuvm_q; => setp.lt.u32 %gpuvm_q, %gpuvm_r0, 12;
+        setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 12, %gpuvm_q; =>
+        subc.u32 %gpuvm_h, %gpuvm_h, 0; =>
+        sub.cc.u32 %gpuvm_l, %gpuvm_l, 12; => sub.cc.u32 %gpuvm_l, %gpuvm_l, 0;
+        mov.b64 %gpuvm_f, 0; => mov.b64 %gpuvm_f, %gpuvm_e;
+        add.s64 %gpuvm_a, %rd1, 4; => add.s64 %gpuvm_a, %rd1, 0;
+        [%gpuvm_x0+4] => [%gpuvm_x0+8]
+        [%gpuvm_a+-8] => [%gpuvm_x0+-8]
+        add.s64 %gpuvm_a, %rd1, -8; => add.s64 %gpuvm_a, %rd1, 4;
+        @%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w; =>
+        %gpuvm_w, %p2; => %gpuvm_w, %p1;
+        setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2; => setp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;
+        @%p2 st.global.u32 => st.global.u32
+        ld.global.f32 %f3 => add.s64 %rd1, %rd1, 4096; ld.global.f32 %f3";
+    let changed = |text: &str, mistake: &str| {
+        let (wanted, instead) = mistake.split_once("=>").expect("an arrow");
+        assert!(text.contains(wanted.trim()), "{wanted}\n{text}");
+        text.replace(wanted.trim(), instead.trim())
+    };
+    for mistake in mistakes.lines() {
+        assert!(is_seen(&body, &changed(&text, mistake), &touching), "{mistake}");
     }
     // The marks of loads, which no store makes too.
     let (text, touching, _) = both(STENCIL);
-    for (wanted, instead) in [
-        (
-            "st.global.u8 [%gpuvm_t+-1], %gpuvm_w;",
-            "st.global.u8 [%gpuvm_t], %gpuvm_w;",
-        ),
-        ("@%gpuvm_q st.global.u8 [%gpuvm_t+-1], %gpuvm_w;", ""),
-        ("and.b64 %gpuvm_f, %gpuvm_f, -2;", ""),
-    ] {
-        assert!(touching.contains(wanted), "{wanted}\n{touching}");
-        assert!(
-            is_seen(STENCIL, &text, &touching.replace(wanted, instead)),
-            "{wanted} {instead}"
-        );
+    let mistakes = "st.global.u8 [%gpuvm_t+-1], %gpuvm_w; => st.global.u8 [%gpuvm_t], %gpuvm_w;
+        @%gpuvm_q st.global.u8 [%gpuvm_t+-1], %gpuvm_w; =>
+        and.b64 %gpuvm_f, %gpuvm_f, -2; =>";
+    for mistake in mistakes.lines() {
+        assert!(is_seen(STENCIL, &text, &changed(&touching, mistake)), "{mistake}");
     }
 }
 
