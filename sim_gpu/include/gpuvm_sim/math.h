@@ -54,9 +54,8 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     unsigned long long all = static_cast<unsigned long long>(y) << 32 | x;
     unsigned r = 0;
     for (unsigned i = 0; i < 4; ++i) {
-        unsigned choice = s >> (4 * i) & 0xf, byte = static_cast<unsigned>(all >> (8 * (choice & 7))) & 0xff;
-        if (choice & 8) byte = byte & 0x80 ? 0xff : 0;  // the sign of that byte
-        r |= byte << (8 * i);
+        // CUDA takes three bits of each nibble: the sign of a byte is what the instruction has besides.
+        r |= (static_cast<unsigned>(all >> (8 * (s >> (4 * i) & 7))) & 0xff) << (8 * i);
     }
     return r;
 }

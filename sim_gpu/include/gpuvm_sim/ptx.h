@@ -1,7 +1,7 @@
 // What translated PTX calls: memory, barriers, collectives and registers of the simulated GPU.
 #pragma once
 
-#include "gpuvm_sim/ptx_arith.h"
+#include "gpuvm_sim/ptx_warp.h"
 
 namespace gpuvm_ptx {
 

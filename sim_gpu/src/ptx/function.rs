@@ -10,7 +10,7 @@ use super::names::{Named, Names, declarations};
 use super::operand::{Operand, operands, without_comments};
 use super::types::U32;
 use super::variable::{Variable, variables};
-use super::{arithmetic, memory, warp};
+use super::{arithmetic, matrix, memory, warp};
 
 /// Shared memory of the module's variables.
 #[derive(Default)]
@@ -244,7 +244,12 @@ impl<'a> Body<'_, '_, 'a> {
         if let Some(text) = self.control(of)? {
             return Ok(text);
         }
-        for translated in [arithmetic::translated, memory::translated, warp::translated] {
+        for translated in [
+            arithmetic::translated,
+            memory::translated,
+            warp::translated,
+            matrix::translated,
+        ] {
             if let Some(text) = translated(&mut self.cx, of)? {
                 return Ok(format!("{{ {text} }}"));
             }
