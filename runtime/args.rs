@@ -104,7 +104,8 @@ impl Placed<'_> {
             Self::Region(region, on) => match region.why_not_looked_up(on) {
                 None => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
                 Some(because) => Err(format!(
-                    "region `{}` was given, and kernels that came as PTX look pages up, which cannot be done: {because}",
+                    "region `{}` was given, and kernels that came as PTX look pages up, which cannot be done: {because}. Memory of this machine \
+                     under the transport `direct` can be looked up",
                     region.name
                 )),
             },

@@ -8,11 +8,20 @@ import sys
 import numpy as np
 import pytest
 
+import conftest
 import gpuvm
 
 #: Of plain pointers, by nvcc.
 PLAIN = pathlib.Path(__file__).parents[2] / "ptx" / "tests" / "inputs" / "plain.ptx"
 N = 150_000
+
+
+@pytest.fixture
+def vm():
+    """As the others', with pages that GPU threads copy themselves."""
+    with gpuvm.Vm(conftest.SMALL, gpu=conftest.GPU, transport="direct") as made:
+        yield made
+
 
 
 def arrays(vm, numbers, count=2, **how):

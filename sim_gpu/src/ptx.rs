@@ -27,8 +27,10 @@ use names::Names;
 use variable::Variable;
 
 /// Functions that modules call and do not have: what `gpuvm_sim/ptx_warp.h` calls them, and how many results and parameters they have.
-const LIBRARY: &[(&str, &str, usize, usize)] =
-    &[("vprintf", "library_vprintf", 1, 2), ("__assertfail", "library_assertfail", 0, 5)];
+const LIBRARY: &[(&str, &str, usize, usize)] = &[
+    ("vprintf", "library_vprintf", 1, 2),
+    ("__assertfail", "library_assertfail", 0, 5),
+];
 
 /// C++ text of `kernels`, numbered in this order, and of the module's variables. Those that the host fills are `gpuvm_ptx_variable_0` and on.
 pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u8])]) -> Result<String, Untranslated> {
@@ -84,9 +86,19 @@ pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u
         );
     }
     for (symbol, library, results, parameters) in LIBRARY {
-        if module.functions().any(|function| function.name == *symbol && function.body.is_none()) {
+        if module
+            .functions()
+            .any(|function| function.name == *symbol && function.body.is_none())
+        {
             let (name, results, parameters) = ((*library).to_owned(), *results, *parameters);
-            around.callees.insert(symbol, Callee { name, results, parameters });
+            around.callees.insert(
+                symbol,
+                Callee {
+                    name,
+                    results,
+                    parameters,
+                },
+            );
         }
     }
     let mut functions = String::new();
