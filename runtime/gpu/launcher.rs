@@ -148,8 +148,13 @@ impl PagedGpu {
             // Before the first is held, so that none is forgotten that is.
             self.keep_held(&memories);
         }
-        for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
-            memory.make_coherent(launches, kind(*writes))?;
+        // Pages that are read alone come to free frames first: a read at the home waits for the link, a store does not.
+        for written in [false, true] {
+            for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
+                if *writes == written {
+                    memory.make_coherent(launches, kind(*writes))?;
+                }
+            }
         }
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
