@@ -21,10 +21,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
         "gpuvm_sim/ptx_types.h",
         include_str!("../include/gpuvm_sim/ptx_types.h"),
     ),
-    (
-        "gpuvm_sim/ptx_warp.h",
-        include_str!("../include/gpuvm_sim/ptx_warp.h"),
-    ),
+    ("gpuvm_sim/ptx_warp.h", include_str!("../include/gpuvm_sim/ptx_warp.h")),
     (
         "gpuvm_sim/tsan_hooks.cpp",
         include_str!("../include/gpuvm_sim/tsan_hooks.cpp"),

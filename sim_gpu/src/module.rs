@@ -238,7 +238,8 @@ impl ModuleInner {
             // SAFETY: the translation defines such a function for each variable. It is as long as its value, which the translation has
             // checked; no kernel of the module runs yet.
             unsafe {
-                let place = self.symbol::<unsafe extern "C" fn() -> *mut u8>(&format!("gpuvm_ptx_variable_{index}\0"))?;
+                let place =
+                    self.symbol::<unsafe extern "C" fn() -> *mut u8>(&format!("gpuvm_ptx_variable_{index}\0"))?;
                 place().copy_from_nonoverlapping(value.as_ptr(), value.len());
             }
         }

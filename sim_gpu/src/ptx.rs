@@ -27,8 +27,10 @@ use names::Names;
 use variable::Variable;
 
 /// Functions that modules call and do not have: what `gpuvm_sim/ptx_warp.h` calls them, and how many results and parameters they have.
-const LIBRARY: &[(&str, &str, usize, usize)] =
-    &[("vprintf", "library_vprintf", 1, 2), ("__assertfail", "library_assertfail", 0, 5)];
+const LIBRARY: &[(&str, &str, usize, usize)] = &[
+    ("vprintf", "library_vprintf", 1, 2),
+    ("__assertfail", "library_assertfail", 0, 5),
+];
 
 /// C++ text of `kernels`, numbered in this order, and of the module's variables. Those that the host fills are `gpuvm_ptx_variable_0` and on.
 pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u8])]) -> Result<String, Untranslated> {
@@ -48,8 +50,12 @@ pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u
                 let text = module_variable(&mut around, &mut names, declaration, &variable)?;
                 out.push_str(&text);
                 let bytes = |value: &[u8]| u64::try_from(value.len()).ok();
-                let wanted = filled.iter().position(|(name, value)| *name == variable.name && bytes(value) == Some(variable.bytes));
-                if let (Some(at), Some(names::Named::Variable(Space::Const | Space::Global, address))) = (wanted, names.find(&variable.name)) {
+                let wanted = filled
+                    .iter()
+                    .position(|(name, value)| *name == variable.name && bytes(value) == Some(variable.bytes));
+                if let (Some(at), Some(names::Named::Variable(Space::Const | Space::Global, address))) =
+                    (wanted, names.find(&variable.name))
+                {
                     exported[at] = true;
                     out.push_str(&format!("extern \"C\" __attribute__((visibility(\"default\"), used)) GPUVM_SIM_PLAIN void* gpuvm_ptx_variable_{at}() {{ return reinterpret_cast<void*>({address}); }}\n"));
                 }
@@ -62,24 +68,49 @@ pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u
             bytes: value.len(),
         });
     }
-    for function in module.functions().filter(|function| !function.is_entry && function.body.is_some()) {
+    for function in module
+        .functions()
+        .filter(|function| !function.is_entry && function.body.is_some())
+    {
         let results = results(&module, function);
         let name = names.fresh('f', function.name);
         out.push_str(&format!("static void {name}(void* const* arguments);\n"));
         let parameters = function.parameters.len() - results;
-        around.callees.insert(function.name, Callee { name, results, parameters });
+        around.callees.insert(
+            function.name,
+            Callee {
+                name,
+                results,
+                parameters,
+            },
+        );
     }
     for (symbol, library, results, parameters) in LIBRARY {
-        if module.functions().any(|function| function.name == *symbol && function.body.is_none()) {
+        if module
+            .functions()
+            .any(|function| function.name == *symbol && function.body.is_none())
+        {
             let (name, results, parameters) = ((*library).to_owned(), *results, *parameters);
-            around.callees.insert(symbol, Callee { name, results, parameters });
+            around.callees.insert(
+                symbol,
+                Callee {
+                    name,
+                    results,
+                    parameters,
+                },
+            );
         }
     }
     let mut functions = String::new();
     for function in module.functions() {
         let Some(statements) = &function.body else { continue };
-        let first_line = match (kernels.iter().position(|kernel| kernel.symbol == function.name), around.callees.get(function.name)) {
-            (Some(number), _) => format!("extern \"C\" __attribute__((visibility(\"default\"), used)) void gpuvm_kernel_entry_{number}(void* const* arguments) "),
+        let first_line = match (
+            kernels.iter().position(|kernel| kernel.symbol == function.name),
+            around.callees.get(function.name),
+        ) {
+            (Some(number), _) => format!(
+                "extern \"C\" __attribute__((visibility(\"default\"), used)) void gpuvm_kernel_entry_{number}(void* const* arguments) "
+            ),
             (_, Some(callee)) => format!("static void {}(void* const* arguments) ", callee.name),
             _ => continue,
         };
@@ -96,7 +127,11 @@ pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u
 /// How many of a function's parameters are results: those before its name.
 fn results(module: &Module<'_>, function: &Function<'_>) -> usize {
     let name = function.name.as_ptr() as usize - module.text().as_ptr() as usize;
-    function.parameters.iter().filter(|parameter| parameter.span.start < name).count()
+    function
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.span.start < name)
+        .count()
 }
 
 fn shared_variables(shared: &Shared) -> String {
@@ -127,10 +162,18 @@ fn module_variable(
         Space::Const | Space::Global if variable.bytes == 0 => Ok(String::new()),
         space @ (Space::Const | Space::Global) => {
             let fresh = names.fresh('v', &variable.name);
-            let initial: Vec<String> = variable.initial_bytes().map_err(refused)?.iter().map(u8::to_string).collect();
+            let initial: Vec<String> = variable
+                .initial_bytes()
+                .map_err(refused)?
+                .iter()
+                .map(u8::to_string)
+                .collect();
             names.variable(&variable.name, space, format!("reinterpret_cast<u64>({fresh})"));
             let (align, bytes) = (variable.align, variable.bytes);
-            Ok(format!("alignas({align}) static u8 {fresh}[{bytes}] = {{{}}};\n", initial.join(", ")))
+            Ok(format!(
+                "alignas({align}) static u8 {fresh}[{bytes}] = {{{}}};\n",
+                initial.join(", ")
+            ))
         }
         _ => Err(refused(Why::unknown("variables of a module in this space"))),
     }

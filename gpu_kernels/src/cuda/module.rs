@@ -244,9 +244,7 @@ impl ModuleInner {
                 }
             }
         }
-        inner.described(name, |_, index, _| {
-            Ok((kernels[index].param_infos(), None))
-        })
+        inner.described(name, |_, index, _| Ok((kernels[index].param_infos(), None)))
     }
 
     /// The names of all functions, as they are in the binary; none from drivers before 12.4, which do not tell.

@@ -98,7 +98,9 @@ fn flag(modifier: &str) -> Option<&'static str> {
 }
 
 fn flags<'m>(modifiers: impl Iterator<Item = &'m str>) -> String {
-    modifiers.filter_map(flag).fold("RN".to_owned(), |all, one| format!("{all} | {one}"))
+    modifiers
+        .filter_map(flag)
+        .fold("RN".to_owned(), |all, one| format!("{all} | {one}"))
 }
 
 /// The translation of an instruction that computes; none for others.
@@ -128,7 +130,10 @@ fn simple(cx: &mut Context, of: &Instruction<'_>) -> Result<Option<String>, Why>
         return Err(of.unknown(name));
     }
     let modifiers = &of.modifiers[key.matches('.').count()..of.modifiers.len() - 1];
-    if let Some(other) = modifiers.iter().find(|one| !known.split(' ').any(|known| known == **one)) {
+    if let Some(other) = modifiers
+        .iter()
+        .find(|one| !known.split(' ').any(|known| known == **one))
+    {
         return Err(of.unknown(other));
     }
     check_modifiers(of, ty, modifiers)?;
@@ -186,11 +191,18 @@ fn carried(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     let is_product = of.name.starts_with("mad");
     let takes = if of.name.ends_with('c') { "carry" } else { "false" };
     let gives = if words.contains(&"cc") { "carry" } else { "unused" };
-    let function = if of.name.starts_with("sub") { "sub_carry" } else { "add_carry" };
+    let function = if of.name.starts_with("sub") {
+        "sub_carry"
+    } else {
+        "add_carry"
+    };
     let first = cx.value(of.operand(1)?, ty)?;
     let second = cx.value(of.operand(2)?, ty)?;
     let (first, second) = match half.filter(|_| is_product) {
-        Some(half) => (format!("mul_{half}<0>({first}, {second})"), cx.value(of.operand(3)?, ty)?),
+        Some(half) => (
+            format!("mul_{half}<0>({first}, {second})"),
+            cx.value(of.operand(3)?, ty)?,
+        ),
         None => (first, second),
     };
     of.at_most(if is_product { 4 } else { 3 })?;
@@ -210,7 +222,8 @@ fn mov(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     let part = |count: usize| {
         let bits = ty.bits / u32::try_from(count).unwrap_or(u32::MAX);
         let fits = matches!(bits, 8 | 16 | 32 | 64);
-        fits.then_some(Type::new(Kind::Bits, bits)).ok_or_else(|| Why::operands("a vector that does not fill its register"))
+        fits.then_some(Type::new(Kind::Bits, bits))
+            .ok_or_else(|| Why::operands("a vector that does not fill its register"))
     };
     let source = match of.operand(1)? {
         Operand::Vector(parts) => {
@@ -312,11 +325,17 @@ fn setp(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     let (no, other) = no;
     let assigned = match of.operand(0)? {
         Operand::Pair(first, second) => {
-            format!("{} {}", cx.assign(first, PREDICATE, &yes)?, cx.assign(second, PREDICATE, &no)?)
+            format!(
+                "{} {}",
+                cx.assign(first, PREDICATE, &yes)?,
+                cx.assign(second, PREDICATE, &no)?
+            )
         }
         one => cx.assign(one, PREDICATE, &yes)?,
     };
-    Ok(format!("{{ const bool holds = gpuvm_ptx::{holds}{other}; {assigned} }}"))
+    Ok(format!(
+        "{{ const bool holds = gpuvm_ptx::{holds}{other}; {assigned} }}"
+    ))
 }
 
 fn set(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
@@ -380,7 +399,11 @@ fn cvt(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
         }
         of.at_most(3)?;
         let (high, low) = (cx.value(of.operand(1)?, from)?, cx.value(of.operand(2)?, from)?);
-        return cx.assign(of.operand(0)?, to, &format!("cvt_pair<{flags}, {}>({high}, {low})", to.name()));
+        return cx.assign(
+            of.operand(0)?,
+            to,
+            &format!("cvt_pair<{flags}, {}>({high}, {low})", to.name()),
+        );
     }
     if matches!(from.kind, Kind::FloatPair | Kind::BfloatPair) {
         return Err(of.unknown(&from.name()));

@@ -124,9 +124,7 @@ impl Context {
             Named::Variable(space, _) if ty.bits < 64 && space != Space::Shared => {
                 Err(Why::unknown(format!("an address in {} bits", ty.bits)))
             }
-            Named::Variable(_, address) => {
-                Ok(format!("get<{}>({address} + static_cast<u64>({offset}ll))", ty.name()))
-            }
+            Named::Variable(_, address) => Ok(format!("get<{}>({address} + static_cast<u64>({offset}ll))", ty.name())),
         }
     }
 
@@ -142,10 +140,7 @@ impl Context {
             Named::Register(register, bits) if bits >= ty.bits && (bits == 1) == (ty.bits == 1) => {
                 Ok(format!("get<{}>({register})", ty.name()))
             }
-            Named::Register(_, bits) => Err(Why::operands(format!(
-                "`{name}` has {bits} bits and not {}",
-                ty.bits
-            ))),
+            Named::Register(_, bits) => Err(Why::operands(format!("`{name}` has {bits} bits and not {}", ty.bits))),
             Named::Variable(..) => Err(Why::operands(format!("`{name}` is no register"))),
         }
     }
@@ -167,10 +162,7 @@ impl Context {
             Named::Register(register, bits) if bits >= ty.bits && (bits == 1) == (ty.bits == 1) => {
                 Ok(format!("{register} = put<{}>({expression});", Type::of_register(bits)))
             }
-            Named::Register(_, bits) => Err(Why::operands(format!(
-                "`{name}` has {bits} bits and not {}",
-                ty.bits
-            ))),
+            Named::Register(_, bits) => Err(Why::operands(format!("`{name}` has {bits} bits and not {}", ty.bits))),
             Named::Variable(..) => Err(Why::operands(format!("`{name}` is no register"))),
         }
     }

@@ -97,7 +97,9 @@ pub(crate) fn body<'a>(
         out: String::new(),
     };
     let written = body.write(function, statements);
-    let mut text = String::from("{\n    const shared_memory shared = shared_of_block(kShared, kSharedBytes);\n    static_cast<void>(shared);\n");
+    let mut text = String::from(
+        "{\n    const shared_memory shared = shared_of_block(kShared, kSharedBytes);\n    static_cast<void>(shared);\n",
+    );
     text.push_str(&declarations(&body.cx.names.end_function()));
     if body.cx.carries {
         text.push_str("    bool carry = false;\n");
@@ -156,7 +158,8 @@ impl<'a> Body<'_, '_, 'a> {
                     let list = without_comments(self.text(statement));
                     if let (Some(name), Some(list)) = (last, list.trim().strip_prefix(".branchtargets")) {
                         let labels = list.trim_end_matches(';').split(',');
-                        self.lists.insert(name, labels.map(|label| label.trim().to_owned()).collect());
+                        self.lists
+                            .insert(name, labels.map(|label| label.trim().to_owned()).collect());
                     }
                 }
                 _ => {}
@@ -189,7 +192,8 @@ impl<'a> Body<'_, '_, 'a> {
             StatementKind::Pragma | StatementKind::Directive => {}
             StatementKind::Instruction(found) => {
                 // The opcode is a part of the module's text.
-                let end = found.opcode.as_ptr() as usize + found.opcode.len() - self.around.module.text().as_ptr() as usize;
+                let end =
+                    found.opcode.as_ptr() as usize + found.opcode.len() - self.around.module.text().as_ptr() as usize;
                 let rest = without_comments(&self.around.module.text()[end..statement.span.end]);
                 let instruction = Instruction {
                     name: found.name(),
@@ -225,7 +229,8 @@ impl<'a> Body<'_, '_, 'a> {
                     let fresh = self.cx.names.fresh('v', name);
                     // Arguments are read in whole words at times.
                     let (align, bytes) = (variable.align.max(16), variable.bytes.max(1));
-                    self.arrays.push_str(&format!("    alignas({align}) u8 {fresh}[{bytes}];\n"));
+                    self.arrays
+                        .push_str(&format!("    alignas({align}) u8 {fresh}[{bytes}];\n"));
                     let address = format!("reinterpret_cast<u64>({fresh})");
                     self.cx.names.variable(name, declaration.space, address);
                 }
@@ -272,7 +277,10 @@ impl<'a> Body<'_, '_, 'a> {
     fn branch_by_number(&mut self, of: &Instruction<'_>) -> Result<String, Why> {
         let number = self.cx.value(of.operand(0)?, U32)?;
         let list = match of.operand(1)? {
-            Operand::Word(list) => self.lists.get(list.as_str()).ok_or_else(|| Why::Undeclared(list.clone()))?,
+            Operand::Word(list) => self
+                .lists
+                .get(list.as_str())
+                .ok_or_else(|| Why::Undeclared(list.clone()))?,
             _ => return Err(Why::operands("no list of labels")),
         };
         let mut text = format!("switch ({number}) {{");
@@ -308,12 +316,22 @@ impl<'a> Body<'_, '_, 'a> {
                 return Err(Why::unknown(format!("{operand:?} as a parameter")));
             };
             match self.cx.names.find(name) {
-                Some(Named::Variable(Space::Param, address)) => places.push(format!("reinterpret_cast<void*>({address})")),
-                _ => return Err(Why::unknown(format!("`{name}` as a parameter, which is no `.param` variable"))),
+                Some(Named::Variable(Space::Param, address)) => {
+                    places.push(format!("reinterpret_cast<void*>({address})"))
+                }
+                _ => {
+                    return Err(Why::unknown(format!(
+                        "`{name}` as a parameter, which is no `.param` variable"
+                    )));
+                }
             }
         }
         // A function without operands still is given an array.
         places.push("nullptr".to_owned());
-        Ok(format!("{{ void* const places[] = {{{}}}; {}(places); }}", places.join(", "), callee.name))
+        Ok(format!(
+            "{{ void* const places[] = {{{}}}; {}(places); }}",
+            places.join(", "),
+            callee.name
+        ))
     }
 }

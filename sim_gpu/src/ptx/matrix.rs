@@ -35,7 +35,18 @@ fn values(cx: &mut Context, operand: &Operand, count: usize, ty: Type) -> Result
 }
 
 fn multiply(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
-    let ["sync", "aligned", "m16n8k16", "row", "col", "f32", of_a @ ("f16" | "bf16"), of_b, "f32"] = of.modifiers[..] else {
+    let [
+        "sync",
+        "aligned",
+        "m16n8k16",
+        "row",
+        "col",
+        "f32",
+        of_a @ ("f16" | "bf16"),
+        of_b,
+        "f32",
+    ] = of.modifiers[..]
+    else {
         return Err(Why::unknown(format!("`mma.{}`", of.modifiers.join("."))));
     };
     if of_a != of_b {
@@ -57,7 +68,15 @@ fn multiply(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
 fn load(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     let (count, by_columns) = match of.modifiers[..] {
         ["sync", "aligned", "m8n8", count, "shared" | "shared::cta", "b16"] => (count, false),
-        ["sync", "aligned", "m8n8", count, "trans", "shared" | "shared::cta", "b16"] => (count, true),
+        [
+            "sync",
+            "aligned",
+            "m8n8",
+            count,
+            "trans",
+            "shared" | "shared::cta",
+            "b16",
+        ] => (count, true),
         _ => return Err(Why::unknown(format!("`ldmatrix.{}`", of.modifiers.join(".")))),
     };
     let count = match count {

@@ -87,7 +87,11 @@ impl Access {
         };
         match found.len() == self.vector {
             true => Ok(found),
-            false => Err(Why::operands(format!("{} elements and not {}", found.len(), self.vector))),
+            false => Err(Why::operands(format!(
+                "{} elements and not {}",
+                found.len(),
+                self.vector
+            ))),
         }
     }
 
@@ -141,7 +145,11 @@ fn store(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
         let value = cx.value(element, access.ty)?;
         let value = format!("put<{}>({value})", ty.name());
         let place = number * ty.bytes();
-        text.push_str(&format!(" {}{}>(at + {place}, {value});", access.function("st"), ty.name()));
+        text.push_str(&format!(
+            " {}{}>(at + {place}, {value});",
+            access.function("st"),
+            ty.name()
+        ));
     }
     Ok(text + " }")
 }
@@ -161,14 +169,27 @@ fn has_type(operation: &str, ty: Type) -> bool {
 
 fn atomic(cx: &mut Context, of: &Instruction<'_>, returns: bool) -> Result<String, Why> {
     let access = Access::of(of)?;
-    let words: Vec<&str> = access.words.iter().map(String::as_str).filter(|word| *word != "noftz").collect();
+    let words: Vec<&str> = access
+        .words
+        .iter()
+        .map(String::as_str)
+        .filter(|word| *word != "noftz")
+        .collect();
     let [operation] = words[..] else {
         return Err(of.unknown(words.last().copied().unwrap_or_default()));
     };
     if !has_type(operation, access.ty) || access.is_volatile {
-        return Err(Why::unknown(format!("`{}.{operation}` of `.{}`", of.name, access.ty.name())));
+        return Err(Why::unknown(format!(
+            "`{}.{operation}` of `.{}`",
+            of.name,
+            access.ty.name()
+        )));
     }
-    let order = if access.order == WEAK { "GPUVM_SIM_RELAXED" } else { access.order };
+    let order = if access.order == WEAK {
+        "GPUVM_SIM_RELAXED"
+    } else {
+        access.order
+    };
     let (order, ty) = (format!("{order}, {}", access.scope), access.ty);
     let first = usize::from(returns);
     let second = usize::from(operation == "cas");
@@ -223,7 +244,9 @@ fn fence(of: &Instruction<'_>) -> Result<String, Why> {
 }
 
 fn space_of(of: &Instruction<'_>, word: &str) -> Result<Space, Why> {
-    Space::named(word).filter(|_| word != "shared::cluster").ok_or_else(|| of.unknown(word))
+    Space::named(word)
+        .filter(|_| word != "shared::cluster")
+        .ok_or_else(|| of.unknown(word))
 }
 
 fn cvta(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
@@ -279,7 +302,9 @@ fn copy(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
         Operand::Word(word) => integer(word).and_then(|bytes| u32::try_from(bytes).ok()),
         _ => None,
     };
-    let bytes = bytes.filter(|bytes| matches!(bytes, 4 | 8 | 16)).ok_or_else(|| Why::operands("no size of 4, 8 or 16"))?;
+    let bytes = bytes
+        .filter(|bytes| matches!(bytes, 4 | 8 | 16))
+        .ok_or_else(|| Why::operands("no size of 4, 8 or 16"))?;
     let to = cx.address(of.operand(0)?, Some(Space::Shared), bytes)?;
     let from = cx.address(of.operand(1)?, Some(Space::Global), bytes)?;
     // Then how many bytes are read, or whether none is; and a cache policy.

@@ -97,9 +97,6 @@ impl Type {
     }
 
     pub(crate) fn is_float(self) -> bool {
-        !matches!(
-            self.kind,
-            Kind::Bits | Kind::Unsigned | Kind::Signed | Kind::Predicate
-        )
+        !matches!(self.kind, Kind::Bits | Kind::Unsigned | Kind::Signed | Kind::Predicate)
     }
 }

@@ -27,7 +27,9 @@ pub(crate) fn variables(text: &str) -> Result<Vec<Variable>, Why> {
     let mut rest = text.trim().trim_end_matches(';').trim();
     let (mut ty, mut align, mut vector, mut is_pointer) = (None, None, 1, false);
     while let Some(directive) = rest.strip_prefix('.') {
-        let end = directive.find(|c: char| c.is_whitespace() || c == '(').unwrap_or(directive.len());
+        let end = directive
+            .find(|c: char| c.is_whitespace() || c == '(')
+            .unwrap_or(directive.len());
         let word = &directive[..end];
         rest = directive[end..].trim_start();
         match word {
@@ -42,12 +44,19 @@ pub(crate) fn variables(text: &str) -> Result<Vec<Variable>, Why> {
             "v4" => vector = 4,
             "visible" | "extern" | "weak" | "common" => {}
             _ if Space::named(word).is_some() => {}
-            _ => ty = ty.or(Some(Type::named(word).ok_or_else(|| Why::unknown(format!("variables with `.{word}`")))?)),
+            _ => {
+                ty = ty.or(Some(
+                    Type::named(word).ok_or_else(|| Why::unknown(format!("variables with `.{word}`")))?,
+                ))
+            }
         }
     }
     let ty = ty.ok_or_else(|| Why::operands("a variable without a type"))?;
     let element = u64::from(ty.bits.div_ceil(8)) * vector;
-    parts(rest).into_iter().map(|part| one(part, ty, element, align.unwrap_or(element))).collect()
+    parts(rest)
+        .into_iter()
+        .map(|part| one(part, ty, element, align.unwrap_or(element)))
+        .collect()
 }
 
 fn one(text: &str, ty: Type, element: u64, align: u64) -> Result<Variable, Why> {
@@ -64,7 +73,9 @@ fn one(text: &str, ty: Type, element: u64, align: u64) -> Result<Variable, Why> 
         let length = length.split(']').next().unwrap_or_default().trim();
         let known = if length.is_empty() { Some(0) } else { integer(length) };
         let known = known.ok_or_else(|| Why::unknown(format!("the length `{length}`")))?;
-        bytes = bytes.checked_mul(known).ok_or_else(|| Why::operands("a length of more than 64 bits"))?;
+        bytes = bytes
+            .checked_mul(known)
+            .ok_or_else(|| Why::operands("a length of more than 64 bits"))?;
     }
     Ok(Variable {
         name: name.to_owned(),
@@ -113,9 +124,15 @@ mod tests {
         assert_eq!((found.name.as_str(), found.bytes, found.align), ("a", 8, 8));
         let found = one(".global .align 4 .b32 t[2][0x3] = {{1, 2}, -1};");
         assert_eq!((found.bytes, found.align), (24, 4));
-        assert_eq!(found.initial_bytes().unwrap(), [1, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255]);
+        assert_eq!(
+            found.initial_bytes().unwrap(),
+            [1, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255]
+        );
         assert_eq!(one(".extern .shared .align 16 .b8 s[];").bytes, 0);
-        assert_eq!(one(".const .f32 c = 0f3F800000;").initial_bytes().unwrap(), 1.0f32.to_le_bytes());
+        assert_eq!(
+            one(".const .f32 c = 0f3F800000;").initial_bytes().unwrap(),
+            1.0f32.to_le_bytes()
+        );
         assert_eq!(variables(".reg .pred a, b;").unwrap().len(), 2);
         assert!(variables(".global .texref t;").is_err());
         assert!(one(".global .u64 p = q;").initial_bytes().is_err());

@@ -28,7 +28,12 @@ pub(crate) fn translated(cx: &mut Context, of: &Instruction<'_>) -> Result<Optio
 }
 
 fn barrier(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
-    let words: Vec<&str> = of.modifiers.iter().copied().filter(|word| !matches!(*word, "cta" | "aligned")).collect();
+    let words: Vec<&str> = of
+        .modifiers
+        .iter()
+        .copied()
+        .filter(|word| !matches!(*word, "cta" | "aligned"))
+        .collect();
     if words == ["warp", "sync"] {
         of.at_most(1)?;
         return Ok(format!("__syncwarp({});", cx.value(of.operand(0)?, U32)?));
@@ -50,8 +55,16 @@ fn barrier(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     }
     let value = cx.value(of.operand(2)?, PREDICATE)?;
     match words[1] {
-        "popc" => cx.assign(of.operand(0)?, U32, &format!("static_cast<u32>(__syncthreads_count({value}))")),
-        kind => cx.assign(of.operand(0)?, PREDICATE, &format!("__syncthreads_{kind}({value}) != 0")),
+        "popc" => cx.assign(
+            of.operand(0)?,
+            U32,
+            &format!("static_cast<u32>(__syncthreads_count({value}))"),
+        ),
+        kind => cx.assign(
+            of.operand(0)?,
+            PREDICATE,
+            &format!("__syncthreads_{kind}({value}) != 0"),
+        ),
     }
 }
 
@@ -85,9 +98,11 @@ fn vote(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     let (value, members) = (cx.value(of.operand(1)?, PREDICATE)?, cx.value(of.operand(2)?, U32)?);
     match (kind, ty) {
         ("ballot", "b32") => cx.assign(of.operand(0)?, U32, &format!("__ballot_sync({members}, {value})")),
-        ("any" | "all", "pred") => {
-            cx.assign(of.operand(0)?, PREDICATE, &format!("__{kind}_sync({members}, {value}) != 0"))
-        }
+        ("any" | "all", "pred") => cx.assign(
+            of.operand(0)?,
+            PREDICATE,
+            &format!("__{kind}_sync({members}, {value}) != 0"),
+        ),
         ("uni", "pred") => cx.assign(of.operand(0)?, PREDICATE, &format!("vote_uni({members}, {value})")),
         _ => Err(of.unknown(kind)),
     }
@@ -116,5 +131,9 @@ fn reduce(cx: &mut Context, of: &Instruction<'_>) -> Result<String, Why> {
     };
     of.at_most(3)?;
     let (value, members) = (cx.value(of.operand(1)?, ty)?, cx.value(of.operand(2)?, U32)?);
-    cx.assign(of.operand(0)?, ty, &format!("__reduce_{operation}_sync({members}, {value})"))
+    cx.assign(
+        of.operand(0)?,
+        ty,
+        &format!("__reduce_{operation}_sync({members}, {value})"),
+    )
 }

@@ -58,18 +58,21 @@ fn loops_of_nvcc_run() {
         }
         let [x_at, y_at, n] = [x.addr(), y.addr(), N].map(u64::to_ne_bytes);
         let config = LaunchConfig::linear(3, 64);
-        bed.outcome("axpy", &config, &[&x_at, &y_at, &2f32.to_ne_bytes(), &n]).unwrap();
+        bed.outcome("axpy", &config, &[&x_at, &y_at, &2f32.to_ne_bytes(), &n])
+            .unwrap();
         let wanted: Vec<f32> = (0..N).map(|i| 1.0 + 2.0 * value(i)).collect();
         assert_eq!(floats(&bed.read(&y, N as usize)), wanted);
 
         let out = bed.words(64);
-        bed.outcome("total", &config, &[&x_at, &n, &out.addr().to_ne_bytes()]).unwrap();
+        bed.outcome("total", &config, &[&x_at, &n, &out.addr().to_ne_bytes()])
+            .unwrap();
         let words = bed.read(&out, 2);
         let sum = f64::from_bits(u64::from(words[1]) << 32 | u64::from(words[0]));
         assert_eq!(sum, (0..N).map(|i| f64::from(value(i))).sum::<f64>());
 
         let [width, rows] = [50u64, 20].map(u64::to_ne_bytes);
-        bed.outcome("row_sums", &config, &[&x_at, &width, &rows, &out.addr().to_ne_bytes()]).unwrap();
+        bed.outcome("row_sums", &config, &[&x_at, &width, &rows, &out.addr().to_ne_bytes()])
+            .unwrap();
         let wanted: Vec<f32> = (0..20).map(|row| (row * 50..row * 50 + 50).map(value).sum()).collect();
         assert_eq!(floats(&bed.read(&out, 20)), wanted);
     }
@@ -91,12 +94,16 @@ fn ptx_and_its_source_agree() {
         ];
         for seed in [3u32, 70] {
             let config = LaunchConfig::linear(2, 64);
-            let [ptx, source] = beds.each_ref().map(|bed| bed.run("together", &config, 2 * 64 * 32, &[&seed.to_ne_bytes()]));
+            let [ptx, source] = beds
+                .each_ref()
+                .map(|bed| bed.run("together", &config, 2 * 64 * 32, &[&seed.to_ne_bytes()]));
             compare(&ptx, &source, 32);
         }
         let mut config = LaunchConfig::linear(1, 96);
         config.dynamic_shared_bytes = 96 * 4;
-        let [ptx, source] = beds.each_ref().map(|bed| bed.run("spaces_of_memory", &config, 96 * 8, &[&5i32.to_ne_bytes()]));
+        let [ptx, source] = beds
+            .each_ref()
+            .map(|bed| bed.run("spaces_of_memory", &config, 96 * 8, &[&5i32.to_ne_bytes()]));
         compare(&ptx, &source, 8);
         let [ptx, source] = beds.each_ref().map(|bed| {
             let seed = 0x1234_5678_9abc_def1u64.to_ne_bytes();
@@ -107,7 +114,8 @@ fn ptx_and_its_source_agree() {
             let out = bed.words(256);
             let at = [0, 32, 64, 96, 128, 160].map(|word| (out.addr() + word * 4).to_ne_bytes());
             let arguments: Vec<&[u8]> = at.iter().map(|at| &at[..]).collect();
-            bed.outcome("atomics_of_all_kinds", &LaunchConfig::linear(2, 32), &arguments).unwrap();
+            bed.outcome("atomics_of_all_kinds", &LaunchConfig::linear(2, 32), &arguments)
+                .unwrap();
             bed.read(&out, 256)
         });
         compare(&ptx, &source, 32);
@@ -118,7 +126,13 @@ fn ptx_and_its_source_agree() {
 fn compare(ptx: &[u32], source: &[u32], row: usize) {
     assert!(source.iter().any(|word| *word != 0));
     if let Some(at) = (0..source.len()).find(|at| ptx[*at] != source[*at]) {
-        panic!("row {}, word {}: {:#x} and not {:#x}", at / row, at % row, ptx[at], source[at]);
+        panic!(
+            "row {}, word {}: {:#x} and not {:#x}",
+            at / row,
+            at % row,
+            ptx[at],
+            source[at]
+        );
     }
 }
 
@@ -134,7 +148,8 @@ fn forms_of_nvcc_do_what_they_say() {
         write(&b, &[1, 1, 2, 2, 3, 3, 4, 5]);
         write(&v, &[6, 7, 8, 9]);
         let at = [&a, &b, &v].map(|memory| memory.addr().to_ne_bytes());
-        bed.outcome("orders", &LaunchConfig::linear(1, 1), &[&at[0], &at[1], &at[2]]).unwrap();
+        bed.outcome("orders", &LaunchConfig::linear(1, 1), &[&at[0], &at[1], &at[2]])
+            .unwrap();
         assert_eq!(bed.read(&a, 10), [10, 10, 5, 105, 0, 42, 42, 7, 3, 4]);
         assert_eq!(bed.read(&b, 10), [4, 5, 2, 2, 3, 3, 4, 5, 0, 0]);
         assert_eq!(bed.read(&v, 8), [6, 7, 8, 9, 6, 7, 8, 9]);
@@ -143,10 +158,12 @@ fn forms_of_nvcc_do_what_they_say() {
         write(&from, &(0..256).collect::<Vec<u32>>());
         let at = [&from, &out].map(|memory| memory.addr().to_ne_bytes());
         // One thread: what it copies into the next element besides is the third one's first half.
-        bed.outcome("copies", &LaunchConfig::linear(1, 1), &[&at[0], &at[1]]).unwrap();
+        bed.outcome("copies", &LaunchConfig::linear(1, 1), &[&at[0], &at[1]])
+            .unwrap();
         let poison = 0xa5a5_a5a5;
         assert_eq!(bed.read(&out, 1), [poison]);
-        bed.outcome("copies", &LaunchConfig::linear(1, 64), &[&at[0], &at[1]]).unwrap();
+        bed.outcome("copies", &LaunchConfig::linear(1, 64), &[&at[0], &at[1]])
+            .unwrap();
         let out = bed.read(&out, 64);
         assert!((0..50).all(|thread| out[thread] == (63 - thread as u32) * 4), "{out:?}");
     }
@@ -158,7 +175,10 @@ fn kernels_of_triton_run() {
     let value = |i: u64| (i % 23) as f32 / 4.0;
     let near = |found: &[f32], wanted: &[f32]| {
         for (at, (found, wanted)) in std::iter::zip(found, wanted).enumerate() {
-            assert!((found - wanted).abs() <= 1e-5 + wanted.abs() * 1e-5, "{at}: {found} and not {wanted}");
+            assert!(
+                (found - wanted).abs() <= 1e-5 + wanted.abs() * 1e-5,
+                "{at}: {found} and not {wanted}"
+            );
         }
     };
     let mut config = LaunchConfig::linear(3, 128);
@@ -175,13 +195,18 @@ fn kernels_of_triton_run() {
         let (x, out) = fill(&bed);
         let (x, at) = (x.addr().to_ne_bytes(), out.addr().to_ne_bytes());
         let count = (all.len() as u32).to_ne_bytes();
-        bed.outcome("add", &config, &[&x, &x, &at, &count, &none, &none]).unwrap();
-        near(&floats(&bed.read(&out, all.len())), &all.iter().map(|value| value * 2.0).collect::<Vec<_>>());
+        bed.outcome("add", &config, &[&x, &x, &at, &count, &none, &none])
+            .unwrap();
+        near(
+            &floats(&bed.read(&out, all.len())),
+            &all.iter().map(|value| value * 2.0).collect::<Vec<_>>(),
+        );
     }
     for bed in beds(&input("triton_softmax.ptx")) {
         let (x, out) = fill(&bed);
         let (x, at) = (x.addr().to_ne_bytes(), out.addr().to_ne_bytes());
-        bed.outcome("softmax", &config, &[&x, &at, &columns, &none, &none]).unwrap();
+        bed.outcome("softmax", &config, &[&x, &at, &columns, &none, &none])
+            .unwrap();
         let wanted = all.chunks(COLUMNS as usize).flat_map(|row| {
             let sum: f32 = row.iter().map(|value| value.exp()).sum();
             row.iter().map(move |value| value.exp() / sum)
@@ -198,7 +223,8 @@ fn kernels_of_triton_run() {
             let mean = row.iter().sum::<f32>() / COLUMNS as f32;
             let spread = row.iter().map(|value| (value - mean).powi(2)).sum::<f32>() / COLUMNS as f32;
             // The first row is weight and bias too.
-            std::iter::zip(row, &all).map(move |(value, weight)| (value - mean) / (spread + epsilon).sqrt() * weight + weight)
+            std::iter::zip(row, &all)
+                .map(move |(value, weight)| (value - mean) / (spread + epsilon).sqrt() * weight + weight)
         });
         near(&floats(&bed.read(&out, all.len())), &wanted.collect::<Vec<_>>());
     }
@@ -218,7 +244,11 @@ fn a_matrix_product_of_triton_runs() {
     let (m, n, k) = (64usize, 128usize, 96usize);
     let value = |i: usize| (i * 7 % 11) as i32 - 5;
     let bed = bed(builder(), &input("triton_matmul.ptx"));
-    let halves = |count: usize| (0..count).flat_map(|i| half(value(i)).to_ne_bytes()).collect::<Vec<u8>>();
+    let halves = |count: usize| {
+        (0..count)
+            .flat_map(|i| half(value(i)).to_ne_bytes())
+            .collect::<Vec<u8>>()
+    };
     let (a, b, c) = (bed.words(m * k / 2), bed.words(k * n / 2), bed.words(m * n));
     bed.gpu.write(a.addr(), &halves(m * k)).unwrap();
     bed.gpu.write(b.addr(), &halves(k * n)).unwrap();
@@ -250,7 +280,10 @@ fn kernel(body: &str) -> String {
 fn what_does_not_run_is_refused_with_its_place() {
     let gpu = builder().build().unwrap();
     for (body, what) in [
-        ("mov.u32 %r1, 1;\nwgmma.fence.sync.aligned;", "`wgmma.fence.sync.aligned;`: the simulated GPU does not run"),
+        (
+            "mov.u32 %r1, 1;\nwgmma.fence.sync.aligned;",
+            "`wgmma.fence.sync.aligned;`: the simulated GPU does not run",
+        ),
         ("bar.sync 1;", "barriers with a number"),
         ("bar.sync 0, 64;", "barriers of a part of a block"),
         ("add.rz.f64 %rd1, %rd1, %rd2;", "`add` with `.rz.f64`"),
@@ -272,7 +305,11 @@ fn what_does_not_run_is_refused_with_its_place() {
         assert!(told.contains(what) && told.contains("(line "), "{told}");
     }
     let hidden = Window::default().to_bytes();
-    let told = gpu.load_ptx("test.ptx", &kernel(""), &[], &[(WINDOW, &hidden)]).err().unwrap().to_string();
+    let told = gpu
+        .load_ptx("test.ptx", &kernel(""), &[], &[(WINDOW, &hidden)])
+        .err()
+        .unwrap()
+        .to_string();
     assert!(told.contains("no variable gpuvm_window of 32 bytes"), "{told}");
 }
 
@@ -292,10 +329,14 @@ fn a_kernel_that_traps_or_leaves_shared_memory_is_told() {
 #[test]
 fn loads_extend_and_vectors_keep_their_order() {
     let mut body = String::new();
-    let types = ["u8", "s8", "b8", "u16", "s16", "b16", "u32", "s32", "b32", "f32", "u64", "s64", "b64", "f64"];
+    let types = [
+        "u8", "s8", "b8", "u16", "s16", "b16", "u32", "s32", "b32", "f32", "u64", "s64", "b64", "f64",
+    ];
     for (at, ty) in types.iter().enumerate() {
         let place = 64 + at * 8;
-        body.push_str(&format!("ld.global.{ty} %rd1, [%out+8];\nst.global.u64 [%out+{place}], %rd1;\n"));
+        body.push_str(&format!(
+            "ld.global.{ty} %rd1, [%out+8];\nst.global.u64 [%out+{place}], %rd1;\n"
+        ));
     }
     body.push_str(
         "ld.global.v4.u8 {%r1, %r2, _, %r4}, [%out+8];\nst.global.v4.u32 [%out+192], {%r1, %r2, 7, %r4};\n\
@@ -309,7 +350,8 @@ fn loads_extend_and_vectors_keep_their_order() {
     for bed in beds(&kernel(&body)) {
         let out = bed.words(64);
         bed.gpu.write(out.addr() + 8, &value.to_ne_bytes()).unwrap();
-        bed.outcome("k", &LaunchConfig::linear(1, 1), &[&out.addr().to_ne_bytes()]).unwrap();
+        bed.outcome("k", &LaunchConfig::linear(1, 1), &[&out.addr().to_ne_bytes()])
+            .unwrap();
         let words = bed.read(&out, 64);
         for (at, ty) in types.iter().enumerate() {
             let wanted = match *ty {
@@ -325,6 +367,18 @@ fn loads_extend_and_vectors_keep_their_order() {
             assert_eq!(found, wanted, "{ty}");
         }
         assert_eq!(words[48..52], [0xef, 0xcd, 7, 0x89]);
-        assert_eq!(words[52..60], [0x89ab_cdef, 0x8765_4321, 0, 0, 0x89ab_cdef, 0x8765_4321, 0x89ab_cdef, 0xcdef_89ab]);
+        assert_eq!(
+            words[52..60],
+            [
+                0x89ab_cdef,
+                0x8765_4321,
+                0,
+                0,
+                0x89ab_cdef,
+                0x8765_4321,
+                0x89ab_cdef,
+                0xcdef_89ab
+            ]
+        );
     }
 }

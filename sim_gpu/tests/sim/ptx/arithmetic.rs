@@ -57,7 +57,11 @@ fn of_f(value: f32) -> u64 {
     u64::from(if value.is_nan() { 0x7fff_ffff } else { value.to_bits() })
 }
 fn of_d(value: f64) -> u64 {
-    if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() }
+    if value.is_nan() {
+        f64::NAN.to_bits()
+    } else {
+        value.to_bits()
+    }
 }
 /// Towards zero, from what was rounded to the nearest and what is exact: a double and what it lacks.
 fn towards_zero(nearest: f32, (exact, rest): (f64, f64)) -> f32 {
@@ -77,17 +81,37 @@ fn sum(a: f32, b: f32) -> (f64, f64) {
     (sum, (a - (sum - of_b)) + (b - of_b))
 }
 fn upwards(nearest: f32, exact: f64) -> f32 {
-    if f64::from(nearest) < exact { nearest.next_up() } else { nearest }
+    if f64::from(nearest) < exact {
+        nearest.next_up()
+    } else {
+        nearest
+    }
 }
 fn flushed(value: f32) -> f32 {
-    if value.is_subnormal() { 0f32.copysign(value) } else { value }
+    if value.is_subnormal() {
+        0f32.copysign(value)
+    } else {
+        value
+    }
 }
 fn least(a: f32, b: f32) -> f32 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
         (_, true) => a,
-        _ if a == b => if a.is_sign_negative() { a } else { b },
-        _ => if a < b { a } else { b },
+        _ if a == b => {
+            if a.is_sign_negative() {
+                a
+            } else {
+                b
+            }
+        }
+        _ => {
+            if a < b {
+                a
+            } else {
+                b
+            }
+        }
     }
 }
 
@@ -100,14 +124,14 @@ fn integers() -> Vec<Case> {
         case("sub.s64", D3, |[a, b, ..]| a.wrapping_sub(b)),
         case("add.s16", H3, |[a, b, ..]| u64::from((a as u16).wrapping_add(b as u16))),
         case("mul.lo.s32", U3, |[a, b, ..]| u64::from((a as u32).wrapping_mul(b as u32))),
-        case("mul.hi.s32", U3, |[a, b, ..]| u64::from((i64::from(a as i32) * i64::from(b as i32) >> 32) as u32)),
-        case("mul.hi.u64", D3, |[a, b, ..]| (u128::from(a) * u128::from(b) >> 64) as u64),
-        case("mul.hi.s64", D3, |[a, b, ..]| (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64),
+        case("mul.hi.s32", U3, |[a, b, ..]| u64::from(((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32)),
+        case("mul.hi.u64", D3, |[a, b, ..]| ((u128::from(a) * u128::from(b)) >> 64) as u64),
+        case("mul.hi.s64", D3, |[a, b, ..]| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64),
         case("mul.wide.s32", &[64, 32, 32], |[a, b, ..]| (i64::from(a as i32) * i64::from(b as i32)) as u64),
         case("mul.wide.u16", &[32, 16, 16], |[a, b, ..]| u64::from(u32::from(a as u16) * u32::from(b as u16))),
         case("mad.lo.s64", D4, |[a, b, c, _]| a.wrapping_mul(b).wrapping_add(c)),
         case("mad.wide.u32", &[64, 32, 32, 64], |[a, b, c, _]| (u64::from(a as u32) * u64::from(b as u32)).wrapping_add(c)),
-        case("mad.hi.u32", U4, |[a, b, c, _]| u64::from(((u64::from(a as u32) * u64::from(b as u32) >> 32) as u32).wrapping_add(c as u32))),
+        case("mad.hi.u32", U4, |[a, b, c, _]| u64::from((((u64::from(a as u32) * u64::from(b as u32)) >> 32) as u32).wrapping_add(c as u32))),
         case("mul24.lo.u32", U3, |[a, b, ..]| u64::from((a as u32 & 0xff_ffff).wrapping_mul(b as u32 & 0xff_ffff))),
         case("sad.s32", U4, |[a, b, c, _]| u64::from((a as i32).abs_diff(b as i32).wrapping_add(c as u32))),
         case("div.s32", U3, |[a, b, ..]| u64::from((a as i32).checked_div(b as i32).unwrap_or(if b as u32 == 0 { -1 } else { i32::MIN }) as u32)),
@@ -280,21 +304,32 @@ fn run(cases: &[Case]) {
             [WORDS[a], if b == 2 { 5 } else { WORDS[b] }, c, [4, 0, 16, 33][a % 4]]
         })
         .collect();
-    let bytes: Vec<u8> = operands.as_flattened().iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let bytes: Vec<u8> = operands
+        .as_flattened()
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
     bed.gpu.write(input.addr(), &bytes).unwrap();
     let at = [&input, &output].map(|memory| memory.addr().to_ne_bytes());
     for (number, case) in cases.iter().enumerate() {
         let config = LaunchConfig::linear(1, count as u32);
-        bed.outcome(&format!("case_{number}"), &config, &[&at[0], &at[1]]).unwrap();
+        bed.outcome(&format!("case_{number}"), &config, &[&at[0], &at[1]])
+            .unwrap();
         let words = bed.read(&output, count * 2);
         for (thread, operands) in operands.iter().enumerate() {
             let found = u64::from(words[2 * thread + 1]) << 32 | u64::from(words[2 * thread]);
             let found = match case.bits[0] {
-                64 if case.text.contains("f64") && d(found).is_nan() && !case.text.contains("neg") => f64::NAN.to_bits(),
+                64 if case.text.contains("f64") && d(found).is_nan() && !case.text.contains("neg") => {
+                    f64::NAN.to_bits()
+                }
                 _ => found,
             };
             let wanted = (case.wanted)(*operands);
-            assert_eq!(found, wanted, "{} of {operands:#x?}: {found:#x} and not {wanted:#x}", case.text);
+            assert_eq!(
+                found, wanted,
+                "{} of {operands:#x?}: {found:#x} and not {wanted:#x}",
+                case.text
+            );
         }
     }
 }
@@ -327,15 +362,33 @@ fn half_precision_rounds_once() {
         ("cvt.f32.f16", &[32, 16], [0xfc00, 0, 0, 0], 0xff80_0000),
         ("cvt.f32.bf16", &[32, 16], [0x3fc0, 0, 0, 0], 0x3fc0_0000),
         ("add.f16", &[16, 16, 16], [0x3c00, 0x1400, 0, 0], 0x3c01),
-        ("mul.f16x2", &[32, 32, 32], [0x4000_3c00, 0x4200_c000, 0, 0], 0x4600_c000),
+        (
+            "mul.f16x2",
+            &[32, 32, 32],
+            [0x4000_3c00, 0x4200_c000, 0, 0],
+            0x4600_c000,
+        ),
         // 0x1.004p0 squared less its rounded square: rounding twice would give zero.
         ("fma.rn.f16", &[16, 16, 16, 16], [0x3c01, 0x3c01, 0xbc02, 0], 0x0010),
         ("fma.rn.relu.bf16", &[16, 16, 16, 16], [0x3f80, 0xbf80, 0x3f00, 0], 0),
-        ("cvt.rn.f16x2.f32", &[32, 32, 32], [0x3f80_0000, 0xc000_0000, 0, 0], 0x3c00_c000),
-        ("max.bf16x2", &[32, 32, 32], [0x3f80_bf80, 0x4000_c000, 0, 0], 0x4000_bf80),
+        (
+            "cvt.rn.f16x2.f32",
+            &[32, 32, 32],
+            [0x3f80_0000, 0xc000_0000, 0, 0],
+            0x3c00_c000,
+        ),
+        (
+            "max.bf16x2",
+            &[32, 32, 32],
+            [0x3f80_bf80, 0x4000_c000, 0, 0],
+            0x4000_bf80,
+        ),
         ("neg.f16x2", &[32, 32], [0x3c00_8000, 0, 0, 0], 0xbc00_0000),
     ];
-    let cases: Vec<Case> = CASES.iter().map(|(text, bits, _, wanted)| case(text, bits, |_| *wanted)).collect();
+    let cases: Vec<Case> = CASES
+        .iter()
+        .map(|(text, bits, _, wanted)| case(text, bits, |_| *wanted))
+        .collect();
     let mut text = String::from(".version 8.0\n.target sm_90\n.address_size 64\n");
     for (number, case) in cases.iter().enumerate() {
         text.push_str(&entry(number, case));
@@ -346,8 +399,18 @@ fn half_precision_rounds_once() {
     for (number, (text, _, operands, wanted)) in CASES.iter().enumerate() {
         let bytes: Vec<u8> = operands.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bed.gpu.write(input.addr(), &bytes).unwrap();
-        bed.outcome(&format!("case_{number}"), &LaunchConfig::linear(1, 1), &[&at[0], &at[1]]).unwrap();
+        bed.outcome(
+            &format!("case_{number}"),
+            &LaunchConfig::linear(1, 1),
+            &[&at[0], &at[1]],
+        )
+        .unwrap();
         let words = bed.read(&output, 2);
-        assert_eq!(u64::from(words[0]), *wanted, "{text} of {operands:#x?}: {:#x}", words[0]);
+        assert_eq!(
+            u64::from(words[0]),
+            *wanted,
+            "{text} of {operands:#x?}: {:#x}",
+            words[0]
+        );
     }
 }
