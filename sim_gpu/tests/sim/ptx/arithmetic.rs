@@ -116,7 +116,7 @@ fn least(a: f32, b: f32) -> f32 {
 }
 
 #[rustfmt::skip]
-fn integers() -> Vec<Case> {
+fn whole_numbers() -> Vec<Case> {
     vec![
         case("add.u32", U3, |[a, b, ..]| u64::from((a as u32).wrapping_add(b as u32))),
         case("add.sat.s32", U3, |[a, b, ..]| u64::from((a as i32).saturating_add(b as i32) as u32)),
@@ -141,6 +141,12 @@ fn integers() -> Vec<Case> {
         case("neg.s64", D2, |[a, ..]| a.wrapping_neg()),
         case("min.s32", U3, |[a, b, ..]| u64::from((a as i32).min(b as i32) as u32)),
         case("max.u64", D3, |[a, b, ..]| a.max(b)),
+    ]
+}
+
+#[rustfmt::skip]
+fn bits() -> Vec<Case> {
+    vec![
         case("and.b32", U3, |[a, b, ..]| a & b & 0xffff_ffff),
         case("or.b64", D3, |[a, b, ..]| a | b),
         case("xor.b16", H3, |[a, b, ..]| (a ^ b) & 0xffff),
@@ -193,6 +199,12 @@ fn integers() -> Vec<Case> {
             let sum = (a as u32 & 0xffff) * u32::from(b[2]) + (a as u32 >> 16) * u32::from(b[3]);
             u64::from((c as u32).wrapping_add(sum))
         }),
+    ]
+}
+
+#[rustfmt::skip]
+fn choices() -> Vec<Case> {
+    vec![
         case("selp.b32", &[32, 32, 32, 1], |[a, b, c, _]| if c != 0 { a } else { b } & 0xffff_ffff),
         case("slct.u32.s32", U4, |[a, b, c, _]| if c as i32 >= 0 { a } else { b } & 0xffff_ffff),
         case("setp.lt.s32", &[1, 32, 32], |[a, b, ..]| u64::from((a as i32) < b as i32)),
@@ -336,7 +348,9 @@ fn run(cases: &[Case]) {
 
 #[test]
 fn instructions_of_integers_compute_what_rust_does() {
-    run(&integers());
+    run(&whole_numbers());
+    run(&bits());
+    run(&choices());
 }
 
 #[test]
