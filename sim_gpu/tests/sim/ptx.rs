@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::{Bed, bed_on, builder};
 use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, LaunchConfig, Module, PtxKernel};
 use gpuvm_ptx::{TableLayout, WINDOW, Window, rewrite};
-use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder};
+use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder, SimOptions};
 
 /// A file of ptx/tests/inputs.
 fn input(name: &str) -> String {
@@ -380,5 +380,92 @@ fn loads_extend_and_vectors_keep_their_order() {
                 0xcdef_89ab
             ]
         );
+    }
+}
+
+#[test]
+fn races_of_ptx_are_found_and_orders_hold() {
+    let options = SimOptions {
+        find_races: true,
+        ..SimOptions::default()
+    };
+    for (body, races) in [
+        ("st.global.u32 [%out], 1;", true),
+        ("red.relaxed.gpu.global.add.u32 [%out], 1;", false),
+    ] {
+        let bed = bed(builder().mode(Mode::Seeded(1)).options(options), &kernel(body));
+        let out = bed.words(1);
+        bed.outcome("k", &LaunchConfig::linear(2, 1), &[&out.addr().to_ne_bytes()])
+            .unwrap();
+        assert_eq!(bed.gpu.races().1 > 0, races, "{body}");
+    }
+    // A word and then a flag, by one block for another: what it sees may be old unless both order it.
+    let told = |store: &str, load: &str| {
+        let text = kernel(&format!(
+            "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra reads;\nst.global.u32 [%out+128], 7;\n\
+             {store} [%out], 1;\nret;\nreads:\nld.global.u32 %r3, [%out+128];\nagain:\n{load} %r2, [%out];\n\
+             setp.eq.u32 %p1, %r2, 0;\n@%p1 bra again;\nld.global.u32 %r3, [%out+128];\nst.global.u32 [%out+256], %r3;"
+        ));
+        let seen = (0..24).map(|seed| {
+            let bed = bed(builder().mode(Mode::Seeded(seed)), &text);
+            let out = bed.words(128);
+            bed.outcome("k", &LaunchConfig::linear(2, 1), &[&out.addr().to_ne_bytes()])
+                .unwrap();
+            bed.read(&out, 65)[64]
+        });
+        seen.collect::<Vec<u32>>()
+    };
+    assert!(
+        told("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32")
+            .iter()
+            .all(|word| *word == 7)
+    );
+    assert!(told("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32").contains(&0));
+}
+
+#[test]
+fn addresses_of_a_window_go_where_their_pages_are() {
+    const PAGE: u64 = 4096;
+    for mode in [Mode::Fast, Mode::Seeded(5)] {
+        let gpu = builder().mode(mode).build().unwrap();
+        let layout = TableLayout::new(PAGE).unwrap();
+        // Nothing is mapped there.
+        let base = 1u64 << 46;
+        let mut window = layout.window(base..base + PAGE).unwrap();
+        let pages = layout.pages(&window);
+        let (entries, marks) = (gpu.allocate(pages * 8, 256).unwrap(), gpu.allocate(pages, 256).unwrap());
+        (window.entries, window.marks) = (entries.addr(), marks.addr());
+        // Three pages of x and three of y, in places the other way round.
+        let places = gpu.allocate(6 * PAGE, PAGE).unwrap();
+        let page = |number: u64| if number < 3 { 10 + number } else { 100 + number };
+        let place = |number: u64| places.addr() + (5 - number) * PAGE;
+        for number in 0..6 {
+            let entry = layout.entry(base + page(number) * PAGE, place(number), false);
+            gpu.write(entries.addr() + page(number) * 8, &entry.to_ne_bytes())
+                .unwrap();
+            for at in 0..PAGE / 4 {
+                let value = (number % 3 * 1024 + at) as f32 % 50.0;
+                gpu.write(place(number) + at * 4, &value.to_ne_bytes()).unwrap();
+            }
+        }
+        let module = load(&gpu, &input("plain.ptx"), window).unwrap();
+        let stream = gpu.stream().unwrap();
+        let bed = Bed { module, stream, gpu };
+        let [x, y, n] = [base + page(0) * PAGE, base + page(3) * PAGE, 3 * PAGE / 4].map(u64::to_ne_bytes);
+        let config = LaunchConfig::linear(2, 64);
+        bed.outcome("axpy", &config, &[&x, &y, &3f32.to_ne_bytes(), &n])
+            .unwrap();
+        for number in 0..6 {
+            let mut bytes = vec![0; PAGE as usize];
+            bed.gpu.read(place(number), &mut bytes).unwrap();
+            for (at, bytes) in bytes.as_chunks().0.iter().enumerate() {
+                let before = (number as usize % 3 * 1024 + at) as f32 % 50.0;
+                let wanted = if number < 3 { before } else { before * 4.0 };
+                assert_eq!(f32::from_ne_bytes(*bytes), wanted, "page {number}, element {at}");
+            }
+            let mut mark = [9];
+            bed.gpu.read(marks.addr() + page(number), &mut mark).unwrap();
+            assert_eq!(mark, [u8::from(number >= 3)], "the mark of page {number}");
+        }
     }
 }
