@@ -469,3 +469,24 @@ fn addresses_of_a_window_go_where_their_pages_are() {
         }
     }
 }
+
+#[test]
+fn carries_branches_by_number_and_leaders() {
+    let body = "mov.u32 %r1, 0xffffffff;\nadd.cc.u32 %r2, %r1, 2;\naddc.cc.u32 %r3, %r1, 0;\naddc.u32 %r4, 5, 6;\n\
+                st.global.v4.u32 [%out], {%r2, %r3, %r4, 0};\n\
+                sub.cc.u32 %r2, 1, 2;\nsubc.u32 %r3, 9, 3;\nmad.lo.cc.u32 %r4, %r1, %r1, 0xffffffff;\nmadc.hi.u32 %r5, %r1, %r1, 1;\n\
+                st.global.v4.u32 [%out+16], {%r2, %r3, %r4, %r5};\n\
+                mov.u32 %r6, %laneid;\nelect.sync %r7|%p1, 0xfffffff0;\n@%p1 st.global.u32 [%out+32], %r6;\n\
+                there: .branchtargets first, second, third;\nand.b32 %r6, %r6, 3;\nsetp.eq.u32 %p2, %r6, 3;\n@%p2 ret;\n\
+                brx.idx %r6, there;\n\
+                second:\nred.global.add.u32 [%out+36], 100;\nret;\nthird:\nred.global.add.u32 [%out+36], 10000;\nret;\n\
+                first:\nred.global.add.u32 [%out+36], 1;";
+    let text = kernel(body).replace("%laneid;\n", "%laneid;\nsetp.lt.u32 %p3, %r6, 4;\n@%p3 ret;\n");
+    for bed in beds(&text) {
+        let words = bed.run("k", &LaunchConfig::linear(1, 32), 16, &[]);
+        assert_eq!(words[..4], [1, 0, 12, 0]);
+        // (2^32 - 1)^2 is 0xfffffffe00000001, and 2^32 - 1 more ends in zeros above.
+        assert_eq!(words[4..8], [0xffff_ffff, 5, 0, 0]);
+        assert_eq!(words[8..10], [4, 7 + 700 + 70_000]);
+    }
+}
