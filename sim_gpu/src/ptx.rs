@@ -23,7 +23,7 @@ use gpuvm_ptx::{Declaration, Function, Item, Module, Space};
 
 use error::{Untranslated, Why};
 use function::{Around, Callee, Shared, at_declaration, declared};
-use names::Names;
+use names::{Named, Names};
 use variable::Variable;
 
 /// Functions that modules call and do not have: what `gpuvm_sim/ptx_warp.h` calls them, and how many results and parameters they have.
@@ -31,6 +31,9 @@ const LIBRARY: &[(&str, &str, usize, usize)] = &[
     ("vprintf", "library_vprintf", 1, 2),
     ("__assertfail", "library_assertfail", 0, 5),
 ];
+
+/// What others find by its name.
+const EXPORTED: &str = "extern \"C\" __attribute__((visibility(\"default\"), used))";
 
 /// C++ text of `kernels`, numbered in this order, and of the module's variables. Those that the host fills are `gpuvm_ptx_variable_0` and on.
 pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u8])]) -> Result<String, Untranslated> {
@@ -42,85 +45,102 @@ pub(crate) fn translated(text: &str, kernels: &[PtxKernel], filled: &[(&str, &[u
         callees: HashMap::new(),
         shared: Shared::default(),
     };
-    let mut out = String::from("#include \"gpuvm_sim/ptx.h\"\n\nnamespace gpuvm_ptx {\n\n");
+    let variables = module_variables(&mut around, &mut names, filled)?;
+    let declared = callees(&mut around, &mut names);
+    let functions = functions(&mut around, names, kernels)?;
+    Ok(format!(
+        "#include \"gpuvm_sim/ptx.h\"\n\nnamespace gpuvm_ptx {{\n\n{variables}{declared}{}{functions}}}  // namespace gpuvm_ptx\n",
+        shared_variables(&around.shared)
+    ))
+}
+
+fn module_variables(
+    around: &mut Around<'_, '_>,
+    names: &mut Names,
+    filled: &[(&str, &[u8])],
+) -> Result<String, Untranslated> {
+    let module = around.module;
+    let mut out = String::new();
     let mut exported = vec![false; filled.len()];
     for item in &module.items {
-        if let Item::Variable(declaration) = item {
-            for variable in declared(&module, declaration)? {
-                let text = module_variable(&mut around, &mut names, declaration, &variable)?;
-                out.push_str(&text);
-                let bytes = |value: &[u8]| u64::try_from(value.len()).ok();
-                let wanted = filled
-                    .iter()
-                    .position(|(name, value)| *name == variable.name && bytes(value) == Some(variable.bytes));
-                if let (Some(at), Some(names::Named::Variable(Space::Const | Space::Global, address))) =
-                    (wanted, names.find(&variable.name))
-                {
-                    exported[at] = true;
-                    out.push_str(&format!("extern \"C\" __attribute__((visibility(\"default\"), used)) GPUVM_SIM_PLAIN void* gpuvm_ptx_variable_{at}() {{ return reinterpret_cast<void*>({address}); }}\n"));
-                }
+        let Item::Variable(declaration) = item else { continue };
+        for variable in declared(module, declaration)? {
+            out.push_str(&module_variable(around, names, declaration, &variable)?);
+            let is_it = |(name, value): &(&str, &[u8])| *name == variable.name && value.len() as u64 == variable.bytes;
+            let Some(at) = filled.iter().position(is_it) else {
+                continue;
+            };
+            if let Some(Named::Variable(Space::Const | Space::Global, address)) = names.find(&variable.name) {
+                exported[at] = true;
+                out.push_str(&format!(
+                    "{EXPORTED} GPUVM_SIM_PLAIN void* gpuvm_ptx_variable_{at}() {{ return reinterpret_cast<void*>({address}); }}\n"
+                ));
             }
         }
     }
-    if let Some(((name, value), _)) = std::iter::zip(filled, &exported).find(|(_, exported)| !**exported) {
-        return Err(Untranslated::Variable {
+    match std::iter::zip(filled, exported).find(|(_, exported)| !exported) {
+        Some(((name, value), _)) => Err(Untranslated::Variable {
             name: (*name).to_owned(),
             bytes: value.len(),
-        });
+        }),
+        None => Ok(out),
     }
-    for function in module
-        .functions()
-        .filter(|function| !function.is_entry && function.body.is_some())
-    {
-        let results = results(&module, function);
-        let name = names.fresh('f', function.name);
-        out.push_str(&format!("static void {name}(void* const* arguments);\n"));
-        let parameters = function.parameters.len() - results;
-        around.callees.insert(
-            function.name,
-            Callee {
-                name,
-                results,
-                parameters,
-            },
-        );
-    }
-    for (symbol, library, results, parameters) in LIBRARY {
-        if module
-            .functions()
-            .any(|function| function.name == *symbol && function.body.is_none())
-        {
-            let (name, results, parameters) = ((*library).to_owned(), *results, *parameters);
-            around.callees.insert(
-                symbol,
+}
+
+/// Declarations of the functions that others call.
+fn callees(around: &mut Around<'_, '_>, names: &mut Names) -> String {
+    let module = around.module;
+    let mut out = String::new();
+    for function in module.functions().filter(|function| !function.is_entry) {
+        let library = LIBRARY.iter().find(|library| library.0 == function.name);
+        let callee = match (&function.body, library) {
+            (Some(_), _) => {
+                let results = results(module, function);
+                let name = names.fresh('f', function.name);
+                out.push_str(&format!("static void {name}(void* const* arguments);\n"));
                 Callee {
                     name,
                     results,
-                    parameters,
-                },
-            );
+                    parameters: function.parameters.len() - results,
+                }
+            }
+            (None, Some((_, name, results, parameters))) => Callee {
+                name: (*name).to_owned(),
+                results: *results,
+                parameters: *parameters,
+            },
+            (None, None) => continue,
+        };
+        // A declaration may come before or after the function itself.
+        if function.body.is_some() || !around.callees.contains_key(function.name) {
+            around.callees.insert(function.name, callee);
         }
     }
-    let mut functions = String::new();
+    out
+}
+
+fn functions(around: &mut Around<'_, '_>, mut names: Names, kernels: &[PtxKernel]) -> Result<String, Untranslated> {
+    let module = around.module;
+    let is_entry = |kernel: &PtxKernel| {
+        let mut functions = module.functions();
+        functions.any(|function| function.is_entry && function.body.is_some() && function.name == kernel.symbol)
+    };
+    if let Some(missing) = kernels.iter().find(|kernel| !is_entry(kernel)) {
+        return Err(Untranslated::Kernel(missing.symbol.clone()));
+    }
+    let mut out = String::new();
     for function in module.functions() {
         let Some(statements) = &function.body else { continue };
-        let first_line = match (
-            kernels.iter().position(|kernel| kernel.symbol == function.name),
-            around.callees.get(function.name),
-        ) {
-            (Some(number), _) => format!(
-                "extern \"C\" __attribute__((visibility(\"default\"), used)) void gpuvm_kernel_entry_{number}(void* const* arguments) "
-            ),
-            (_, Some(callee)) => format!("static void {}(void* const* arguments) ", callee.name),
+        let number = kernels.iter().position(|kernel| kernel.symbol == function.name);
+        let first_line = match (number, around.callees.get(function.name)) {
+            (Some(number), _) => format!("{EXPORTED} void gpuvm_kernel_entry_{number}(void* const* arguments)"),
+            (_, Some(callee)) => format!("static void {}(void* const* arguments)", callee.name),
             _ => continue,
         };
-        let (written, given_back) = function::body(&mut around, names, function, statements);
+        let (written, given_back) = function::body(around, names, function, statements);
         names = given_back;
-        functions.push_str(&format!("// {}\n{first_line}{}\n", function.name, written?));
+        out.push_str(&format!("// {}\n{first_line} {}\n", function.name, written?));
     }
-    out.push_str(&shared_variables(&around.shared));
-    out.push_str(&functions);
-    out.push_str("}  // namespace gpuvm_ptx\n");
     Ok(out)
 }
 
@@ -138,7 +158,7 @@ fn shared_variables(shared: &Shared) -> String {
     match shared.bytes {
         0 => "\nstatic constexpr void* kShared = nullptr;\nstatic constexpr u64 kSharedBytes = 0;\n\n".to_owned(),
         bytes => {
-            let bytes = bytes.next_multiple_of(16);
+            let bytes = bytes.checked_next_multiple_of(16).unwrap_or(bytes);
             format!("\nalignas(128) __shared__ u8 kShared[{bytes}];\nstatic constexpr u64 kSharedBytes = {bytes};\n\n")
         }
     }

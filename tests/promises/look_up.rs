@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated, small, with_causes};
 use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Transport, VmBuilder};
 
+mod ptx;
+
 const SOURCE: Kernels = Kernels {
     name: "look_up.cu",
     text: r"

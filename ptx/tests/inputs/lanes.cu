@@ -1,4 +1,5 @@
-// What lanes do together, and with memory of all kinds. It is compiled as PTX and as C++ for the simulated GPU, which have to agree.
+// What lanes do together, and with memory of all kinds. It is compiled as PTX and as C++ for the simulated GPU, which
+// have to agree.
 using u64 = unsigned long long;
 
 __device__ unsigned counters[8] = {0, 1, 0xffffffffu, 3};
@@ -10,19 +11,30 @@ struct two {
     u64 b;
 };
 
-static __device__ __noinline__ two changed(two it, int by, const int* from) { return {it.a * by + *from, it.b ^ (u64)by}; }
+static __device__ __noinline__ two changed(two it, int by, const int* from) {
+    return {it.a * by + *from, it.b ^ (u64)by};
+}
 
 static __device__ __noinline__ int choose(int which, int x) {
     switch (which) {
-        case 0: return x + 1;
-        case 1: return x * 3;
-        case 2: return x - 7;
-        case 3: return x ^ 0x55;
-        case 4: return x << 2;
-        case 5: return ~x;
-        case 6: return x / 3;
-        case 7: return x % 5;
-        default: return -1;
+        case 0:
+            return x + 1;
+        case 1:
+            return x * 3;
+        case 2:
+            return x - 7;
+        case 3:
+            return x ^ 0x55;
+        case 4:
+            return x << 2;
+        case 5:
+            return ~x;
+        case 6:
+            return x / 3;
+        case 7:
+            return x % 5;
+        default:
+            return -1;
     }
 }
 
@@ -122,7 +134,8 @@ extern "C" __global__ void numbers(u64* out, u64 seed) {
     mine[4] = __popcll(x) + __clzll(x >> i) * 100 + __ffsll(x << i) * 10000;
     mine[5] = __brevll(x);
     mine[6] = __byte_perm((unsigned)x, (unsigned)y, (unsigned)(x >> 40));
-    mine[7] = __funnelshift_l((unsigned)x, (unsigned)y, (unsigned)i) + (u64)__funnelshift_rc((unsigned)x, (unsigned)y, (unsigned)i);
+    mine[7] = __funnelshift_l((unsigned)x, (unsigned)y, (unsigned)i) +
+              (u64)__funnelshift_rc((unsigned)x, (unsigned)y, (unsigned)i);
     double a = (double)(x >> 20), b = (double)(y >> 30) + .5;
     mine[8] = __double_as_longlong(a * b) ^ __double_as_longlong(a / b);
     mine[9] = __double_as_longlong(fma(a, b, -a));

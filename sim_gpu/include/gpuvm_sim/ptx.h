@@ -122,9 +122,7 @@ GPUVM_PTX void copy(u64 to, u64 from, u32 bytes) {
 }
 
 // Registers that are read alone.
-GPUVM_PTX u32 thread_in_block() {
-    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
+GPUVM_PTX u32 thread_in_block() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 GPUVM_PTX u32 warps_of_block() { return (blockDim.x * blockDim.y * blockDim.z + 31) / 32; }
 
 // Lanes of a warp exchange a word; whether the other lane was in range.

@@ -7,7 +7,6 @@
 
 namespace gpuvm_ptx {
 
-
 template <unsigned F, class T>
 GPUVM_PTX T add(T a, T b) {
     if constexpr (is_pair<T>) {
@@ -132,15 +131,15 @@ GPUVM_PTX T rcp(T a) {
 }
 
 // Approximations: what the host's library says, rounded to the type.
-#define GPUVM_PTX_HOST(name, expression)                                         \
-    template <unsigned F, class T>                                               \
-    GPUVM_PTX T name(T a) {                                                      \
-        if constexpr (is_pair<T>) {                                              \
-            return T{name<F>(a.lo), name<F>(a.hi)};                              \
-        } else {                                                                 \
-            const double x = wide(in<F>(a));                                     \
-            return out<F, T>(expression);                                        \
-        }                                                                        \
+#define GPUVM_PTX_HOST(name, expression)            \
+    template <unsigned F, class T>                  \
+    GPUVM_PTX T name(T a) {                         \
+        if constexpr (is_pair<T>) {                 \
+            return T{name<F>(a.lo), name<F>(a.hi)}; \
+        } else {                                    \
+            const double x = wide(in<F>(a));        \
+            return out<F, T>(expression);           \
+        }                                           \
     }
 GPUVM_PTX_HOST(rsqrt, 1.0 / __builtin_sqrt(x))
 GPUVM_PTX_HOST(ex2, ::exp2(x))
@@ -411,13 +410,13 @@ GPUVM_PTX T prmt(T a, T b, u32 selector) {
     }
     return chosen;
 }
-#define GPUVM_PTX_PRMT(mode, nibble)                                       \
-    template <unsigned F, class T>                                         \
-    GPUVM_PTX T prmt_##mode(T a, T b, u32 which) {                         \
-        const u32 c = which & 3;                                           \
-        u32 selector = 0;                                                  \
-        for (u32 n = 0; n < 4; ++n) selector |= ((nibble) & 7u) << (4 * n); \
-        return prmt<0>(a, b, selector);                                    \
+#define GPUVM_PTX_PRMT(mode, nibble)                                      \
+    template <unsigned F, class T>                                        \
+    GPUVM_PTX T prmt_##mode(T a, T b, u32 which) {                        \
+        const u32 c = which & 3;                                          \
+        u32 selector = 0;                                                 \
+        for (u32 n = 0; n < 4; ++n) selector |= ((nibble)&7u) << (4 * n); \
+        return prmt<0>(a, b, selector);                                   \
     }
 GPUVM_PTX_PRMT(f4e, c + n)
 GPUVM_PTX_PRMT(b4e, c - n)
@@ -449,17 +448,29 @@ GPUVM_PTX T copysign(T a, T b) {
     return get<T>(static_cast<B>((put<B>(a) & sign) | (put<B>(b) & ~sign)));
 }
 template <unsigned F, class T>
-GPUVM_PTX bool testp_finite(T a) { return a - a == 0; }
+GPUVM_PTX bool testp_finite(T a) {
+    return a - a == 0;
+}
 template <unsigned F, class T>
-GPUVM_PTX bool testp_infinite(T a) { return a == a && a - a != 0; }
+GPUVM_PTX bool testp_infinite(T a) {
+    return a == a && a - a != 0;
+}
 template <unsigned F, class T>
-GPUVM_PTX bool testp_number(T a) { return a == a; }
+GPUVM_PTX bool testp_number(T a) {
+    return a == a;
+}
 template <unsigned F, class T>
-GPUVM_PTX bool testp_notanumber(T a) { return a != a; }
+GPUVM_PTX bool testp_notanumber(T a) {
+    return a != a;
+}
 template <unsigned F, class T>
-GPUVM_PTX bool testp_subnormal(T a) { return a != 0 && __builtin_fabs(a) < (is<T, f32> ? 0x1p-126 : 0x1p-1022); }
+GPUVM_PTX bool testp_subnormal(T a) {
+    return a != 0 && __builtin_fabs(a) < (is<T, f32> ? 0x1p-126 : 0x1p-1022);
+}
 template <unsigned F, class T>
-GPUVM_PTX bool testp_normal(T a) { return a - a == 0 && a != 0 && !testp_subnormal<0>(a); }
+GPUVM_PTX bool testp_normal(T a) {
+    return a - a == 0 && a != 0 && !testp_subnormal<0>(a);
+}
 
 template <unsigned F, class T>
 GPUVM_PTX T selp(T a, T b, bool first) {
@@ -488,7 +499,10 @@ GPUVM_PTX bool compare(T a, T b) {
 
 // Conversions.
 GPUVM_PTX double integral(double v, unsigned mode) {
-    return mode == RN ? __builtin_rint(v) : mode == RZ ? __builtin_trunc(v) : mode == RM ? __builtin_floor(v) : __builtin_ceil(v);
+    return mode == RN   ? __builtin_rint(v)
+           : mode == RZ ? __builtin_trunc(v)
+           : mode == RM ? __builtin_floor(v)
+                        : __builtin_ceil(v);
 }
 // A 64-bit integer in a double, rounded to odd.
 template <class S>
@@ -511,7 +525,8 @@ GPUVM_PTX D cvt(S v) {
         return out<F, D>(odd(v));
     } else if constexpr (is_float<S>) {
         const double x = integral(wide(in<F>(v)), F & ROUNDING);
-        constexpr double end = is_signed<D> ? static_cast<double>(1ull << (width<D> - 1)) : 2.0 * static_cast<double>(1ull << (width<D> - 1));
+        constexpr double end = is_signed<D> ? static_cast<double>(1ull << (width<D> - 1))
+                                            : 2.0 * static_cast<double>(1ull << (width<D> - 1));
         if (x != x) return D{0};
         if (x >= end) return static_cast<D>(is_signed<D> ? (1ull << (width<D> - 1)) - 1 : ~0ull);
         if (x < (is_signed<D> ? -end : 0.0)) return static_cast<D>(is_signed<D> ? 1ull << (width<D> - 1) : 0ull);

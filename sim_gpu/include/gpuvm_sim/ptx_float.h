@@ -1,4 +1,5 @@
-// Rounding of PTX's floating point. Narrow formats and directed modes are computed in double, rounded to odd, and rounded once more.
+// Rounding of PTX's floating point. Narrow formats and directed modes are computed in double, rounded to odd, and
+// rounded once more.
 #pragma once
 
 #include "gpuvm_sim/ptx_types.h"

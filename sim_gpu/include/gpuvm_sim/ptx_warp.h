@@ -75,7 +75,8 @@ static inline int print(const char* format, u64 arguments) {
         do {
             if (*format == 'l' || *format == 'j' || *format == 'z' || *format == 't') wide = 8;
             if (*format == '*')
-                used += static_cast<u32>(snprintf(one + used, sizeof(one) - used, "%d", *reinterpret_cast<const int*>(next(4))));
+                used += static_cast<u32>(
+                    snprintf(one + used, sizeof(one) - used, "%d", *reinterpret_cast<const int*>(next(4))));
             else
                 one[used++] = *format;
             ++format;

@@ -42,6 +42,9 @@ pub(crate) enum Untranslated {
         /// Why.
         why: Why,
     },
+    /// A kernel that is asked for.
+    #[error("it has no kernel {0}")]
+    Kernel(String),
     /// A variable that the host fills.
     #[error("it has no variable {name} of {bytes} bytes")]
     Variable {

@@ -24,8 +24,9 @@ impl Shared {
         if variable.bytes == 0 {
             return "shared.variable_bytes".to_owned();
         }
-        let at = self.bytes.next_multiple_of(variable.align);
-        self.bytes = at + variable.bytes;
+        // No compiler takes more bytes than there are addresses.
+        let at = self.bytes.checked_next_multiple_of(variable.align).unwrap_or(u64::MAX);
+        self.bytes = at.saturating_add(variable.bytes);
         format!("{at}ull")
     }
 }

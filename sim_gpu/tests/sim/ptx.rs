@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::{Bed, bed_on, builder};
 use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, LaunchConfig, Module, ParamInfo, PtxKernel};
 use gpuvm_ptx::{TableLayout, WINDOW, Window, rewrite};
-use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder};
+use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder, SimOptions};
 
 /// A file of ptx/tests/inputs.
 fn input(name: &str) -> String {
@@ -384,5 +384,113 @@ fn loads_extend_and_vectors_keep_their_order() {
                 0xcdef_89ab
             ]
         );
+    }
+}
+
+#[test]
+fn races_of_ptx_are_found_and_orders_hold() {
+    let options = SimOptions {
+        find_races: true,
+        ..SimOptions::default()
+    };
+    for (body, races) in [
+        ("st.global.u32 [%out], 1;", true),
+        ("red.relaxed.gpu.global.add.u32 [%out], 1;", false),
+    ] {
+        let bed = bed(builder().mode(Mode::Seeded(1)).options(options), &kernel(body));
+        let out = bed.words(1);
+        bed.outcome("k", &LaunchConfig::linear(2, 1), &[&out.addr().to_ne_bytes()])
+            .unwrap();
+        assert_eq!(bed.gpu.races().1 > 0, races, "{body}");
+    }
+    // A word and then a flag, by one block for another: what it sees may be old unless both order it.
+    let told = |store: &str, load: &str| {
+        let text = kernel(&format!(
+            "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra reads;\nst.global.u32 [%out+128], 7;\n\
+             {store} [%out], 1;\nret;\nreads:\nld.global.u32 %r3, [%out+128];\nagain:\n{load} %r2, [%out];\n\
+             setp.eq.u32 %p1, %r2, 0;\n@%p1 bra again;\nld.global.u32 %r3, [%out+128];\nst.global.u32 [%out+256], %r3;"
+        ));
+        let seen = (0..24).map(|seed| {
+            let bed = bed(builder().mode(Mode::Seeded(seed)), &text);
+            let out = bed.words(128);
+            bed.outcome("k", &LaunchConfig::linear(2, 1), &[&out.addr().to_ne_bytes()])
+                .unwrap();
+            bed.read(&out, 65)[64]
+        });
+        seen.collect::<Vec<u32>>()
+    };
+    assert!(
+        told("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32")
+            .iter()
+            .all(|word| *word == 7)
+    );
+    assert!(told("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32").contains(&0));
+}
+
+#[test]
+fn addresses_of_a_window_go_where_their_pages_are() {
+    const PAGE: u64 = 4096;
+    for mode in [Mode::Fast, Mode::Seeded(5)] {
+        let gpu = builder().mode(mode).build().unwrap();
+        let layout = TableLayout::new(PAGE).unwrap();
+        // Nothing is mapped there.
+        let base = 1u64 << 46;
+        let mut window = layout.window(base..base + PAGE).unwrap();
+        let pages = layout.pages(&window);
+        let (entries, marks) = (gpu.allocate(pages * 8, 256).unwrap(), gpu.allocate(pages, 256).unwrap());
+        (window.entries, window.marks) = (entries.addr(), marks.addr());
+        // Three pages of x and three of y, in places the other way round.
+        let places = gpu.allocate(6 * PAGE, PAGE).unwrap();
+        let page = |number: u64| if number < 3 { 10 + number } else { 100 + number };
+        let place = |number: u64| places.addr() + (5 - number) * PAGE;
+        for number in 0..6 {
+            let entry = layout.entry(base + page(number) * PAGE, place(number), false);
+            gpu.write(entries.addr() + page(number) * 8, &entry.to_ne_bytes())
+                .unwrap();
+            for at in 0..PAGE / 4 {
+                let value = (number % 3 * 1024 + at) as f32 % 50.0;
+                gpu.write(place(number) + at * 4, &value.to_ne_bytes()).unwrap();
+            }
+        }
+        let module = load(&gpu, &input("plain.ptx"), window).unwrap();
+        let stream = gpu.stream().unwrap();
+        let bed = Bed { module, stream, gpu };
+        let [x, y, n] = [base + page(0) * PAGE, base + page(3) * PAGE, 3 * PAGE / 4].map(u64::to_ne_bytes);
+        let config = LaunchConfig::linear(2, 64);
+        bed.outcome("axpy", &config, &[&x, &y, &3f32.to_ne_bytes(), &n])
+            .unwrap();
+        for number in 0..6 {
+            let mut bytes = vec![0; PAGE as usize];
+            bed.gpu.read(place(number), &mut bytes).unwrap();
+            for (at, bytes) in bytes.as_chunks().0.iter().enumerate() {
+                let before = (number as usize % 3 * 1024 + at) as f32 % 50.0;
+                let wanted = if number < 3 { before } else { before * 4.0 };
+                assert_eq!(f32::from_ne_bytes(*bytes), wanted, "page {number}, element {at}");
+            }
+            let mut mark = [9];
+            bed.gpu.read(marks.addr() + page(number), &mut mark).unwrap();
+            assert_eq!(mark, [u8::from(number >= 3)], "the mark of page {number}");
+        }
+    }
+}
+
+#[test]
+fn carries_branches_by_number_and_leaders() {
+    let body = "mov.u32 %r1, 0xffffffff;\nadd.cc.u32 %r2, %r1, 2;\naddc.cc.u32 %r3, %r1, 0;\naddc.u32 %r4, 5, 6;\n\
+                st.global.v4.u32 [%out], {%r2, %r3, %r4, 0};\n\
+                sub.cc.u32 %r2, 1, 2;\nsubc.u32 %r3, 9, 3;\nmad.lo.cc.u32 %r4, %r1, %r1, 0xffffffff;\nmadc.hi.u32 %r5, %r1, %r1, 1;\n\
+                st.global.v4.u32 [%out+16], {%r2, %r3, %r4, %r5};\n\
+                mov.u32 %r6, %laneid;\nelect.sync %r7|%p1, 0xfffffff0;\n@%p1 st.global.u32 [%out+32], %r6;\n\
+                there: .branchtargets first, second, third;\nand.b32 %r6, %r6, 3;\nsetp.eq.u32 %p2, %r6, 3;\n@%p2 ret;\n\
+                brx.idx %r6, there;\n\
+                second:\nred.global.add.u32 [%out+36], 100;\nret;\nthird:\nred.global.add.u32 [%out+36], 10000;\nret;\n\
+                first:\nred.global.add.u32 [%out+36], 1;";
+    let text = kernel(body).replace("%laneid;\n", "%laneid;\nsetp.lt.u32 %p3, %r6, 4;\n@%p3 ret;\n");
+    for bed in beds(&text) {
+        let words = bed.run("k", &LaunchConfig::linear(1, 32), 16, &[]);
+        assert_eq!(words[..4], [1, 0, 12, 0]);
+        // (2^32 - 1)^2 is 0xfffffffe00000001, and 2^32 - 1 more ends in zeros above.
+        assert_eq!(words[4..8], [0xffff_ffff, 5, 0, 0]);
+        assert_eq!(words[8..10], [4, 7 + 700 + 70_000]);
     }
 }

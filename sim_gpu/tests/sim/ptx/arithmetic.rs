@@ -116,7 +116,7 @@ fn least(a: f32, b: f32) -> f32 {
 }
 
 #[rustfmt::skip]
-fn integers() -> Vec<Case> {
+fn whole_numbers() -> Vec<Case> {
     vec![
         case("add.u32", U3, |[a, b, ..]| u64::from((a as u32).wrapping_add(b as u32))),
         case("add.sat.s32", U3, |[a, b, ..]| u64::from((a as i32).saturating_add(b as i32) as u32)),
@@ -124,14 +124,14 @@ fn integers() -> Vec<Case> {
         case("sub.s64", D3, |[a, b, ..]| a.wrapping_sub(b)),
         case("add.s16", H3, |[a, b, ..]| u64::from((a as u16).wrapping_add(b as u16))),
         case("mul.lo.s32", U3, |[a, b, ..]| u64::from((a as u32).wrapping_mul(b as u32))),
-        case("mul.hi.s32", U3, |[a, b, ..]| u64::from((i64::from(a as i32) * i64::from(b as i32) >> 32) as u32)),
-        case("mul.hi.u64", D3, |[a, b, ..]| (u128::from(a) * u128::from(b) >> 64) as u64),
-        case("mul.hi.s64", D3, |[a, b, ..]| (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64),
+        case("mul.hi.s32", U3, |[a, b, ..]| u64::from(((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32)),
+        case("mul.hi.u64", D3, |[a, b, ..]| ((u128::from(a) * u128::from(b)) >> 64) as u64),
+        case("mul.hi.s64", D3, |[a, b, ..]| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64),
         case("mul.wide.s32", &[64, 32, 32], |[a, b, ..]| (i64::from(a as i32) * i64::from(b as i32)) as u64),
         case("mul.wide.u16", &[32, 16, 16], |[a, b, ..]| u64::from(u32::from(a as u16) * u32::from(b as u16))),
         case("mad.lo.s64", D4, |[a, b, c, _]| a.wrapping_mul(b).wrapping_add(c)),
         case("mad.wide.u32", &[64, 32, 32, 64], |[a, b, c, _]| (u64::from(a as u32) * u64::from(b as u32)).wrapping_add(c)),
-        case("mad.hi.u32", U4, |[a, b, c, _]| u64::from(((u64::from(a as u32) * u64::from(b as u32) >> 32) as u32).wrapping_add(c as u32))),
+        case("mad.hi.u32", U4, |[a, b, c, _]| u64::from((((u64::from(a as u32) * u64::from(b as u32)) >> 32) as u32).wrapping_add(c as u32))),
         case("mul24.lo.u32", U3, |[a, b, ..]| u64::from((a as u32 & 0xff_ffff).wrapping_mul(b as u32 & 0xff_ffff))),
         case("sad.s32", U4, |[a, b, c, _]| u64::from((a as i32).abs_diff(b as i32).wrapping_add(c as u32))),
         case("div.s32", U3, |[a, b, ..]| u64::from((a as i32).checked_div(b as i32).unwrap_or(if b as u32 == 0 { -1 } else { i32::MIN }) as u32)),
@@ -141,6 +141,12 @@ fn integers() -> Vec<Case> {
         case("neg.s64", D2, |[a, ..]| a.wrapping_neg()),
         case("min.s32", U3, |[a, b, ..]| u64::from((a as i32).min(b as i32) as u32)),
         case("max.u64", D3, |[a, b, ..]| a.max(b)),
+    ]
+}
+
+#[rustfmt::skip]
+fn bits() -> Vec<Case> {
+    vec![
         case("and.b32", U3, |[a, b, ..]| a & b & 0xffff_ffff),
         case("or.b64", D3, |[a, b, ..]| a | b),
         case("xor.b16", H3, |[a, b, ..]| (a ^ b) & 0xffff),
@@ -193,6 +199,12 @@ fn integers() -> Vec<Case> {
             let sum = (a as u32 & 0xffff) * u32::from(b[2]) + (a as u32 >> 16) * u32::from(b[3]);
             u64::from((c as u32).wrapping_add(sum))
         }),
+    ]
+}
+
+#[rustfmt::skip]
+fn choices() -> Vec<Case> {
+    vec![
         case("selp.b32", &[32, 32, 32, 1], |[a, b, c, _]| if c != 0 { a } else { b } & 0xffff_ffff),
         case("slct.u32.s32", U4, |[a, b, c, _]| if c as i32 >= 0 { a } else { b } & 0xffff_ffff),
         case("setp.lt.s32", &[1, 32, 32], |[a, b, ..]| u64::from((a as i32) < b as i32)),
@@ -336,7 +348,9 @@ fn run(cases: &[Case]) {
 
 #[test]
 fn instructions_of_integers_compute_what_rust_does() {
-    run(&integers());
+    run(&whole_numbers());
+    run(&bits());
+    run(&choices());
 }
 
 #[test]

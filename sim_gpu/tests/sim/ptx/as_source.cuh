@@ -4,7 +4,10 @@ static bool __isShared(const void* p) {
     auto at = (unsigned long long)p, first = (unsigned long long)gpuvm_sim::dynamic_shared();
     return at - first < gpuvm_sim::lane()->block->dynamic_bytes;
 }
-static bool __isLocal(const void* p) { return (unsigned long long)p / GPUVM_SIM_STACK_BYTES == (unsigned long long)gpuvm_sim::lane() / GPUVM_SIM_STACK_BYTES; }
+static bool __isLocal(const void* p) {
+    return (unsigned long long)p / GPUVM_SIM_STACK_BYTES ==
+           (unsigned long long)gpuvm_sim::lane() / GPUVM_SIM_STACK_BYTES;
+}
 static bool __isGlobal(const void* p) { return !__isShared(p) && !__isLocal(p); }
 static unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned by) {
     return (unsigned)(((unsigned long long)high << 32 | low) >> (by < 32 ? by : 32));
