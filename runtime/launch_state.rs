@@ -186,7 +186,10 @@ impl StateSlot {
         let watched = self.watched.lock();
         let mut told = watched.iter().enumerate().filter_map(|(n, &(region, length))| {
             // Relaxed, as in `fault`.
-            let [low, high] = self.place.past(n).map(|word| word.map_or(0, |word| word.load(Ordering::Relaxed)));
+            let [low, high] = self
+                .place
+                .past(n)
+                .map(|word| word.map_or(0, |word| word.load(Ordering::Relaxed)));
             let index = u64::from(high) << 32 | u64::from(low);
             (index != nothing(length)).then_some(FaultRecord {
                 claim: 2,
@@ -233,10 +236,12 @@ impl StateSlot {
         };
         // A claim that is not complete is that of a lane that was stopped while it wrote the record.
         let past = self.past_the_end();
-        Ok(match (state.fault.claim == 2).then_some((state.fault, state.later_faults)) {
-            Some((fault, later)) => Some((fault, later + past.map_or(0, |(_, others)| 1 + others))),
-            None => past,
-        })
+        Ok(
+            match (state.fault.claim == 2).then_some((state.fault, state.later_faults)) {
+                Some((fault, later)) => Some((fault, later + past.map_or(0, |(_, others)| 1 + others))),
+                None => past,
+            },
+        )
     }
 }
 
