@@ -42,7 +42,7 @@ planted! {
     "one-frame-kept-free", LookUps(3), LookedUp, CAME, "as many pages come as frames are free":
         LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
             => "if (static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) <= 1 || !pool_pop(&vm->pool, &frame)) {";
-    "all-there-though-some-are-not", LookUps(3), LookedUp, CAME, "a region is asked again for pages as long as some have no frame":
+    "all-there-though-some-are-not", LookUps(3), LookedUp, SOME_AT_HOME, "a region is asked again for pages as long as some have no frame":
         LOOK_UP "        if (!is_resident(seen)) became = kUnused;\n" => "";
     "read-at-home-and-not-marked", LookUps(3), LookedUp, CAME, "who uses a page at its home marks it":
         LOOK_UP "marks_home(array, place)) *mark_at" => "false) *mark_at";
@@ -114,6 +114,8 @@ const LEFT: &[&str] = &[
 const BYTES: &[&str] = &["was published clean, but"];
 /// How it shows that fewer pages come than could.
 const CAME: &[&str] = &["pages have come instead of"];
+/// How it shows that launches take pages to be in frames that are at home: odd addresses, besides.
+const SOME_AT_HOME: &[&str] = &["pages have come instead of", "what lanes", "the host:"];
 /// How a store shows that never comes home, or is made elsewhere.
 const LOST: &[&str] = &[
     "differ",
