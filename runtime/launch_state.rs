@@ -300,4 +300,38 @@ mod tests {
         addrs.dedup();
         assert_eq!(addrs.len(), 101);
     }
+
+    #[test]
+    fn an_index_past_the_end_is_told_with_its_array() {
+        let gpu = SimGpu::builder().memory_bytes(4 << 20).workers(1).build().unwrap();
+        let pool = StatePool::new(VmDesc::zeroed(), 0);
+        let slot = pool.take(&gpu, false).unwrap();
+        let (first, empty) = (slot.watch_past(3, 10), slot.watch_past(4, 0));
+        assert_eq!(empty, first + 8);
+        assert!(slot.fault(&gpu, false).unwrap().is_none());
+        let leave = |slot: &StateSlot, n: usize, index: u64| {
+            for (word, half) in slot.place.past(n).into_iter().zip([index as u32, (index >> 32) as u32]) {
+                word.unwrap().store(half, Ordering::Relaxed);
+            }
+        };
+        // An empty array has no index at all, and the largest is one of none.
+        leave(&slot, 1, 0);
+        let told = |slot: &StateSlot| {
+            slot.fault(&gpu, false)
+                .unwrap()
+                .map(|(record, later)| (record.region, record.index, later))
+        };
+        assert_eq!(told(&slot), Some((4, 0, 0)));
+        leave(&slot, 0, u64::MAX);
+        assert_eq!(told(&slot), Some((3, u64::MAX, 1)));
+        drop(slot);
+        // The next launch begins with nothing, and arrays without a place of their own share one.
+        let slot = pool.take(&gpu, false).unwrap();
+        let mut places: Vec<u64> = (0..20).map(|region| slot.watch_past(region, 5)).collect();
+        assert_eq!(told(&slot), None);
+        places.dedup();
+        assert_eq!(places.len(), WATCHED);
+        leave(&slot, WATCHED - 1, 7);
+        assert_eq!(told(&slot), Some((19, 7, 0)));
+    }
 }

@@ -106,9 +106,8 @@ pub(crate) fn bring_up(
     let victims = Victims::new(&*gpu, transport, settings)?;
     let tier = bring_up_tier(&gpu, &nics, settings)?;
     let options = support::options(transport, settings, &settings.support_options);
-    let timeline = settings.timeline.as_ref().zip(sheet);
     let begin = |(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place);
-    let timeline = timeline.map(begin).transpose()?;
+    let timeline = settings.timeline.as_ref().zip(sheet).map(begin).transpose()?;
     let timeline_desc = place_timeline(&*gpu, timeline.as_deref())?;
     let gpu = Arc::new(PagedGpu {
         place,

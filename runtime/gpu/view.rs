@@ -318,7 +318,6 @@ impl RegionView {
 
     pub fn set_held(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
-        self.set_complete(false);
         self.set_crowded(false);
         *self.looks.lock() = (0, None);
         self.forget_places();
@@ -366,8 +365,9 @@ impl RegionView {
         self.has_places.store(true, Ordering::Relaxed);
     }
 
-    /// Pages come or go: neither says so any more.
+    /// Pages come or go: neither says so any more, nor whether all have frames.
     pub fn forget_places(&self) {
+        self.set_complete(false);
         self.has_entries.store(false, Ordering::Relaxed);
         self.has_places.store(false, Ordering::Relaxed);
     }

@@ -37,7 +37,8 @@ pub enum Placement {
     /// no page comes or goes; between launches those that were used at home come into frames that are free, and displace some of those that are
     /// used less. Where all arrays of a launch
     /// are placed so, `a[i]` is a reference to plain memory, and costs little more. Otherwise, and in kernels that their user compiled,
-    /// as [`WhileFree`](Self::WhileFree). The first such launch compiles the kernel a second time. Launches on one GPU that look pages up and
+    /// as [`WhileFree`](Self::WhileFree). The first such launch compiles the kernel a second time, and the first one that finds all pages in
+    /// frames once more. An index past the end does not stop a launch, and is told when it has ended. Launches on one GPU that look pages up and
     /// those that fetch them wait for each other, and uses at home are not counted in [`Stats::bytes_in_place`](crate::Stats::bytes_in_place).
     LookUp,
 }

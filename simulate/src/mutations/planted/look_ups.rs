@@ -42,10 +42,10 @@ planted! {
     "one-frame-kept-free", LookUps(3), LookedUp, CAME, "as many pages come as frames are free":
         LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
             => "if (static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) <= 1 || !pool_pop(&vm->pool, &frame)) {";
-    "all-there-though-some-are-not", LookUps(3), LookedUp, CAME, "a region is asked again for pages as long as some have no frame":
+    "all-there-though-some-are-not", LookUps(3), LookedUp, SOME_AT_HOME, "a region is asked again for pages as long as some have no frame":
         LOOK_UP "        if (!is_resident(seen)) became = kUnused;\n" => "";
     "read-at-home-and-not-marked", LookUps(3), LookedUp, CAME, "who uses a page at its home marks it":
-        LOOK_UP "marks_home(array, place)) global" => "false) global";
+        LOOK_UP "marks_home(array, place)) *mark_at" => "false) *mark_at";
     "at-home-and-not-said", LookUps(3), LookedUp, CAME, "the place of a page without a frame says so":
         LOOK_UP "(in_frame ? 0 : kAtHome)" => "0";
     "asked-for-but-for-the-last", LookUps(3), LookedUp, CAME, "a kernel may ask for pages to the last one":
@@ -56,8 +56,8 @@ planted! {
     "a flush beside launches finds what they have marked":
         LOOK_UP "if (!is_resident(seen) || !ld_weak(mark)) return;" => "if (beside || !is_resident(seen) || !ld_weak(mark)) return;";
     "marked-in-the-slot-before", LookUps(4), LookedUp, LOST, "each page has a mark of its own":
-        LOOK_UP "marks_home(array, place)) global<u8>(array.marks)[page] = 1;"
-            => "marks_home(array, place)) global<u8>(array.marks)[page ? page - 1 : 0] = 1;";
+        LOOK_UP "marks_home(array, place)) *mark_at(array, page) = 1;"
+            => "marks_home(array, place)) *mark_at(array, page ? page - 1 : 0) = 1;";
     "stored-without-a-mark", LookUps(4), LookedUp, LOST, "who may store to a page in its frame marks it":
         LOOK_UP "if (Stores || " => "if (";
     "atomic-that-marks-nothing", LookUps(4), LookedUp, LOST, "an atomic marks its page":
@@ -72,11 +72,11 @@ planted! {
     "marked-before-it-was-brought", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is brought":
         LOOK_UP "        *mark = 0;\n        st_relaxed_gpu(" => "        st_relaxed_gpu(";
     "asked-for-in-its-frame", LookUps(5), LookedUp, READ_ONLY, "who asks for a page does not mark one that is there":
-        LOOK_UP "        if (ld_constant(reinterpret_cast<const u64*>(array.places) + page) & kAtHome) global" => "        global";
+        LOOK_UP "        if (place_at(array, page) & kAtHome) *mark_at" => "        *mark_at";
     "stored-in-any-frame", LookUps(6), LookedUp, LOST, "a store to a page without a frame goes to its home":
-        LOOK_UP "    if (!inside) *global"
-            => "    if (Stores && place & kAtHome) place = ld_constant(reinterpret_cast<const u64*>(array.places) + array.pages);\n    \
-                if (!inside) *global";
+        LOOK_UP "    if (!inside) *reinterpret_cast<u64*>(array.past)"
+            => "    if (Stores && place & kAtHome) place = place_at(array, array.pages);\n    \
+                if (!inside) *reinterpret_cast<u64*>(array.past)";
     "frame-0-taken-for-none", LookUps(6), LookedUp, LOST, "a page with a frame is used there":
         LOOK_UP "u64 place = in_frame ? frame_address" => "u64 place = in_frame && frame_of(seen) ? frame_address";
     "one-past-the-end", LookUps(7), LookedUp, PAST, "an index past the end is none":
@@ -84,10 +84,10 @@ planted! {
     "past-the-end-and-in-page-0", LookUps(7), LookedUp, LOST, "what lies past the end is nobody's":
         LOOK_UP ": array.pages;" => ": 0;";
     "past-the-end-and-silent", LookUps(7), LookedUp, PAST, "an index past the end is told":
-        LOOK_UP "    if (!inside) *global<u64>(array.past) = index;\n" => "";
+        LOOK_UP "    if (!inside) *reinterpret_cast<u64*>(array.past) = index;\n" => "";
     "past-the-end-and-told-twice", LookUps(7), LookedUp, PAST, "an index past the end is told once":
-        LOOK_UP "    if (!inside) *global<u64>(array.past) = index;\n"
-            => "    if (!inside) *global<u64>(array.past) = index;\n    \
+        LOOK_UP "    if (!inside) *reinterpret_cast<u64*>(array.past) = index;\n"
+            => "    if (!inside) *reinterpret_cast<u64*>(array.past) = index;\n    \
                 if (!inside) report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);\n";
 }
 
@@ -114,6 +114,8 @@ const LEFT: &[&str] = &[
 const BYTES: &[&str] = &["was published clean, but"];
 /// How it shows that fewer pages come than could.
 const CAME: &[&str] = &["pages have come instead of"];
+/// How it shows that launches take pages to be in frames that are at home: odd addresses, besides.
+const SOME_AT_HOME: &[&str] = &["pages have come instead of", "what lanes", "the host:"];
 /// How a store shows that never comes home, or is made elsewhere.
 const LOST: &[&str] = &[
     "differ",
