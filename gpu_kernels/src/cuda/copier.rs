@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_uint;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::sys::{
     CUevent, CUevent_flags_enum as EventFlags, CUmemLocation, CUmemLocationType_enum as Place, CUmemcpyAttributes,
@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::calls::{Missing, cu};
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
 use super::driver::{is, outcome};
+use super::pins::Pins;
 use super::places::Places;
 use crate::api::{COPIES_IN_FLIGHT_MAX, Copier, CopySpan};
 use crate::error::GpuError;
@@ -30,6 +31,7 @@ const WARM_BYTES: u64 = 4096;
 pub(crate) struct StreamCopier {
     core: Arc<Core>,
     stream: StreamHandle,
+    pins: Weak<Pins>,
     state: Mutex<CopierState>,
 }
 
@@ -56,6 +58,7 @@ impl StreamCopier {
         let copier = Self {
             core: Arc::clone(core),
             stream: core.new_stream(true)?,
+            pins: Arc::downgrade(&places.pins),
             state: Mutex::new(CopierState {
                 pieces: Vec::with_capacity(BATCH_MAX),
                 to: Vec::with_capacity(BATCH_MAX),
@@ -127,7 +130,7 @@ impl StreamCopier {
     /// Enqueues copies without order among them.
     fn enqueue(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<(), GpuError> {
         let mut pieces = std::mem::take(&mut state.pieces);
-        match self.core.pins() {
+        match self.pins.upgrade() {
             Some(pins) => pins.cut(spans, &mut pieces),
             None => spans.clone_into(&mut pieces),
         }

@@ -14,7 +14,6 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::calls::cu;
 use super::device::{self, DeviceInfo};
 use super::driver::{Called, Failure, check, outcome};
-use super::pins::Pins;
 use crate::api::MemoryLeft;
 use crate::error::GpuError;
 
@@ -87,6 +86,12 @@ impl Drop for Event {
     }
 }
 
+/// What has to wait for a moment without kernels.
+pub(crate) trait Waiting: Send + Sync {
+    /// Frees what nobody uses. To be called when no kernel runs.
+    fn free_unused(&self);
+}
+
 /// Something to free once no kernel runs: each of these may wait for all of them.
 #[derive(Debug)]
 pub(crate) enum Retired {
@@ -141,8 +146,7 @@ pub(crate) struct Core {
     events: EventPool,
     /// Held for reading while memory is copied, for writing while it leaves the books.
     copying: RwLock<()>,
-    /// Freed together with what waits here.
-    pins: OnceLock<Weak<Pins>>,
+    waiting: OnceLock<Weak<dyn Waiting>>,
     /// Least and greatest priority of a stream.
     priorities: (c_int, c_int),
 }
@@ -169,7 +173,7 @@ impl Core {
             retired_pieces: AtomicU64::default(),
             events: EventPool::default(),
             copying: RwLock::default(),
-            pins: OnceLock::new(),
+            waiting: OnceLock::new(),
             priorities: (0, 0),
         };
         core.enter()?;
@@ -294,8 +298,8 @@ impl Core {
                 self.retired_pieces.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        if let Some(pins) = self.pins() {
-            pins.unpin_all_unused();
+        if let Some(waiting) = self.waiting.get().and_then(Weak::upgrade) {
+            waiting.free_unused();
         }
     }
 
@@ -314,14 +318,9 @@ impl Core {
         idle
     }
 
-    /// The registrations, once there are some.
-    pub(crate) fn pins(&self) -> Option<Arc<Pins>> {
-        self.pins.get().and_then(Weak::upgrade)
-    }
-
-    /// The book of pinned memory, some of which may wait until no kernel runs.
-    pub(crate) fn set_pins(&self, pins: Weak<Pins>) {
-        let _ = self.pins.set(pins);
+    /// Who else has something to free when no kernel runs.
+    pub(crate) fn set_waiting(&self, waiting: Weak<dyn Waiting>) {
+        let _ = self.waiting.set(waiting);
     }
 
     fn free(&self, retired: &Retired) {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
 
-use super::calls::cu;
+use super::calls::{cu, text};
 use super::driver::check;
 use crate::api::ForNics;
 use crate::error::GpuError;
@@ -96,8 +96,11 @@ pub(crate) fn start() -> Result<(), GpuError> {
     STARTED.get_or_init(start).clone()
 }
 
-/// The driver's newest CUDA version, major and minor.
-pub(crate) fn driver_version() -> Result<(u32, u32), GpuError> {
+/// The newest CUDA version of the driver's library, major and minor.
+///
+/// # Errors
+/// [`GpuError::Driver`] when there is no driver.
+pub fn driver_version() -> Result<(u32, u32), GpuError> {
     let mut version = 0;
     // SAFETY: it fills one integer.
     check("ask for the driver's version", unsafe {
@@ -137,6 +140,23 @@ pub(crate) fn handle(ordinal: u32) -> Result<CUdevice, GpuError> {
     Ok(device)
 }
 
+/// What decides how a NIC and a GPU of this machine can work together. A question that an old driver does not know is answered by no.
+fn for_nics(gpu: CUdevice) -> Result<ForNics, GpuError> {
+    let ask = |which| attribute(gpu, which);
+    let (domain, bus, slot) = (
+        ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+    );
+    let able = |which| ask(which).unwrap_or(0);
+    Ok(ForNics {
+        pci_address: format!("{domain:04x}:{bus:02x}:{slot:02x}.0"),
+        rdma: able(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0,
+        dma_buf: able(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,
+        writes_ordered_for: able(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
+    })
+}
+
 /// What the driver tells about GPU number `ordinal`.
 pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
     let device = handle(ordinal)?;
@@ -154,7 +174,7 @@ pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
             "ask for a GPU's memory",
             cu::cuDeviceTotalMem_v2(&raw mut memory, device),
         )?;
-        super::calls::text(name.as_ptr()).unwrap_or_default()
+        text(name.as_ptr()).unwrap_or_default()
     };
     let ask = |which| attribute(device, which);
     // Older drivers do not know them.
@@ -175,7 +195,7 @@ pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
         clock_khz: ask(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         read_only_registration: ask(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)? != 0,
         concurrent_managed_access: may(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != 0,
-        for_nics: super::facts::of(device)?,
+        for_nics: for_nics(device)?,
         memory_for_nics: may(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0,
     })
 }

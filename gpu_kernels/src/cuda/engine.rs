@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::core::Core;
+use super::launch::InOrder;
+use super::queue::LaunchQueue;
 use super::stops::Stops;
-use super::stream::StreamInner;
 
 /// How long the thread sleeps between looks, by how long nothing has happened. Who waits for a launch looks himself at first, and a look
 /// keeps others out of the driver.
@@ -27,7 +28,7 @@ const GONE: &str = "its GPU was dropped";
 /// What the watching thread looks at.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
-    pub(crate) streams: Mutex<Vec<Arc<StreamInner>>>,
+    pub(crate) streams: Mutex<Vec<Arc<LaunchQueue>>>,
     pub(crate) stops: Arc<Stops>,
     last_stream: AtomicU64,
     events: Mutex<Events>,
@@ -134,7 +135,7 @@ impl Engine {
     }
 
     /// Forgets streams that nobody holds and nothing runs on.
-    fn drop_closed(&self, seen: &[Arc<StreamInner>]) {
+    fn drop_closed(&self, seen: &[Arc<LaunchQueue>]) {
         for stream in seen.iter().filter(|stream| stream.is_closed_and_empty()) {
             self.streams.lock().retain(|other| !Arc::ptr_eq(other, stream));
         }

@@ -11,7 +11,6 @@ use super::core::{Core, Event, EventHandle};
 use super::driver::{is, outcome};
 use super::module::KernelInner;
 use super::stops::{Brake, LATE, Stops, Why};
-use super::stream::StreamInner;
 use crate::api::{Launch, LaunchOutcome, LaunchReport, LaunchTime, OnDone};
 use crate::error::GpuError;
 
@@ -44,6 +43,12 @@ impl LaunchTime for Events {
     }
 }
 
+/// The launches of one stream.
+pub(crate) trait InOrder: Send + Sync {
+    /// Ends the launches that the GPU has finished, in order; false when there was nothing to do or another thread does it.
+    fn advance(&self) -> bool;
+}
+
 /// A launch that was enqueued.
 pub(crate) struct LaunchState {
     pub(crate) core: Arc<Core>,
@@ -51,7 +56,7 @@ pub(crate) struct LaunchState {
     name: Arc<str>,
     /// Keeps its module.
     _kernel: Option<Arc<KernelInner>>,
-    pub(crate) stream: Arc<StreamInner>,
+    stream: Arc<dyn InOrder>,
     /// Where it begins and ends.
     events: Arc<Events>,
     pub(crate) blocks: u64,
@@ -67,7 +72,7 @@ pub(crate) struct NewLaunch {
     pub(crate) stops: Arc<Stops>,
     pub(crate) name: Arc<str>,
     pub(crate) kernel: Option<Arc<KernelInner>>,
-    pub(crate) stream: Arc<StreamInner>,
+    pub(crate) stream: Arc<dyn InOrder>,
     pub(crate) events: Events,
     pub(crate) blocks: u64,
     pub(crate) brake: Arc<Brake>,

@@ -15,20 +15,19 @@ use super::calls::cu;
 use super::copy::HostCopies;
 use super::core::{Block, Core, Retired};
 use super::driver::{is, outcome};
-use super::spaces::{CudaPiece, CudaSpace};
 use crate::back_end::Ranges;
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, Release};
 
 /// Smallest alignment and granule, bytes.
-const GRANULE: u64 = 256;
+pub(crate) const GRANULE: u64 = 256;
 /// Allocations below this come from slabs.
 const LARGE_BYTES: u64 = 2 << 20;
 const SLAB_BYTES: u64 = 32 << 20;
 
 /// All device memory that this process has from one GPU, and what neighbours lend to it.
 pub(crate) struct DevicePool {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     copier: Arc<HostCopies>,
     state: Mutex<DeviceMemoryState>,
 }
@@ -115,7 +114,7 @@ impl DevicePool {
     }
 
     /// Whether this GPU reaches the memory of the neighbour `ordinal`.
-    fn check_peer(&self, ordinal: u32) -> Result<(), GpuError> {
+    pub(crate) fn check_peer(&self, ordinal: u32) -> Result<(), GpuError> {
         self.core.enter()?;
         let refuse = |cause: String| Err(GpuError::NoPeer { ordinal, cause });
         if ordinal == self.core.info.ordinal {
@@ -212,7 +211,12 @@ impl DevicePool {
     }
 
     /// `bytes` bytes of memory of a GPU, whole granules.
-    fn create(&self, bytes: u64, device: u32, for_nics: bool) -> Result<CUmemGenericAllocationHandle, GpuError> {
+    pub(crate) fn create(
+        &self,
+        bytes: u64,
+        device: u32,
+        for_nics: bool,
+    ) -> Result<CUmemGenericAllocationHandle, GpuError> {
         let mut prop = properties(device);
         prop.allocFlags.gpuDirectRDMACapable = u8::from(for_nics);
         let mut handle = 0;
@@ -239,27 +243,6 @@ impl DevicePool {
         self.granularity(self.core.info.ordinal)
     }
 
-    /// A piece of this GPU's memory.
-    pub(crate) fn piece(&self) -> Result<CudaPiece, GpuError> {
-        let bytes = self.piece_bytes()?;
-        let handle = self.create(bytes, self.core.info.ordinal, false)?;
-        Ok(CudaPiece::new(&self.core, handle))
-    }
-
-    /// Addresses at which this GPU and those neighbours reach pieces.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, beside: &[u32]) -> Result<CudaSpace, GpuError> {
-        check_size(bytes, GRANULE)?;
-        beside.iter().try_for_each(|ordinal| self.check_peer(*ordinal))?;
-        let piece = self.piece_bytes()?;
-        let Some(rounded) = bytes.checked_next_multiple_of(piece).filter(|b| *b < 1 << 47) else {
-            return Err(self.out_of_memory(bytes));
-        };
-        let users: Vec<u32> = std::iter::once(self.core.info.ordinal)
-            .chain(beside.iter().copied())
-            .collect();
-        CudaSpace::reserve(&self.core, self, rounded, piece, &users)
-    }
-
     /// Enters addresses of an address space into the books, until they are released.
     pub(crate) fn enter_space(&self, addr: u64, bytes: u64) {
         let kind = LiveKind::Space;
@@ -276,7 +259,7 @@ impl DevicePool {
         Ok(bytes.max(1) as u64)
     }
 
-    fn out_of_memory(&self, asked: u64) -> GpuError {
+    pub(crate) fn out_of_memory(&self, asked: u64) -> GpuError {
         match self.core.memory_left() {
             Ok(left) => GpuError::OutOfMemory {
                 asked,
@@ -339,7 +322,7 @@ impl DeviceMemoryState {
 }
 
 /// Refuses what can never be allocated.
-fn check_size(bytes: u64, align: u64) -> Result<(), GpuError> {
+pub(crate) fn check_size(bytes: u64, align: u64) -> Result<(), GpuError> {
     let cause = match (bytes, align.is_power_of_two()) {
         (0, _) => "zero bytes",
         (_, false) => "the alignment is not a power of two",

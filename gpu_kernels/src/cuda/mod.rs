@@ -24,7 +24,6 @@ mod device;
 mod driver;
 mod elf;
 mod engine;
-mod facts;
 mod folders;
 mod host;
 mod image;
@@ -42,6 +41,7 @@ mod peers;
 mod pin_book;
 mod pins;
 mod places;
+mod queue;
 mod spaces;
 mod stops;
 mod stream;
@@ -54,11 +54,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
-pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
-pub use self::facts::{driver_version, nvrtc_version};
+pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices, driver_version};
 pub use self::log::Usage;
 pub use self::managed::{Advice, Side};
 pub use self::measure::{Copying, Managed};
+pub use self::nvrtc::version as nvrtc_version;
 pub use self::peers::{PeerInfo, peers};
 
 use self::copier::StreamCopier;
@@ -66,6 +66,7 @@ use self::core::Core;
 use self::engine::Engine;
 use self::module::ModuleInner;
 use self::places::Places;
+use self::spaces::{CudaPiece, CudaSpace};
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
@@ -320,11 +321,11 @@ impl Gpu for CudaGpu {
     }
 
     fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
-        Ok(Arc::new(self.places.device.piece()?))
+        Ok(Arc::new(CudaPiece::new(&self.places.device)?))
     }
 
     fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
-        Ok(Arc::new(self.places.device.reserve(bytes, beside)?))
+        Ok(Arc::new(CudaSpace::reserve(&self.places.device, bytes, beside)?))
     }
 
     fn lost(&self) -> Option<GpuError> {

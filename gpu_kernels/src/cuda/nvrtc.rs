@@ -1,58 +1,12 @@
 //! CUDA's run-time compiler, as a program that is made, compiled and read.
 
 use std::ffi::{CString, c_char, c_int};
-use std::path::PathBuf;
-use std::{env, ptr};
+use std::ptr;
 
 use cudarc::nvrtc::sys::nvrtcProgram;
 
 use super::calls::{Missing, has_nvrtc, rtc, text};
 use crate::error::GpuError;
-
-/// Loads the library from where the loader does not look: $GPUVM_NVRTC, a file or its folder, else CUDA's usual folders. A library that is
-/// loaded is found by its name afterwards.
-pub(crate) fn preload() {
-    let asked = env::var_os("GPUVM_NVRTC").filter(|v| !v.is_empty()).map(PathBuf::from);
-    // SAFETY: it asks whether the loader finds it by itself; nothing is closed.
-    let plain = asked.is_none() && unsafe { cudarc::nvrtc::sys::is_culib_present() };
-    if plain {
-        return;
-    }
-    let folders = match asked {
-        Some(asked) => vec![asked],
-        None => super::folders::cuda_libraries(),
-    };
-    for folder in folders {
-        let files = match folder.is_dir() {
-            true => ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
-                .map(|name| folder.join(name))
-                .to_vec(),
-            false => vec![folder],
-        };
-        for file in files.iter().filter(|file| file.is_file()) {
-            // SAFETY: NVIDIA's library; its initialisers are its own. The builtins, which it loads by name while it compiles, lie beside it.
-            if let Ok(library) = unsafe { libloading::Library::new(file) } {
-                // Never unloaded: the functions that are found in it are kept.
-                std::mem::forget(library);
-                preload_builtins(file);
-                return;
-            }
-        }
-    }
-}
-
-/// NVRTC loads its builtins by their bare name, which the loader finds only when they are loaded already or on its path.
-fn preload_builtins(nvrtc: &std::path::Path) {
-    let entries = nvrtc.parent().and_then(|folder| folder.read_dir().ok());
-    for entry in entries.into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so.") {
-            // SAFETY: as for the library itself.
-            if let Ok(library) = unsafe { libloading::Library::new(entry.path()) } {
-                std::mem::forget(library);
-            }
-        }
-    }
-}
 
 /// A call that failed: NVRTC's number, 0 for a function that is missing.
 #[derive(Debug)]
@@ -94,8 +48,11 @@ fn done(function: &'static str, called: Result<u32, Missing>) -> Result<(), Fail
     }
 }
 
-/// NVRTC's version, major and minor.
-pub(crate) fn version() -> Result<(u32, u32), GpuError> {
+/// The version of the run-time compiler, major and minor.
+///
+/// # Errors
+/// [`GpuError::Driver`] when NVRTC cannot be loaded.
+pub fn version() -> Result<(u32, u32), GpuError> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: out-values of the right types.
     done("nvrtcVersion", unsafe {

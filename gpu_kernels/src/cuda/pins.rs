@@ -17,7 +17,7 @@ use cudarc::driver::sys::{
 use parking_lot::Mutex;
 
 use super::calls::cu;
-use super::core::{Core, Raw};
+use super::core::{Core, Raw, Waiting};
 use super::driver::{Failure, is, outcome};
 use super::host::HostPool;
 use super::managed::{self, Advice, Side};
@@ -61,7 +61,8 @@ impl Pins {
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&pins));
         drop(all);
-        pins.core.set_pins(Arc::downgrade(&pins));
+        let waiting: Weak<Self> = Arc::downgrade(&pins);
+        pins.core.set_waiting(waiting);
         pins
     }
 
@@ -313,18 +314,6 @@ impl Pins {
         }
     }
 
-    /// Unpins what nobody uses. To be called when no kernel runs.
-    pub(crate) fn unpin_all_unused(&self) {
-        // Who holds it may pin for seconds; what is left is unpinned the next time.
-        let Some(_pinning) = self.pinning.try_lock() else {
-            return;
-        };
-        // Of a lost context nothing can be unpinned, and what is not unpinned stays in the book.
-        if self.core.enter().is_ok() {
-            self.unpin_unused(None);
-        }
-    }
-
     /// Replaces `spans` by spans that the driver copies: each within one pinned range on either side.
     pub(crate) fn cut(&self, spans: &[CopySpan], pieces: &mut Vec<CopySpan>) {
         let book = self.book.lock();
@@ -352,6 +341,19 @@ impl Pins {
     }
 }
 
+impl Waiting for Pins {
+    fn free_unused(&self) {
+        // Who holds it may pin for seconds; what is left is unpinned the next time.
+        let Some(_pinning) = self.pinning.try_lock() else {
+            return;
+        };
+        // Of a lost context nothing can be unpinned, and what is not unpinned stays in the book.
+        if self.core.enter().is_ok() {
+            self.unpin_unused(None);
+        }
+    }
+}
+
 impl Release for Pins {
     fn release(&self, number: u64) {
         {
@@ -364,7 +366,7 @@ impl Release for Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        self.unpin_all_unused();
+        self.free_unused();
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::core::{Core, Retired};
-use super::memory::{DevicePool, writable};
+use super::memory::{DevicePool, GRANULE, check_size, writable};
 use crate::api::{AddressSpace, Piece};
 use crate::error::GpuError;
 use crate::memory::Release;
@@ -21,12 +21,13 @@ pub(crate) struct CudaPiece {
 }
 
 impl CudaPiece {
-    /// Takes over a handle of `core`'s GPU.
-    pub(crate) fn new(core: &Arc<Core>, handle: CUmemGenericAllocationHandle) -> Self {
-        Self {
-            core: Arc::clone(core),
-            handle,
-        }
+    /// Of the memory of the pool's GPU.
+    pub(crate) fn new(pool: &DevicePool) -> Result<Self, GpuError> {
+        let bytes = pool.piece_bytes()?;
+        Ok(Self {
+            handle: pool.create(bytes, pool.core.info.ordinal, false)?,
+            core: Arc::clone(&pool.core),
+        })
     }
 }
 
@@ -60,27 +61,29 @@ unsafe impl Send for CudaSpace {}
 unsafe impl Sync for CudaSpace {}
 
 impl CudaSpace {
-    /// Reserves addresses for `bytes` bytes, whole pieces of `piece_bytes`, for GPUs with these ordinals.
-    pub(crate) fn reserve(
-        core: &Arc<Core>,
-        pool: &Arc<DevicePool>,
-        bytes: u64,
-        piece_bytes: u64,
-        users: &[u32],
-    ) -> Result<Self, GpuError> {
+    /// Addresses for `bytes` bytes and more, whole pieces, at which the pool's GPU and those neighbours reach pieces.
+    pub(crate) fn reserve(pool: &Arc<DevicePool>, bytes: u64, beside: &[u32]) -> Result<Self, GpuError> {
+        let core = &pool.core;
+        check_size(bytes, GRANULE)?;
+        beside.iter().try_for_each(|ordinal| pool.check_peer(*ordinal))?;
+        let piece_bytes = pool.piece_bytes()?;
+        let Some(bytes) = bytes.checked_next_multiple_of(piece_bytes).filter(|b| *b < 1 << 47) else {
+            return Err(pool.out_of_memory(bytes));
+        };
         let mut addr = 0;
         // SAFETY: an out-value; nothing is mapped there.
         core.check(format_args!("reserve addresses for {bytes} bytes"), unsafe {
             cu::cuMemAddressReserve(&raw mut addr, bytes as usize, piece_bytes as usize, 0, 0)
         })?;
         pool.enter_space(addr, bytes);
+        let users = std::iter::once(core.info.ordinal).chain(beside.iter().copied());
         Ok(Self {
             core: Arc::clone(core),
             pool: Arc::clone(pool),
             addr,
             bytes,
             piece_bytes,
-            users: users.iter().map(|&device| writable(device)).collect(),
+            users: users.map(writable).collect(),
             placed: Mutex::default(),
         })
     }

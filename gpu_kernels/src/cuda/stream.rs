@@ -1,21 +1,20 @@
 //! Streams: launches in order.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUresult;
-use parking_lot::{Condvar, Mutex};
 
 use super::calls::cu;
-use super::core::{Core, Event, Raw, Retired, StreamHandle};
+use super::core::{Core, Event, Raw, StreamHandle};
 use super::driver::{is, outcome};
 use super::engine::Engine;
-use super::launch::{Events, LaunchState, NewLaunch};
+use super::launch::{Events, InOrder, LaunchState, NewLaunch};
 use super::module::{CudaKernel, KernelInner};
 use super::places::Places;
+use super::queue::LaunchQueue;
 use super::stops::{LATE, StopWord};
 use crate::api::{Enqueue, Kernel, Launch, LaunchConfig, OnDone, Stream, Watch};
 use crate::back_end::Arguments;
@@ -31,92 +30,11 @@ const DEFAULT_STREAMS: u64 = 2;
 const SPIN: Duration = Duration::from_micros(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// A stream and what runs on it.
-pub(crate) struct StreamInner {
-    core: Arc<Core>,
-    pub(crate) number: u64,
-    handle: StreamHandle,
-    /// Its maker's, who has other work on it.
-    borrowed: bool,
-    /// Held while a launch is enqueued, so that `queue` has the stream's order.
-    enqueuing: Mutex<()>,
-    queue: Mutex<Queue>,
-    empty: Condvar,
-    /// Held by the thread that ends launches, so that their callbacks run one after the other.
-    ending: Mutex<()>,
-    closed: AtomicBool,
-}
-
-#[derive(Default)]
-struct Queue {
-    /// Enqueued and not ended, in order.
-    launches: VecDeque<Arc<LaunchState>>,
-    error: Option<GpuError>,
-}
-
-impl StreamInner {
-    /// Ends the launches that the GPU has finished, in order; false when there was nothing to do or another thread does it.
-    pub(crate) fn advance(&self) -> bool {
-        let Some(_ending) = self.ending.try_lock() else {
-            return false;
-        };
-        let ended = self.ended();
-        for _ in 0..ended {
-            let Some(head) = self.head() else { break };
-            let outcome = head.outcome_of_ended();
-            if let Err(error) = &outcome {
-                self.queue.lock().error.get_or_insert_with(|| error.clone());
-            }
-            head.complete(outcome);
-            let mut queue = self.queue.lock();
-            queue.launches.pop_front();
-            if queue.launches.is_empty() {
-                self.empty.notify_all();
-            }
-        }
-        ended > 0
-    }
-
-    /// How many of the first launches have ended. A stream ends them in order, and the driver takes microseconds to say that one has: it is
-    /// asked of the first, then of those further behind by steps that grow, then shrink.
-    fn ended(&self) -> usize {
-        let (mut ended, mut step, mut grows) = (0, 1, true);
-        while step > 0 {
-            let launch = self.queue.lock().launches.get(ended + step - 1).cloned();
-            match launch.is_some_and(|launch| launch.has_ended()) {
-                true => ended += step,
-                false => grows = false,
-            }
-            step = if grows { step * 2 } else { step / 2 };
-        }
-        ended
-    }
-
-    /// The launch that runs or is next.
-    pub(crate) fn head(&self) -> Option<Arc<LaunchState>> {
-        self.queue.lock().launches.front().cloned()
-    }
-
-    /// Whether its user has dropped it and nothing runs.
-    pub(crate) fn is_closed_and_empty(&self) -> bool {
-        // Acquire, with the release in `drop`: no launch is enqueued after the store, so the queue's answer is final.
-        self.closed.load(Ordering::Acquire) && self.queue.lock().launches.is_empty()
-    }
-}
-
-impl Drop for StreamInner {
-    fn drop(&mut self) {
-        if !self.borrowed {
-            self.core.retire(Retired::Stream(self.handle));
-        }
-    }
-}
-
 /// A stream as its user holds it.
 pub(crate) struct CudaStream {
     engine: Arc<Engine>,
     places: Arc<Places>,
-    inner: Arc<StreamInner>,
+    inner: Arc<LaunchQueue>,
 }
 
 impl CudaStream {
@@ -153,17 +71,7 @@ impl CudaStream {
     }
 
     fn over(engine: &Arc<Engine>, places: &Arc<Places>, handle: StreamHandle, borrowed: bool) -> Self {
-        let inner = Arc::new(StreamInner {
-            core: Arc::clone(&engine.core),
-            number: engine.stream_number(),
-            handle,
-            borrowed,
-            enqueuing: Mutex::default(),
-            queue: Mutex::default(),
-            empty: Condvar::new(),
-            ending: Mutex::default(),
-            closed: AtomicBool::new(false),
-        });
+        let inner = Arc::new(LaunchQueue::new(&engine.core, engine.stream_number(), handle, borrowed));
         engine.streams.lock().push(Arc::clone(&inner));
         Self {
             engine: Arc::clone(engine),
@@ -227,7 +135,7 @@ impl CudaStream {
             stops: Arc::clone(stops),
             name: new.name,
             kernel: new.kernel,
-            stream: Arc::clone(&self.inner),
+            stream: Arc::clone(&self.inner) as Arc<dyn InOrder>,
             events,
             blocks: new.blocks,
             brake: Arc::clone(&brake),
