@@ -1,14 +1,16 @@
 //! A resident block: its warps, their coroutines and stacks, its shared memory and barrier.
 
-use std::ffi::c_void;
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use corosensei::{Coroutine, CoroutineResult};
 
-use super::abi::{BlockConstants, Lane};
+use super::abi::{BlockConstants, Lane, barrier};
+use super::core::Core;
 use super::launch::LaunchState;
+use super::races::Racer;
 use super::seeded::Chance;
 use super::stacks::{LaneStack, WarpStacks};
 use super::warp::{LANES, Warp, lanes_of};
@@ -49,6 +51,7 @@ pub(crate) type Units = Vec<Box<WarpUnit>>;
 /// One block on a worker. It does not move while lanes run: they hold its address.
 pub(crate) struct Block {
     pub(crate) constants: BlockConstants,
+    pub(crate) core: Arc<Core>,
     pub(crate) launch: Arc<LaunchState>,
     pub(crate) units: Units,
     /// Dynamic shared memory, 16-byte aligned.
@@ -70,7 +73,14 @@ pub(crate) struct Block {
 
 impl Block {
     /// Sets up block `number` of `launch` on the given units; there is one for each warp. `seeded` is null in the fast mode.
-    pub(crate) fn new(launch: Arc<LaunchState>, number: u64, sm: u32, units: Units, seeded: *mut Chance) -> Box<Self> {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        launch: Arc<LaunchState>,
+        number: u64,
+        sm: u32,
+        units: Units,
+        seeded: *mut Chance,
+    ) -> Box<Self> {
         let sm = match seeded.is_null() {
             true => sm,
             // One thread, but several multiprocessors, whose caches differ.
@@ -92,12 +102,13 @@ impl Block {
             seeded: u32::from(!seeded.is_null()),
             dynamic_bytes: config.dynamic_shared_bytes,
             shared: ptr::null_mut(),
-            variant: launch.core.options.simulation.variant,
+            variant: core.options.simulation.variant,
         };
         let image = vec![POISON; launch.kernel.module.shared_bytes()];
         let live = config.block.iter().product();
         let mut block = Box::new(Self {
             constants,
+            core,
             launch,
             units,
             dynamic: vec![u128::from_ne_bytes([POISON; 16]); words],
@@ -126,7 +137,7 @@ impl Block {
             let first = index as u32 * LANES as u32;
             let here = (threads - first).min(LANES as u32);
             let existing = if here == 32 { u32::MAX } else { (1 << here) - 1 };
-            unit.warp.reset(existing, index as u32, this, skip_exited);
+            unit.warp.reset(existing, index as u32, skip_exited);
             let warp: *mut Warp = &raw mut unit.warp;
             for lane in 0..here as usize {
                 let number = first + lane as u32;
@@ -173,6 +184,25 @@ impl Block {
         }
     }
 
+    /// The block of a lane.
+    ///
+    /// # Safety
+    /// `lane` is one of a block that is resident.
+    pub(crate) unsafe fn of(lane: *const Lane) -> *mut Self {
+        // SAFETY: `start_lanes` took the address of the constants from the block's own.
+        unsafe { (*lane).block.byte_sub(offset_of!(Self, constants)).cast_mut().cast() }
+    }
+
+    /// Its lanes, as the race checker knows them.
+    pub(crate) fn racers(&self) -> Vec<Racer> {
+        // SAFETY: the lane's constants live in the unit's stacks, and are not written while it lives.
+        let racer = |unit: &WarpUnit, lane| unsafe { (*unit.lane(lane)).racer() };
+        let units = self.units.iter();
+        units
+            .flat_map(|unit| lanes_of(unit.warp.existing).map(move |lane| racer(unit, lane)))
+            .collect()
+    }
+
     /// The launch of a block that lanes are using.
     ///
     /// # Safety
@@ -180,6 +210,15 @@ impl Block {
     pub(crate) unsafe fn launch_of<'a>(block: *const Self) -> &'a Arc<LaunchState> {
         // SAFETY: as the caller promises.
         unsafe { &(*block).launch }
+    }
+
+    /// The GPU of such a block.
+    ///
+    /// # Safety
+    /// As for [`launch_of`](Self::launch_of).
+    pub(crate) unsafe fn core_of<'a>(block: *const Self) -> &'a Arc<Core> {
+        // SAFETY: as the caller promises.
+        unsafe { &(*block).core }
     }
 
     /// How a trap handler leaves the lane; none when the lane does not exist.
@@ -219,12 +258,15 @@ impl Block {
             return false;
         }
         self.barrier_result = match self.barrier_kind {
-            super::abi::barrier::COUNT => self.barrier_votes,
-            super::abi::barrier::AND => u32::from(self.barrier_votes == self.arrived),
+            barrier::COUNT => self.barrier_votes,
+            barrier::AND => u32::from(self.barrier_votes == self.arrived),
             _ => u32::from(self.barrier_votes != 0),
         };
         (self.arrived, self.barrier_votes) = (0, 0);
-        super::seeded::block_met(self);
+        // SAFETY: the chance outlives all blocks, and only this thread uses it.
+        if let Some(chance) = unsafe { self.seeded.as_mut() } {
+            chance.met(&self.racers().iter().map(|racer| racer.lane).collect::<Vec<_>>());
+        }
         self.progress += 1;
         for unit in &mut self.units {
             unit.warp.ready |= std::mem::take(&mut unit.warp.at_barrier);
@@ -263,6 +305,3 @@ impl Block {
         any
     }
 }
-
-/// A kernel's entry in its module: calls it with the arguments at these addresses.
-pub(crate) type Entry = unsafe extern "C" fn(*const *const c_void);

@@ -10,8 +10,10 @@ use parking_lot::Mutex;
 
 use super::core::{Core, Options};
 use super::memory::Memory;
+use super::observer::Observer;
+use super::options::{Mode, SimOptions};
 use super::shelf::Shelf;
-use super::{Mode, Observer, Preemption, SimGpu, SimOptions, preempt};
+use super::{Preemption, SimGpu, preempt};
 
 /// Device memory unless told otherwise: 1 GiB.
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -53,10 +55,10 @@ pub struct SimGpuBuilder {
     observer: Option<Arc<dyn Observer>>,
 }
 
-impl SimGpuBuilder {
-    /// All defaults.
-    pub(crate) fn new() -> Self {
-        Self {
+impl SimGpu {
+    /// A GPU with all defaults, to be changed.
+    pub fn builder() -> SimGpuBuilder {
+        SimGpuBuilder {
             memory_bytes: MEMORY_BYTES,
             workers: None,
             lanes_per_worker: LANES_PER_WORKER,
@@ -75,7 +77,9 @@ impl SimGpuBuilder {
             observer: None,
         }
     }
+}
 
+impl SimGpuBuilder {
     stored! {
         /// Capacity of device memory in bytes, 1 GiB by default.
         memory_bytes(bytes: u64) => memory_bytes = bytes;
@@ -189,6 +193,7 @@ impl SimGpuBuilder {
             },
             cache_dir: self.cache_dir,
             shelf: self.shelf.filter(|_| seed.is_none()),
+            signals: Vec::new(),
             threads: Vec::new(),
         };
         gpu.start_threads(workers)?;

@@ -1,22 +1,18 @@
 //! What the parts of one simulated GPU share: memory, launches that run, watchers of register stores.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::SimOptions;
 use super::events::Event;
-use super::launch::LaunchState;
+use super::launch::{LaunchState, Launches};
 use super::memory::Memory;
 use super::observer::Observer;
+use super::options::SimOptions;
 use super::races::Race;
-use super::trap::WorkerSignals;
 use gpuvm_gpu::{Actor, IsOver, NoteFormatter, OnStore};
 use parking_lot::{Condvar, Mutex, RwLock};
-
-/// How often the ticker looks at deadlines and at workers that do not yield.
-const TICK: Duration = Duration::from_millis(2);
 
 /// What a simulated GPU was built with.
 #[derive(Clone, Debug)]
@@ -96,7 +92,6 @@ pub(crate) struct Core {
     /// Watches the seeded mode.
     pub(crate) observer: Option<Arc<dyn Observer>>,
     formatter: Mutex<Option<NoteFormatter>>,
-    pub(crate) signals: OnceLock<Vec<Arc<WorkerSignals>>>,
     /// Hash of the seeded mode's interleaving so far.
     pub(crate) trace: AtomicU64,
     /// Virtual time of the seeded mode, ns.
@@ -127,7 +122,6 @@ impl Core {
             actors: Mutex::default(),
             observer,
             formatter: Mutex::default(),
-            signals: OnceLock::new(),
             trace: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
             races: Mutex::default(),
@@ -136,14 +130,13 @@ impl Core {
     }
 
     /// Lets workers run a launch, or ends it at once when the GPU is gone or it was stopped while it waited.
-    pub(crate) fn activate(launch: Arc<LaunchState>) {
-        let core = Arc::clone(&launch.core);
+    pub(crate) fn activate(&self, launch: Arc<LaunchState>) {
         launch.start();
         let gone = {
-            let mut running = core.running.lock();
+            let mut running = self.running.lock();
             if !running.shut_down {
                 running.launches.push(Arc::clone(&launch));
-                core.bump();
+                self.bump();
             }
             running.shut_down
         };
@@ -166,13 +159,6 @@ impl Core {
     /// A number that moves when `running` does.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
-    }
-
-    /// Forgets a launch that ends.
-    pub(crate) fn remove(&self, id: u64) {
-        let mut running = self.running.lock();
-        running.launches.retain(|launch| launch.id != id);
-        self.bump();
     }
 
     /// Whether nothing can run any more.
@@ -263,52 +249,18 @@ impl Core {
     pub(crate) fn set_note_formatter(&self, formatter: NoteFormatter) {
         *self.formatter.lock() = Some(formatter);
     }
+}
 
-    /// How wait notes are put into words.
-    pub(crate) fn note_formatter(&self) -> NoteFormatter {
-        let own = self.formatter.lock().clone();
-        own.unwrap_or_else(|| Arc::new(|code, a, b| format!("waits for {code} ({a:#x}, {b:#x})")))
+impl Launches for Core {
+    fn remove(&self, id: u64) {
+        let mut running = self.running.lock();
+        running.launches.retain(|launch| launch.id != id);
+        self.bump();
     }
 
-    /// The ticker thread: deadlines, and workers that one lane holds. It sleeps while nothing runs.
-    pub(crate) fn tick_until_shut_down(&self) {
-        loop {
-            let launches = {
-                let mut running = self.running.lock();
-                loop {
-                    if running.shut_down {
-                        // A worker may still be inside a lane that never yields.
-                        if self
-                            .signals
-                            .get()
-                            .into_iter()
-                            .flatten()
-                            .all(|worker| worker.has_ended())
-                        {
-                            return;
-                        }
-                        break Vec::new();
-                    }
-                    if !running.launches.is_empty() {
-                        break running.launches.clone();
-                    }
-                    self.changed.wait(&mut running);
-                }
-            };
-            let now = Instant::now();
-            for launch in launches
-                .iter()
-                .filter(|launch| self.options.seed.is_none() && launch.is_late(now))
-            {
-                launch.time_out();
-                launch.try_finish();
-            }
-            drop(launches);
-            for worker in self.signals.get().into_iter().flatten() {
-                worker.preempt_if_stuck(self.options.preempt_after);
-            }
-            std::thread::sleep(TICK);
-        }
+    fn note_formatter(&self) -> NoteFormatter {
+        let own = self.formatter.lock().clone();
+        own.unwrap_or_else(|| Arc::new(|code, a, b| format!("waits for {code} ({a:#x}, {b:#x})")))
     }
 }
 

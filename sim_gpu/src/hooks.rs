@@ -6,8 +6,10 @@ use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::abi::{FAILURE_ASSERT, Hooks, Lane, barrier, collective as kinds};
+use super::abi::{FAILURE_ASSERT, Hooks, Lane, barrier};
 use super::block::Block;
+use super::collective as kinds;
+use super::switch::{suspend, yield_now};
 use super::warp::{Arrival, Rule, Warp};
 use gpuvm_gpu::GpuError;
 
@@ -31,40 +33,16 @@ pub(crate) static HOOKS: Hooks = Hooks {
     fence: super::seeded::fence,
 };
 
-/// Leaves the lane until the scheduler resumes it.
-///
-/// # Safety
-/// `lane` is the running lane; the caller holds no reference into its warp or block and nothing to drop.
-pub(crate) unsafe fn suspend(lane: *mut Lane) {
-    // SAFETY: the yielder was stored by the coroutine that is running, and lives on its stack.
-    unsafe { (*(*lane).yielder).suspend(()) };
-}
-
-/// Moves the running lane from ready to polling and suspends it.
-///
-/// # Safety
-/// As for [`suspend`].
-pub(crate) unsafe fn yield_now(lane: *mut Lane) {
-    // SAFETY: the lane is running, so its warp is alive and used by no other thread; the reference ends before the switch.
-    unsafe {
-        let bit = 1 << (*lane).lane;
-        let warp = &mut *(*lane).warp;
-        warp.ready &= !bit;
-        warp.polling |= bit;
-        suspend(lane);
-    }
-}
-
 /// After a collective that this lane completed: burns fuel and yields when it is used up, so that loops over collectives let others run. In
 /// the seeded mode the seed decides.
 ///
 /// # Safety
 /// As for [`suspend`].
 unsafe fn burn(lane: *mut Lane) {
-    // SAFETY: as in `yield_now`.
+    // SAFETY: the lane is running, so its warp is alive and used by no other thread; the reference ends before the switch.
     unsafe {
         let warp = &mut *(*lane).warp;
-        if !(*warp.block).seeded.is_null() {
+        if !(*Block::of(lane)).seeded.is_null() {
             return super::seeded::step(lane, super::seeded::COLLECTIVE);
         }
         warp.fuel -= 1;
@@ -79,11 +57,11 @@ unsafe fn burn(lane: *mut Lane) {
 /// # Safety
 /// As for [`suspend`].
 unsafe fn die(lane: *mut Lane, error: GpuError) -> ! {
-    // SAFETY: as in `yield_now`; the block and its launch outlive their lanes.
+    // SAFETY: as in `burn`; the block and its launch outlive their lanes.
     unsafe {
         let warp = &mut *(*lane).warp;
         warp.ready &= !(1 << (*lane).lane);
-        Block::launch_of(warp.block).fail(error);
+        Block::launch_of(Block::of(lane)).fail(error);
         loop {
             suspend(lane);
         }
@@ -103,7 +81,7 @@ unsafe fn broken_rule(lane: *mut Lane, rule: Rule, kind: u32, mask: u32) -> ! {
 unsafe fn broken(lane: *mut Lane, cause: String) -> ! {
     // SAFETY: the lane's constants, warp, block and launch are alive while it runs.
     unsafe {
-        let block: *const Block = (*(*lane).warp).block;
+        let block: *const Block = Block::of(lane);
         let kernel = Block::launch_of(block).kernel.info.name.clone();
         die(
             lane,
@@ -146,7 +124,7 @@ unsafe extern "C" fn gather(lane: *mut Lane, site: *const c_void, matching: u32,
         let id = (*lane).lane as usize;
         let warp: *mut Warp = (*lane).warp;
         (*warp).gather(id, site as usize, if matching != 0 { key } else { 0 });
-        if (*warp).ready == 0 && (*warp).fuel > 0 && (*(*warp).block).seeded.is_null() {
+        if (*warp).ready == 0 && (*warp).fuel > 0 && (*Block::of(lane)).seeded.is_null() {
             // No other lane of the warp can run: who is behind gets an answer, and runs on if that is this lane. Without fuel it parks
             // instead, so that the group stays whole over the end of the warp's turn.
             (*warp).fuel -= 1;
@@ -163,7 +141,7 @@ unsafe extern "C" fn barrier_arrive(lane: *mut Lane, kind: u32, predicate: u32) 
     // SAFETY: as in `collective`; the block is alive and used by this thread only.
     unsafe {
         let warp: *mut Warp = (*lane).warp;
-        let block: *mut Block = (*warp).block;
+        let block: *mut Block = Block::of(lane);
         if (*block).arrived == 0 {
             (*block).barrier_kind = kind;
         } else if (*block).barrier_kind != kind {
@@ -192,7 +170,7 @@ unsafe extern "C" fn sleep(lane: *mut Lane, ns: u32) {
     // SAFETY: as in `collective`.
     unsafe {
         let warp: *mut Warp = (*lane).warp;
-        let chance = (*(*warp).block).seeded;
+        let chance = (*Block::of(lane)).seeded;
         if !chance.is_null() {
             (*lane).wake_ns = (*chance).sleep_until((*lane).who().lane, ns);
             (*warp).sleeping |= 1 << (*lane).lane;
@@ -230,8 +208,8 @@ unsafe extern "C" fn mmio_store(lane: *mut Lane, address: *mut u64, value: u64) 
         drain_stores();
         (*address.cast::<AtomicU64>()).store(value, Ordering::Release);
         drain_stores();
-        let block: *const Block = (*(*lane).warp).block;
-        let core = &raw const *Block::launch_of(block).core;
+        let block: *const Block = Block::of(lane);
+        let core = &raw const **Block::core_of(block);
         // The callback may need more stack than a lane has.
         let yielder = &*(*lane).yielder;
         let (core, address) = (core as usize, address as u64);
@@ -242,7 +220,7 @@ unsafe extern "C" fn mmio_store(lane: *mut Lane, address: *mut u64, value: u64) 
 unsafe extern "C" fn time_ns(lane: *mut Lane) -> u64 {
     // SAFETY: as in `collective`.
     unsafe {
-        let chance = (*(*(*lane).warp).block).seeded;
+        let chance = (*Block::of(lane)).seeded;
         if chance.is_null() {
             monotonic_ns()
         } else {
@@ -282,7 +260,7 @@ unsafe extern "C" fn print(lane: *mut Lane, text: *const u8, bytes: usize) {
 unsafe extern "C" fn fail(lane: *mut Lane, kind: u32, what: *const c_char, file: *const c_char, line: u32) {
     // SAFETY: the module passes zero-terminated string literals; else as in `collective`.
     unsafe {
-        let block: *const Block = (*(*lane).warp).block;
+        let block: *const Block = Block::of(lane);
         let kernel = Block::launch_of(block).kernel.info.name.clone();
         let (index, thread) = ((*block).constants.block_idx, (*lane).thread);
         let text = |p: *const c_char| CStr::from_ptr(p).to_string_lossy().into_owned();

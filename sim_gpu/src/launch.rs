@@ -4,18 +4,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::core::Core;
 use super::module::KernelInner;
 use super::report::Report;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::Arguments;
-use gpuvm_gpu::{Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone};
+use gpuvm_gpu::{LaunchConfig, LaunchOutcome, LaunchReport, NoteFormatter, OnDone};
 use parking_lot::{Condvar, Mutex};
+
+/// A GPU's launches that run.
+pub(crate) trait Launches: Send + Sync {
+    /// Forgets a launch that ends.
+    fn remove(&self, id: u64);
+
+    /// How wait notes are put into words.
+    fn note_formatter(&self) -> NoteFormatter;
+}
 
 /// A launch that was enqueued and, once its stream lets it, runs.
 pub(crate) struct LaunchState {
     pub(crate) id: u64,
-    pub(crate) core: Arc<Core>,
+    running: Arc<dyn Launches>,
     pub(crate) kernel: Arc<KernelInner>,
     pub(crate) config: LaunchConfig,
     pub(crate) arguments: Arguments,
@@ -46,7 +54,9 @@ pub(crate) struct LaunchState {
 
 /// What a launch is made of.
 pub(crate) struct NewLaunch {
-    pub(crate) core: Arc<Core>,
+    pub(crate) id: u64,
+    pub(crate) running: Arc<dyn Launches>,
+    pub(crate) skip_exited: bool,
     pub(crate) kernel: Arc<KernelInner>,
     pub(crate) config: LaunchConfig,
     pub(crate) arguments: Arguments,
@@ -58,10 +68,9 @@ impl LaunchState {
     pub(crate) fn new(new: NewLaunch) -> Arc<Self> {
         let config = new.config;
         Arc::new(Self {
-            // Relaxed: only uniqueness matters.
-            id: new.core.launches.fetch_add(1, Ordering::Relaxed),
-            skip_exited: new.core.options.skip_exited,
-            core: new.core,
+            id: new.id,
+            skip_exited: new.skip_exited,
+            running: new.running,
             kernel: new.kernel,
             blocks: config.grid.iter().map(|&n| u64::from(n)).product(),
             lanes_per_block: config.block.iter().product(),
@@ -93,6 +102,11 @@ impl LaunchState {
     /// The launch is at the head of its stream: its clock starts.
     pub(crate) fn start(&self) {
         let _ = self.started.set(Instant::now());
+    }
+
+    /// Whether it was at the head of its stream.
+    pub(crate) fn has_started(&self) -> bool {
+        self.started.get().is_some()
     }
 
     /// Warps of a block.
@@ -183,7 +197,7 @@ impl LaunchState {
         if self.finishing.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.core.remove(self.id);
+        self.running.remove(self.id);
         let outcome = self.decide();
         self.end(outcome);
     }
@@ -198,7 +212,7 @@ impl LaunchState {
             let report = self
                 .report
                 .lock()
-                .text(self.blocks, completed, &self.core.note_formatter());
+                .text(self.blocks, completed, &self.running.note_formatter());
             return Err(GpuError::Deadline {
                 kernel: self.kernel.info.name.clone(),
                 limit,
@@ -249,11 +263,13 @@ impl LaunchState {
         }
     }
 
-    fn has_outcome(&self) -> bool {
+    /// Whether it has ended.
+    pub(crate) fn has_outcome(&self) -> bool {
         self.outcome.lock().is_some()
     }
 
-    fn wait_ended(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+    /// Waits until it has ended and its stream has gone on.
+    pub(crate) fn wait_ended(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut outcome = self.outcome.lock();
         while !self.told.load(Ordering::Relaxed) {
@@ -266,30 +282,5 @@ impl LaunchState {
             }
         }
         outcome.clone()
-    }
-}
-
-/// A launch as its owner holds it.
-pub(crate) struct SimLaunch(pub(crate) Arc<LaunchState>);
-
-impl Launch for SimLaunch {
-    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
-        let target = Arc::clone(&self.0);
-        let waiting = self.0.core.drive(move || target.has_outcome());
-        let outcome = self.0.wait_ended(timeout);
-        drop(waiting);
-        outcome
-    }
-
-    fn is_done(&self) -> bool {
-        self.0.has_outcome()
-    }
-
-    fn abandon(&self) {
-        self.0.fail(self.0.abandoned("its owner stopped it"));
-        // Only a launch that has started is finished here; one that waits in its stream ends when its turn comes.
-        if self.0.started.get().is_some() {
-            self.0.try_finish();
-        }
     }
 }

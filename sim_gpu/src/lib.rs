@@ -26,6 +26,7 @@ compile_error!("gpuvm-sim-gpu needs Linux: its kernels are loaded ELF modules an
 mod abi;
 mod block;
 mod builder;
+mod collective;
 mod compile;
 mod copier;
 mod core;
@@ -38,6 +39,7 @@ mod launch;
 mod memory;
 mod module;
 mod observer;
+mod options;
 mod preempt;
 mod priorities;
 mod races;
@@ -49,7 +51,10 @@ mod shelf;
 mod spaces;
 mod stacks;
 mod stream;
+mod switch;
+mod ticker;
 mod trap;
+mod waits;
 mod warp;
 mod weak_memory;
 mod worker;
@@ -82,63 +87,9 @@ use parking_lot::Mutex;
 /// Alignment of memory at a neighbour: a page at least, as CUDA maps it.
 const NEIGHBOUR_ALIGN: u64 = 4096;
 
-/// How the simulated GPU runs kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// On all workers, as fast as they go.
-    #[default]
-    Fast,
-    /// On one thread in virtual time: one seed, one interleaving.
-    Seeded(u64),
-}
-
-/// How weak the memory of the seeded mode is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryModel {
-    /// As weak as PTX allows, within bounds: a cache a multiprocessor that weak loads go through, stores that wait for a
-    /// release, loads that were performed early, stores that a NIC does not see before a fence of system scope, a NIC's
-    /// data that arrives late for who did not acquire its completion.
-    #[default]
-    Weak,
-    /// One access after the other: what a dropped fence does not break.
-    Sequential,
-}
-
-/// How the seeded mode picks the lane that runs next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Schedule {
-    /// A random walk under half of the seeds, priorities with 1 to 5 changes under the others, by a draw.
-    #[default]
-    BySeed,
-    /// A random walk: any lane that can run is as likely as any other.
-    RandomWalk,
-    /// Random priorities a lane, and this many points at which the running lane becomes the last (PCT: Burckhardt and
-    /// others, 2010). It finds every bug that needs few switches with a known chance.
-    Priorities {
-        /// Points at which the running lane becomes the last.
-        changes: u32,
-    },
-}
-
-/// What the seeded mode does besides running kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SimOptions {
-    /// How weak memory is.
-    pub memory_model: MemoryModel,
-    /// How lanes are picked.
-    pub schedule: Schedule,
-    /// Whether data races in device memory are looked for, see [`SimGpu::races`]. Memory is sequentially consistent then:
-    /// races are found by what orders accesses, not by what they come to.
-    pub find_races: bool,
-    /// How many of the last events are kept, see [`SimGpu::events`].
-    pub events_kept: usize,
-    /// What `gpuvm_sim::variant()` is in kernels: a source may hold several variants of its code and choose among them by it,
-    /// compiled once.
-    pub variant: u32,
-}
-
 pub use self::events::{Event, EventKind};
 pub use self::observer::{Observer, Step};
+pub use self::options::{MemoryModel, Mode, Schedule, SimOptions};
 pub use self::races::{Race, RaceAccess, RacingLane};
 
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
@@ -157,15 +108,12 @@ pub struct SimGpu {
     preemption: Preemption,
     cache_dir: Option<PathBuf>,
     shelf: Option<Shelf>,
+    /// Those of the workers.
+    signals: Vec<Arc<trap::WorkerSignals>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl SimGpu {
-    /// A GPU with all defaults, to be changed.
-    pub fn builder() -> SimGpuBuilder {
-        SimGpuBuilder::new()
-    }
-
     /// The simulated GPU that runs `gpu`'s kernels, if one does.
     pub fn behind(gpu: &dyn Gpu) -> Option<&Self> {
         gpu.simulation()
@@ -194,13 +142,7 @@ impl SimGpu {
 
     /// Lanes preempted so far because they did not yield.
     pub fn preemptions(&self) -> u64 {
-        self.core
-            .signals
-            .get()
-            .into_iter()
-            .flatten()
-            .map(|worker| worker.preempted())
-            .sum()
+        self.signals.iter().map(|worker| worker.preempted()).sum()
     }
 
     /// What a run depends on besides its seed: the compiler's version and its flags.
@@ -218,7 +160,7 @@ impl SimGpu {
 
     fn start_threads(&mut self, workers: u32) -> Result<(), GpuError> {
         let signals: Vec<Arc<trap::WorkerSignals>> = (0..workers).map(|_| Arc::default()).collect();
-        let _ = self.core.signals.set(signals.clone());
+        self.signals.clone_from(&signals);
         let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name)
@@ -234,10 +176,10 @@ impl SimGpu {
             };
             self.threads.push(spawn(format!("gpuvm-sm{number}"), Box::new(work))?);
         }
-        let core = Arc::clone(&self.core);
+        let (core, signals) = (Arc::clone(&self.core), self.signals.clone());
         self.threads.push(spawn(
             "gpuvm-ticker".to_owned(),
-            Box::new(move || core.tick_until_shut_down()),
+            Box::new(move || ticker::tick_until_shut_down(&core, &signals)),
         )?);
         Ok(())
     }

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::abi::Hooks;
-use super::block::Entry;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::params;
 use gpuvm_gpu::{Kernel, KernelInfo, Module};
+
+/// A kernel's entry in its module: calls it with the arguments at these addresses.
+pub(crate) type Entry = unsafe extern "C" fn(*const *const c_void);
 
 /// A module in memory; unloaded when the last kernel and launch of it are gone.
 pub(crate) struct ModuleInner {

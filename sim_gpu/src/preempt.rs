@@ -1,9 +1,5 @@
 //! The machine-dependent part of traps and preemption.
 
-use std::ffi::c_void;
-
-use corosensei::trap::TrapHandlerRegs;
-
 use super::abi::STACK_BYTES;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{position, redirect, set_registers};
@@ -24,9 +20,13 @@ pub(crate) fn stack_floor(sp: usize) -> usize {
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use super::{STACK_BYTES, TrapHandlerRegs, c_void, stack_floor};
-    use crate::abi::{COLOUR_BYTES, LANE_OFFSET, Lane};
-    use crate::hooks;
+    use std::ffi::c_void;
+
+    use corosensei::trap::TrapHandlerRegs;
+
+    use crate::abi::{COLOUR_BYTES, LANE_OFFSET, Lane, STACK_BYTES};
+    use crate::preempt::stack_floor;
+    use crate::switch::yield_now;
 
     /// Bytes below the stack pointer that a function may use without moving it.
     const RED_ZONE: usize = 128;
@@ -104,7 +104,7 @@ mod x86_64 {
         let colour = sp / STACK_BYTES % 32 * COLOUR_BYTES;
         let lane = ((sp & !(STACK_BYTES - 1)) + LANE_OFFSET - colour) as *mut Lane;
         // SAFETY: `redirect` brought a running lane here, in its kernel's code, where no reference into its warp is held.
-        unsafe { hooks::yield_now(lane) };
+        unsafe { yield_now(lane) };
     }
 
     // XSAVE of everything up to AVX-512 (mask 0xe7) takes at most 2,696 bytes; processors without XSAVE have FXSAVE's 512.
@@ -195,7 +195,9 @@ mod x86_64 {
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
-    use super::{TrapHandlerRegs, c_void};
+    use std::ffi::c_void;
+
+    use corosensei::trap::TrapHandlerRegs;
 
     /// Stack pointer and instruction pointer of an interrupted context.
     ///

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::abi::{barrier, collective};
-use super::block::{Block, WarpUnit};
-use super::warp::{LANES, lanes_of, list};
-use gpuvm_gpu::NoteFormatter;
-use gpuvm_gpu::{Coordinates, GpuError};
+use super::abi::barrier;
+use super::collective;
+use super::warp::list;
+use gpuvm_gpu::{Coordinates, NoteFormatter};
 
 /// Most groups that a report shows.
 const GROUPS_MAX: usize = 24;
@@ -16,7 +15,7 @@ const GROUPS_KEPT: usize = 4096;
 
 /// What a thread waits for; equal ones are one line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Wait {
+pub(crate) enum Wait {
     Collective { kind: u32, mask: u32, missing: u32 },
     Barrier { kind: u32, arrived: u32, live: u32 },
     Note { code: u32, a: u64, b: u64 },
@@ -39,37 +38,28 @@ struct Group {
 pub(crate) struct Report {
     groups: BTreeMap<Wait, Group>,
     left_out: u64,
-    exited: u64,
+    pub(crate) exited: u64,
 }
 
 impl Report {
-    /// Adds the threads of `block`, whose lanes are all suspended.
-    pub(crate) fn add(&mut self, block: &Block) {
-        for unit in &block.units {
-            self.exited += u64::from(unit.warp.exited.count_ones());
-            for lane in lanes_of(unit.warp.existing & !unit.warp.exited) {
-                let wait = wait_of(block, unit, lane);
-                let (index, warp) = (block.index(), unit.warp.index);
-                let full = self.groups.len() >= GROUPS_KEPT;
-                if let Some(group) = self.groups.get_mut(&wait) {
-                    group.threads += 1;
-                    if (group.block, group.warp) == (index, warp) {
-                        group.lanes |= 1 << lane;
-                    }
-                } else if full {
-                    self.left_out += 1;
-                } else {
-                    self.groups.insert(
-                        wait,
-                        Group {
-                            threads: 1,
-                            block: index,
-                            warp,
-                            lanes: 1 << lane,
-                        },
-                    );
-                }
+    /// Adds a lane of warp `warp` of the block with that index.
+    pub(crate) fn add_lane(&mut self, block: Coordinates, warp: u32, lane: usize, wait: Wait) {
+        let full = self.groups.len() >= GROUPS_KEPT;
+        if let Some(group) = self.groups.get_mut(&wait) {
+            group.threads += 1;
+            if (group.block, group.warp) == (block, warp) {
+                group.lanes |= 1 << lane;
             }
+        } else if full {
+            self.left_out += 1;
+        } else {
+            let group = Group {
+                threads: 1,
+                block,
+                warp,
+                lanes: 1 << lane,
+            };
+            self.groups.insert(wait, group);
         }
     }
 
@@ -101,38 +91,6 @@ impl Report {
     }
 }
 
-fn wait_of(block: &Block, unit: &WarpUnit, lane: usize) -> Wait {
-    let warp = &unit.warp;
-    let bit = 1u32 << (lane % LANES);
-    if let Some(r) = warp.waiting().iter().find(|r| r.arrived & bit != 0) {
-        return Wait::Collective {
-            kind: r.kind,
-            mask: r.mask,
-            missing: r.mask & !r.arrived,
-        };
-    }
-    if warp.at_barrier & bit != 0 {
-        return Wait::Barrier {
-            kind: block.barrier_kind,
-            arrived: block.arrived,
-            live: block.live,
-        };
-    }
-    if warp.gathering & bit != 0 {
-        return Wait::Gathering;
-    }
-    // SAFETY: the lane's constants live in the unit's stacks, and the lane is suspended.
-    let (code, [a, b]) = unsafe { ((*unit.lane(lane)).note_code, (*unit.lane(lane)).note) };
-    if code != 0 {
-        return Wait::Note { code, a, b };
-    }
-    if warp.sleeping & bit != 0 {
-        Wait::Sleeping
-    } else {
-        Wait::Running
-    }
-}
-
 fn words(wait: &Wait, formatter: &NoteFormatter) -> String {
     match *wait {
         Wait::Collective { kind, mask, missing } => {
@@ -155,21 +113,5 @@ fn words(wait: &Wait, formatter: &NoteFormatter) -> String {
         Wait::Sleeping => "in __nanosleep".to_owned(),
         Wait::Gathering => "in __activemask".to_owned(),
         Wait::Running => "running or polling memory".to_owned(),
-    }
-}
-
-/// The error for a block of which no thread can ever run again.
-pub(crate) fn deadlock(block: &Block) -> GpuError {
-    let mut report = Report::default();
-    report.add(block);
-    let launch = &block.launch;
-    let text = report.text(launch.blocks, 0, &launch.core.note_formatter());
-    let text = text
-        .split_once('\n')
-        .map_or(text.as_str(), |(_, lines)| lines)
-        .to_owned();
-    GpuError::Deadlock {
-        kernel: launch.kernel.info.name.clone(),
-        report: text,
     }
 }

@@ -68,8 +68,14 @@ impl Residents {
                 }
             }
         }
-        self.blocks
-            .push(Block::new(Arc::clone(launch), number, self.number, units, self.chance));
+        self.blocks.push(Block::new(
+            Arc::clone(&self.core),
+            Arc::clone(launch),
+            number,
+            self.number,
+            units,
+            self.chance,
+        ));
         true
     }
 

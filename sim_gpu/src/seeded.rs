@@ -15,13 +15,12 @@ pub(crate) use self::scheduler::Scheduler;
 
 use self::chance::EVENT_NS;
 use super::abi::{self, Lane};
-use super::block::{Block, WarpUnit};
+use super::block::Block;
 use super::core::Core;
 use super::device_words::{DeviceWords, access_directly};
 use super::events::{Event, EventKind};
-use super::hooks;
 use super::observer::Step;
-use super::races::Racer;
+use super::switch::{suspend, yield_now};
 use super::warp::lanes_of;
 use super::weak_memory::{Bytes as _, Operation, WeakMemory};
 
@@ -46,13 +45,13 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
     // SAFETY: the lane runs, so its warp, block and chance are alive and used by this thread only.
     unsafe {
         let warp = (*lane).warp;
-        let chance = (*(*warp).block).seeded;
+        let chance = (*Block::of(lane)).seeded;
         if chance.is_null() {
             if event == BASIC_BLOCK {
                 (*warp).basic_blocks -= 1;
                 if (*warp).basic_blocks < 0 {
                     (*warp).basic_blocks = BASIC_BLOCKS;
-                    hooks::yield_now(lane);
+                    yield_now(lane);
                 }
             }
             return;
@@ -68,7 +67,7 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
             && priorities.event()
         {
             priorities.demote((*lane).who().lane);
-            return hooks::suspend(lane);
+            return suspend(lane);
         }
         match (*chance).gap.checked_sub(1) {
             Some(rest) => (*chance).gap = rest,
@@ -77,7 +76,7 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
                     priorities.demote((*lane).who().lane);
                 }
                 // Still ready: the scheduler may choose this very lane again.
-                hooks::suspend(lane)
+                suspend(lane)
             }
         }
     }
@@ -90,8 +89,8 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
 unsafe fn tell(lane: *mut Lane, kind: EventKind, address: u64, value: u64) {
     // SAFETY: warp, block and launch outlive their lanes.
     unsafe {
-        let block: *const Block = (*(*lane).warp).block;
-        let core = &Block::launch_of(block).core;
+        let block: *const Block = Block::of(lane);
+        let core = Block::core_of(block);
         let kept = core.options.simulation.events_kept;
         let chance = (*block).seeded;
         if kept == 0 || chance.is_null() {
@@ -125,7 +124,7 @@ fn keep(core: &Core, event: Event, kept: usize) {
 /// `lane` is the running lane.
 unsafe fn chance_of(lane: *mut Lane) -> *mut Chance {
     // SAFETY: the lane runs, so its warp and block are alive.
-    unsafe { (*(*(*lane).warp).block).seeded }
+    unsafe { (*Block::of(lane)).seeded }
 }
 
 /// The memory model of the running lane, with what its last plain access left taken in.
@@ -266,24 +265,6 @@ pub(crate) unsafe fn warp_met(lane: *mut Lane, mask: u32) {
             (*chance).met(&lanes_of(mask).map(|lane| first + lane as u32).collect::<Vec<_>>());
         }
     }
-}
-
-/// All live lanes of the block have met at its barrier.
-pub(crate) fn block_met(block: &Block) {
-    // SAFETY: the chance outlives all blocks, and only this thread uses it.
-    if let Some(chance) = unsafe { block.seeded.as_mut() } {
-        chance.met(&racers_in(block).iter().map(|racer| racer.lane).collect::<Vec<_>>());
-    }
-}
-
-/// The lanes of a block.
-fn racers_in(block: &Block) -> Vec<Racer> {
-    let units = block.units.iter();
-    // SAFETY: the lane's constants live in the unit's stacks, and are not written while it lives.
-    let racer = |unit: &WarpUnit, lane| unsafe { (*unit.lane(lane)).racer() };
-    units
-        .flat_map(|unit| lanes_of(unit.warp.existing).map(move |lane| racer(unit, lane)))
-        .collect()
 }
 
 /// Before a store to a register of an engine outside.

@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::core::Core;
-use super::launch::{LaunchState, NewLaunch, SimLaunch};
+use super::launch::{LaunchState, Launches, NewLaunch};
 use super::module::SimKernel;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::Arguments;
@@ -37,8 +39,8 @@ pub(crate) struct SimStream {
     queue: Arc<Queue>,
 }
 
-#[derive(Default)]
 struct Queue {
+    core: Arc<Core>,
     state: Mutex<StreamState>,
     empty: Condvar,
 }
@@ -54,8 +56,12 @@ impl SimStream {
     /// An empty stream.
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self {
+            queue: Arc::new(Queue {
+                core: Arc::clone(&core),
+                state: Mutex::default(),
+                empty: Condvar::new(),
+            }),
             core,
-            queue: Arc::default(),
         }
     }
 }
@@ -77,7 +83,7 @@ impl Queue {
         };
         let queue = Arc::clone(self);
         launch.then(Box::new(move |outcome| queue.ended(outcome)));
-        Core::activate(launch);
+        self.core.activate(launch);
     }
 
     fn is_empty(&self) -> bool {
@@ -183,15 +189,19 @@ impl Stream for SimStream {
         }
         let (config, on_done, queue) = self.as_the_callers(config.clone(), on_done);
         let launch = LaunchState::new(NewLaunch {
-            core: Arc::clone(&self.core),
             arguments: Arguments::new(&kernel.0.info, args)?,
+            // Relaxed: only uniqueness matters.
+            id: self.core.launches.fetch_add(1, Ordering::Relaxed),
+            running: Arc::clone(&self.core) as Arc<dyn Launches>,
+            skip_exited: self.core.options.skip_exited,
             kernel: Arc::clone(&kernel.0),
             config,
             on_done,
         });
         queue.state.lock().waiting.push_back(Arc::clone(&launch));
         queue.advance();
-        let launch = Arc::new(SimLaunch(launch));
+        let core = Arc::clone(&self.core);
+        let launch = Arc::new(SimLaunch { core, launch });
         BY_CALLER.with_borrow_mut(|by_caller| {
             let by_caller = by_caller.as_mut().filter(|it| Arc::ptr_eq(&it.queue, &queue));
             if let Some(by_caller) = by_caller.filter(|it| it.on_done.is_none()) {
@@ -246,5 +256,33 @@ impl Stream for SimStream {
         drop(state);
         drop(driving);
         error.map_or(Ok(()), Err)
+    }
+}
+
+/// A launch as its owner holds it.
+struct SimLaunch {
+    core: Arc<Core>,
+    launch: Arc<LaunchState>,
+}
+
+impl Launch for SimLaunch {
+    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        let target = Arc::clone(&self.launch);
+        let waiting = self.core.drive(move || target.has_outcome());
+        let outcome = self.launch.wait_ended(timeout);
+        drop(waiting);
+        outcome
+    }
+
+    fn is_done(&self) -> bool {
+        self.launch.has_outcome()
+    }
+
+    fn abandon(&self) {
+        self.launch.fail(self.launch.abandoned("its owner stopped it"));
+        // Only a launch that has started is finished here; one that waits in its stream ends when its turn comes.
+        if self.launch.has_started() {
+            self.launch.try_finish();
+        }
     }
 }

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::abi::collective::{self as kind, name};
-use super::block::Block;
+use super::collective::{self as kind, name};
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -69,7 +68,6 @@ pub(crate) struct Warp {
     pub(crate) skip_exited: bool,
     /// This warp's number in its block.
     pub(crate) index: u32,
-    pub(crate) block: *mut Block,
     waiting: usize,
     rendezvous: [Rendezvous; LANES],
     a: [u64; LANES],
@@ -108,7 +106,6 @@ impl Warp {
             progress: 0,
             skip_exited: false,
             index: 0,
-            block: std::ptr::null_mut(),
             waiting: 0,
             rendezvous: [Rendezvous::default(); LANES],
             a: [0; LANES],
@@ -120,8 +117,8 @@ impl Warp {
     }
 
     /// Makes the lanes of `existing` ready to start.
-    pub(crate) fn reset(&mut self, existing: u32, index: u32, block: *mut Block, skip_exited: bool) {
-        (self.ready, self.existing, self.index, self.block) = (existing, existing, index, block);
+    pub(crate) fn reset(&mut self, existing: u32, index: u32, skip_exited: bool) {
+        (self.ready, self.existing, self.index) = (existing, existing, index);
         (
             self.polling,
             self.sleeping,
@@ -381,12 +378,12 @@ pub(crate) fn list(mask: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::abi::collective::{BALLOT, SYNCWARP};
+    use super::super::collective::{BALLOT, SYNCWARP};
     use super::{Arrival, Rule, Warp, list};
 
     fn warp(existing: u32) -> Warp {
         let mut warp = Warp::new();
-        warp.reset(existing, 0, std::ptr::null_mut(), false);
+        warp.reset(existing, 0, false);
         warp
     }
 

@@ -9,6 +9,7 @@ use super::hooks::monotonic_ns;
 use super::launch::LaunchState;
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
+use super::waits;
 
 /// Collectives a warp completes before it lets other warps run.
 const FUEL: i32 = 256;
@@ -151,7 +152,7 @@ impl Worker {
                 if (*block).can_run() {
                     return true;
                 }
-                let error = super::report::deadlock(&*block);
+                let error = waits::deadlock(&*block);
                 Block::launch_of(block).fail(error);
                 return false;
             }

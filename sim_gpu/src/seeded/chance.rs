@@ -9,11 +9,11 @@ use rand_chacha::ChaCha8Rng;
 use crate::core::Options;
 use crate::device_words::DeviceWords;
 use crate::observer::{Observer, Step};
+use crate::options::{MemoryModel, Schedule};
 use crate::priorities::Priorities;
 use crate::races::{Racer, Races};
 use crate::warp::lanes_of;
 use crate::weak_memory::{Bytes as _, WeakMemory};
-use crate::{MemoryModel, Schedule};
 
 /// Virtual time of one event of a lane, ns.
 pub(super) const EVENT_NS: u64 = 20;
@@ -117,7 +117,7 @@ impl Chance {
     }
 
     /// Lanes have met at a barrier.
-    pub(super) fn met(&mut self, lanes: &[u32]) {
+    pub(crate) fn met(&mut self, lanes: &[u32]) {
         if let Some(memory) = &mut self.memory {
             memory.join(lanes.iter().copied());
         }

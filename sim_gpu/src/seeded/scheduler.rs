@@ -8,16 +8,18 @@ use gpuvm_gpu::{Actor, GpuError};
 use rand::RngExt;
 
 use super::chance::{Chance, STEPPING};
-use super::{keep, racers_in, tell};
+use super::{keep, tell};
 use crate::block::{Block, WarpUnit};
 use crate::core::Core;
 use crate::device_words::DeviceWords;
 use crate::events::{Event, EventKind};
-use crate::launch::LaunchState;
+use crate::launch::{LaunchState, Launches as _};
 use crate::observer::Step;
 use crate::priorities;
+use crate::report::Report;
 use crate::resident::Residents;
 use crate::trap::{self, WorkerSignals};
+use crate::waits;
 use crate::warp::lanes_of;
 use crate::weak_memory::WeakMemory;
 
@@ -120,7 +122,7 @@ impl Scheduler {
             while launch.has_blocks() && self.residents.has_room(&launch) {
                 let Some(number) = launch.take_block() else { break };
                 if self.residents.start(&launch, number) {
-                    let racers = self.residents.blocks.last().map(|block| racers_in(block));
+                    let racers = self.residents.blocks.last().map(|block| block.racers());
                     for racer in racers.into_iter().flatten() {
                         self.chance().lane_starts(racer);
                     }
@@ -310,7 +312,7 @@ impl Scheduler {
             if Block::launch_of(block).stopped() {
                 false
             } else if !(*block).can_run() {
-                let error = crate::report::deadlock(&*block);
+                let error = waits::deadlock(&*block);
                 Block::launch_of(block).fail(error);
                 false
             } else {
@@ -323,7 +325,7 @@ impl Scheduler {
         let block = self.residents.blocks.swap_remove(position);
         let last = self.residents.blocks.is_empty();
         if let Some(memory) = &mut self.chance().memory {
-            for racer in racers_in(&block) {
+            for racer in block.racers() {
                 memory.flush(racer.lane);
             }
             if last {
@@ -414,12 +416,12 @@ impl Scheduler {
         // SAFETY: as the caller promises.
         unsafe {
             let launch = Block::launch_of(block);
-            let mut report = crate::report::Report::default();
+            let mut report = Report::default();
             report.add(&*block);
-            let text = report.text(launch.blocks, 0, &launch.core.note_formatter());
+            let text = report.text(launch.blocks, 0, &self.residents.core.note_formatter());
             launch.fail(GpuError::Deadline {
                 kernel: launch.kernel.info.name.clone(),
-                limit: launch.core.options.preempt_after,
+                limit: self.residents.core.options.preempt_after,
                 report: format!("  a thread ran on without touching memory\n{text}"),
             });
         }
