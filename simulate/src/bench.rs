@@ -223,6 +223,11 @@ pub fn pattern(seed: u64, i: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// What lanes make of the words that they read, one after the other: as in the kernels.
+pub fn fold(hash: u64, value: u64) -> u64 {
+    (hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// Launches a kernel by its name.
 pub(crate) fn launch(bench: &Bench, name: &str, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch, Wrong> {
     Ok(bench.kernel(name)?.launch(config, args)?)

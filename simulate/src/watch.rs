@@ -1,10 +1,11 @@
-//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame frame_pages, the
+//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame, the
 //! pool, request records and ring indexes, and compares each change with the paging protocol's rules.
 //!
 //! It keeps a shadow of every word it watches, and for each frame what became of it. It reads memory only, so it cannot
 //! change an interleaving.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::sync::OnceLock;
 
 use gpuvm_layouts as layout;
@@ -272,12 +273,8 @@ impl WatchState {
         }
         for (id, region) in &self.regions {
             for page in 0..region.pages {
-                watch(
-                    region.words + page * 8,
-                    Kind::Word {
-                        page_id: layout::page_id(*id, page),
-                    },
-                );
+                let page_id = layout::page_id(*id, page);
+                watch(region.words + page * 8, Kind::Word { page_id });
             }
         }
         for place in 0..u64::from(desc.pool.count) {
@@ -285,13 +282,10 @@ impl WatchState {
         }
         for (queue, at) in (0..).zip(&self.queues) {
             let part = |offset: usize| at.state + offset as u64;
-            watch(
-                part(std::mem::offset_of!(QueueState, reserved)),
-                Kind::Reserved { queue },
-            );
-            watch(part(std::mem::offset_of!(QueueState, written)), Kind::Written { queue });
-            watch(part(std::mem::offset_of!(QueueState, ringer)), Kind::Failed { queue });
-            watch(part(std::mem::offset_of!(QueueState, posted)), Kind::Posted { queue });
+            watch(part(offset_of!(QueueState, reserved)), Kind::Reserved { queue });
+            watch(part(offset_of!(QueueState, written)), Kind::Written { queue });
+            watch(part(offset_of!(QueueState, ringer)), Kind::Failed { queue });
+            watch(part(offset_of!(QueueState, posted)), Kind::Posted { queue });
             for slot in 0..=at.mask {
                 let record = at.records + u64::from(slot) * size_of::<RequestRecord>() as u64;
                 // The page before the state: delayed stores of both may show in one step.
@@ -329,10 +323,8 @@ impl WatchState {
             }
         }
         if let Some((page_id, frame, other)) = twice {
-            self.find(
-                format!("frame {frame} belongs to {} and is {other:?}", page_name(page_id)),
-                (Some(page_id), Some(frame), None),
-            );
+            let what = format!("frame {frame} belongs to {} and is {other:?}", page_name(page_id));
+            self.find(what, (Some(page_id), Some(frame), None));
         }
         self.recount_slots();
         for queue in 0..self.queues.len() as u32 {
@@ -452,9 +444,8 @@ impl WatchState {
                 Kind::Record { queue: at, slot } if phase_of(cell.seen) != layout::RECORD_FREE => {
                     *queue = Some(at);
                     let index = index_of(cell.seen);
-                    return Some(format!(
-                        "request {index} in slot {slot} of queue pair {at} was never reaped"
-                    ));
+                    let what = format!("request {index} in slot {slot} of queue pair {at} was never reaped");
+                    return Some(what);
                 }
                 _ => {}
             }
@@ -465,20 +456,17 @@ impl WatchState {
             let reserved = state.reserved & !layout::RESERVED_CLOSED;
             if reserved != state.written || state.written != state.posted {
                 *queue = Some(at);
-                return Some(format!(
-                    "queue pair {at} ends with reserved {reserved}, written {}, posted {}",
-                    state.written, state.posted
-                ));
+                let (written, posted) = (state.written, state.posted);
+                let what = format!("ends with reserved {reserved}, written {written}, posted {posted}");
+                return Some(format!("queue pair {at} {what}"));
             }
         }
         let pool: PoolState = read(desc.pool.state);
         let is_withdrawn = |frame: usize| load(desc.frame_pages + frame as u64 * 8) == layout::PAGE_WITHDRAWN;
         let there = (0..self.frames.len()).filter(|frame| !is_withdrawn(*frame)).count();
         if pool.available != there as u64 {
-            return Some(format!(
-                "{} of {there} frames are free at the end",
-                pool.available as i64
-            ));
+            let available = pool.available as i64;
+            return Some(format!("{available} of {there} frames are free at the end"));
         }
         let mut held = self.frames.iter().enumerate();
         let lost = held.position(|(n, held)| (*held == Frame::Free) == is_withdrawn(n));

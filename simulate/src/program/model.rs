@@ -6,6 +6,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::shape::{Element, ProgramShape};
+use crate::bench::fold;
 
 /// What an array without paging would hold.
 pub(super) struct Model<T> {
@@ -22,10 +23,6 @@ fn mix(seed: u64, i: u64) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ x >> 31
-}
-
-fn fold(hash: u64, value: u64) -> u64 {
-    (hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The number of `number` cut to what fits the element.

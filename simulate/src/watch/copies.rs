@@ -97,9 +97,8 @@ impl Watcher {
                     && !(state.flips && bits_apart(one + start, other + start, bytes) <= FLIPS_MAX)
                 {
                     let page = page_name(layout::page_id(*id, page));
-                    return Err(format!(
-                        "both copies of {page} count, and they differ from byte {byte} on"
-                    ));
+                    let what = format!("both copies of {page} count, and they differ from byte {byte} on");
+                    return Err(what);
                 }
             }
         }
@@ -144,10 +143,8 @@ impl WatchState {
             fresh = fresh.or(of_region.map(|page| layout::page_id(*id, page)));
         }
         if let Some(page_id) = fresh {
-            let what = format!(
-                "home {replica} returned, and its copy of {} is not stale",
-                page_name(page_id)
-            );
+            let name = page_name(page_id);
+            let what = format!("home {replica} returned, and its copy of {name} is not stale");
             self.find(what, (Some(page_id), None, None));
         }
     }
@@ -179,13 +176,9 @@ impl WatchState {
             let found = checksum(at, bytes);
             self.looks.checksums += u64::from(kept != 0);
             if kept != 0 && kept != found {
-                self.find(
-                    format!(
-                        "{} {event}, but frame {frame} has checksum {found:#x} and not {kept:#x}",
-                        page_name(page_id)
-                    ),
-                    place,
-                );
+                let name = page_name(page_id);
+                let what = format!("{name} {event}, but frame {frame} has checksum {found:#x} and not {kept:#x}");
+                self.find(what, place);
             }
         }
         let mut compared = false;
@@ -205,13 +198,9 @@ impl WatchState {
             } else {
                 String::new()
             };
-            self.find(
-                format!(
-                    "{} {event}, but its frame {frame} and its home{which} differ from byte {byte} on",
-                    page_name(page_id)
-                ),
-                place,
-            );
+            let name = page_name(page_id);
+            let what = format!("{name} {event}, but its frame {frame} and its home{which} differ from byte {byte} on");
+            self.find(what, place);
         }
         compared
     }

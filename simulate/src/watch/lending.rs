@@ -71,9 +71,8 @@ impl Watcher {
             for slot in chunk << slots.desc.chunk_shift..(chunk + 1) << slots.desc.chunk_shift {
                 let mut words = (0..lender.used).map(|n| load(slots.address(slot) + n * 8));
                 if let Some(word) = words.position(|word| word != lender.mark) {
-                    return Err(format!(
-                        "word {word} of slot {slot} is not what its lender stored there"
-                    ));
+                    let what = format!("word {word} of slot {slot} is not what its lender stored there");
+                    return Err(what);
                 }
             }
         }
@@ -176,10 +175,8 @@ impl WatchState {
             held => wrong = Some(format!("which is {held:?}")),
         }
         if let Some(wrong) = wrong {
-            self.find(
-                format!("frame {frame} keeps slot {slot}, {wrong}"),
-                (None, Some(frame), None),
-            );
+            let what = format!("frame {frame} keeps slot {slot}, {wrong}");
+            self.find(what, (None, Some(frame), None));
         }
     }
 

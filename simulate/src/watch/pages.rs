@@ -24,27 +24,17 @@ impl WatchState {
             transition,
         });
         if words::pins(new) > PINS_PLAUSIBLE {
-            self.find(
-                format!(
-                    "{}: pins are out of balance ({})",
-                    page_name(page_id),
-                    words::describe(new)
-                ),
-                page,
-            );
+            let (name, word) = (page_name(page_id), words::describe(new));
+            self.find(format!("{name}: pins are out of balance ({word})"), page);
         }
         if self.has_victims(page_id) {
             self.victim_changed(page_id, old, new, transition);
         }
         match transition {
-            Transition::Claimed if words::pins(old) != 0 && self.is_copied(page_id) => self.find(
-                format!(
-                    "{} was claimed while it is used in place ({})",
-                    page_name(page_id),
-                    words::describe(old)
-                ),
-                page,
-            ),
+            Transition::Claimed if words::pins(old) != 0 && self.is_copied(page_id) => {
+                let (name, word) = (page_name(page_id), words::describe(old));
+                self.find(format!("{name} was claimed while it is used in place ({word})"), page);
+            }
             Transition::Published => {
                 self.filled(page_id, words::frame(old));
                 self.published(page_id, new);
@@ -60,13 +50,9 @@ impl WatchState {
             }
             Transition::WriteBackEnded => {
                 if self.write_under_way(page_id) {
-                    self.find(
-                        format!(
-                            "{}: its write-back's mark went before the WRITE had completed",
-                            page_name(page_id)
-                        ),
-                        page,
-                    );
+                    let name = page_name(page_id);
+                    let what = format!("{name}: its write-back's mark went before the WRITE had completed");
+                    self.find(what, page);
                 }
                 if new & layout::DIRTY_BIT == 0 && words::is_resident(new) {
                     self.ended_everywhere(page_id);
@@ -106,15 +92,9 @@ impl WatchState {
         }
         self.looks.filled += 1;
         if fill.done != fill.chunks {
-            self.find(
-                format!(
-                    "{} was published with {} of its {} chunks",
-                    page_name(page_id),
-                    fill.done,
-                    fill.chunks
-                ),
-                (Some(page_id), None, None),
-            );
+            let (name, done, chunks) = (page_name(page_id), fill.done, fill.chunks);
+            let what = format!("{name} was published with {done} of its {chunks} chunks");
+            self.find(what, (Some(page_id), None, None));
         }
     }
 
@@ -126,13 +106,8 @@ impl WatchState {
         }
         let source = self.sources.get_mut(frame as usize).and_then(Option::take);
         if let Some(source) = source.filter(|source| source.stale && is_same_page(source.page_id, page_id)) {
-            self.find(
-                format!(
-                    "{} was published although that copy was stale",
-                    page_name(source.page_id)
-                ),
-                place,
-            );
+            let name = page_name(source.page_id);
+            self.find(format!("{name} was published although that copy was stale"), place);
         }
         let replicated = self.region_of(page_id).is_some_and(|region| region.replicas > 1);
         if new & layout::DIRTY_BIT == 0 {
@@ -185,10 +160,8 @@ impl WatchState {
         self.looks.frames += 1;
         // Several steps at once: a lane's own stores may become visible together.
         if new >> 32 <= old >> 32 {
-            self.find(
-                format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32),
-                (None, None, None),
-            );
+            let what = format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32);
+            self.find(what, (None, None, None));
         }
         if old >> 32 & 1 != 0 {
             let frame = old as u32;
@@ -210,13 +183,9 @@ impl WatchState {
             None => self.find(format!("frame {frame}, which is none, went to the pool"), place),
         }
         if let Some(page_id) = place.0 {
-            self.find(
-                format!(
-                    "frame {frame} went to the pool while a READ of {} into it is under way",
-                    page_name(page_id)
-                ),
-                place,
-            );
+            let name = page_name(page_id);
+            let what = format!("frame {frame} went to the pool while a READ of {name} into it is under way");
+            self.find(what, place);
         }
         self.frame_becomes(frame, Frame::Free);
         self.tell(What::Given { frame });

@@ -40,15 +40,10 @@ impl WatchState {
         let place = (Some(record.page_id), Some(record.frame), Some(queue));
         const PHASES: [&str; 4] = ["free", "posted", "claimed", "done"];
         if !legal {
-            self.find(
-                format!(
-                    "queue pair {queue}: slot {slot} went from request {} {} to request {index} {}",
-                    index_of(old),
-                    PHASES[phase_of(old) as usize],
-                    PHASES[phase as usize]
-                ),
-                place,
-            );
+            let (before, was, is) = (index_of(old), PHASES[phase_of(old) as usize], PHASES[phase as usize]);
+            let what =
+                format!("queue pair {queue}: slot {slot} went from request {before} {was} to request {index} {is}");
+            self.find(what, place);
         }
         self.tell(What::Request {
             queue,
@@ -64,15 +59,9 @@ impl WatchState {
                 let word = self.word_of(record.page_id).unwrap_or(0);
                 let marked = word & layout::WRITE_BACK_BIT != 0;
                 if !(words::is_resident(word) && marked && words::frame(word) == record.frame) {
-                    self.find(
-                        format!(
-                            "a WRITE of {} from frame {} was written while the page is {}",
-                            page_name(record.page_id),
-                            record.frame,
-                            words::describe(word)
-                        ),
-                        place,
-                    );
+                    let (name, frame, word) = (page_name(record.page_id), record.frame, words::describe(word));
+                    let what = format!("a WRITE of {name} from frame {frame} was written while the page is {word}");
+                    self.find(what, place);
                 }
             }
             (layout::RECORD_CLAIMED, layout::REQUEST_FETCH) if self.is_pooled(record.page_id) => {
@@ -97,14 +86,8 @@ impl WatchState {
         let place = (Some(record.page_id), Some(record.frame), Some(queue));
         let word = self.word_of(record.page_id).unwrap_or(0);
         if !words::is_fetching(word) {
-            self.find(
-                format!(
-                    "a READ of {} was written, which is {}",
-                    page_name(record.page_id),
-                    words::describe(word)
-                ),
-                place,
-            );
+            let (name, word) = (page_name(record.page_id), words::describe(word));
+            self.find(format!("a READ of {name} was written, which is {word}"), place);
         }
         if !self.is_pooled(record.page_id) {
             return;
@@ -112,14 +95,9 @@ impl WatchState {
         let held = self.frames.get(record.frame as usize).copied();
         let target = self.targets.get(record.frame as usize).copied().flatten();
         if held != Some(Frame::InHand) || target.is_some() {
-            self.find(
-                format!(
-                    "a READ of {} goes into frame {}, which is {held:?}, with a READ under way for {target:?}",
-                    page_name(record.page_id),
-                    record.frame
-                ),
-                place,
-            );
+            let (name, frame) = (page_name(record.page_id), record.frame);
+            let with = format!("which is {held:?}, with a READ under way for {target:?}");
+            self.find(format!("a READ of {name} goes into frame {frame}, {with}"), place);
         }
         self.set_target(record.frame, Some(page_of(record.page_id)));
     }
@@ -128,10 +106,9 @@ impl WatchState {
     pub(super) fn page_id_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
         let record = self.record(queue, slot);
         if phase_of(state_before) == layout::RECORD_POSTED {
-            self.find(
-                format!("queue pair {queue}: the record of slot {slot} was written over while its request is live"),
-                (Some(record.page_id), None, Some(queue)),
-            );
+            let what =
+                format!("queue pair {queue}: the record of slot {slot} was written over while its request is live");
+            self.find(what, (Some(record.page_id), None, Some(queue)));
         }
     }
 
@@ -140,21 +117,15 @@ impl WatchState {
         let index = new & !layout::RESERVED_CLOSED;
         let place = (None, None, Some(queue));
         if index < old & !layout::RESERVED_CLOSED {
-            self.find(
-                format!("queue pair {queue}: {kind:?} stepped back from {old} to {new}"),
-                place,
-            );
+            let what = format!("queue pair {queue}: {kind:?} stepped back from {old} to {new}");
+            self.find(what, place);
         }
         let state = self.queue_state(queue);
         let reserved = state.reserved & !layout::RESERVED_CLOSED;
         if !(reserved >= state.written && state.written >= state.posted) {
-            self.find(
-                format!(
-                    "queue pair {queue}: reserved {reserved}, written {} and posted {} are out of order",
-                    state.written, state.posted
-                ),
-                place,
-            );
+            let (written, posted) = (state.written, state.posted);
+            let what = format!("reserved {reserved}, written {written} and posted {posted} are out of order");
+            self.find(format!("queue pair {queue}: {what}"), place);
         }
         self.tell(match kind {
             Kind::Reserved { .. } => What::Reserved { queue, index },

@@ -9,7 +9,7 @@ use gpuvm::{Buffer, Error, FaultKind, Kernel, Launch, LaunchConfig, Placement, R
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Bench, Wrong, check_frames, close, compare, must, pattern};
+use crate::bench::{Bench, Wrong, check_frames, close, compare, fold, must, pattern};
 use crate::kernels::LOOKED_UP;
 use crate::program::rng;
 use crate::room::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
@@ -154,11 +154,6 @@ pub(super) fn compile(bench: &Bench) -> Result<(), Wrong> {
 
 fn is_told(word: u64) -> bool {
     (LANES..2 * LANES).contains(&(word % PAGE_WORDS))
-}
-
-/// As in the kernel.
-fn fold(hash: u64, value: u64) -> u64 {
-    (hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// What a lane does next. One that is stopped only reads, and tells how far it is.

@@ -7,7 +7,7 @@ use gpuvm_nic::with_causes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Bench, Calm, Wrong, close, compare, launch, pattern};
+use crate::bench::{Bench, Calm, Wrong, close, compare, fold, launch, pattern};
 use crate::program::rng;
 use crate::room::{Borrowed, Needs, PAGE_WORDS, Room};
 
@@ -224,9 +224,4 @@ impl Victims<'_> {
             .into_iter()
             .try_for_each(|(region, model)| close(self.bench, region, model))
     }
-}
-
-/// As in the kernel.
-fn fold(hash: u64, value: u64) -> u64 {
-    (hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

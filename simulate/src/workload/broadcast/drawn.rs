@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Wrong, compare};
+use crate::bench::{Wrong, compare, fold};
 
 /// What a lane does in one step: the numbers are the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -551,9 +551,4 @@ impl Drawing<'_> {
                 .collect(),
         }
     }
-}
-
-/// As in the kernel.
-fn fold(hash: u64, value: u64) -> u64 {
-    (hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
