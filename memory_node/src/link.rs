@@ -36,11 +36,6 @@ impl QueueLink {
         self.number
     }
 
-    /// The number of the node's end.
-    pub fn peer_number(&self) -> u32 {
-        self.attributes.dest_qp_num
-    }
-
     /// READs and atomics that may be in flight.
     pub fn outstanding_reads_max(&self) -> u8 {
         self.attributes.max_rd_atomic

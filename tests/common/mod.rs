@@ -159,6 +159,21 @@ pub fn simulated_soft(frames: u64) -> VmBuilder {
     sized(frames).over_soft()
 }
 
+/// Settings like [`small`] where lanes copy.
+pub fn direct(frames: u64) -> VmBuilder {
+    small(frames).transport(Transport::Direct)
+}
+
+/// Lanes copy, and a NIC does.
+pub fn transports(frames: u64) -> [VmBuilder; 2] {
+    [direct(frames), small_soft(frames)]
+}
+
+/// Two blocks of two warps: the shape of most launches.
+pub fn config() -> LaunchConfig {
+    LaunchConfig::new(2, 64)
+}
+
 fn sized(frames: u64) -> VmBuilder {
     Vm::builder()
         .frame_memory(frames * PAGE)

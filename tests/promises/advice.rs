@@ -1,6 +1,8 @@
 //! Advice changes what a launch costs and never what it computes; what is discarded is not written home.
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, simulated_soft, small, small_soft, stepped, words};
+use crate::common::{
+    BASIC, Bench, PAGE_WORDS, compare, config, refused, simulated_soft, small, small_soft, stepped, transports, words,
+};
 use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{
     Advice, CompileOptions, Error, Integrity, LaunchConfig, Placement, Region, Stats, Transport, VmBuilder, soft,
@@ -17,15 +19,6 @@ const ALL: [Advice; 8] = [
     Advice::InPlace,
     Advice::Fetch,
 ];
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
-}
-
-/// Lanes copy, and a NIC does.
-fn transports(frames: u64) -> [VmBuilder; 2] {
-    [small(frames).transport(Transport::Direct), small_soft(frames)]
-}
 
 /// What it took to read all of a region, whose elements' sum is compared.
 fn read(bench: &Bench, a: &Region<u32>, expected: &[u32]) -> Stats {

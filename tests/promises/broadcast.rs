@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
-use crate::common::{compare, counts, named_gpus, planted, refused, scaled, simulated_gpu, with_causes, words};
+use crate::common::{compare, config, counts, named_gpus, planted, refused, scaled, simulated_gpu, with_causes, words};
 use crate::mock_gpu::MockGpu;
 use crate::program::{rng, seeds};
 use gpuvm::{
@@ -105,10 +105,6 @@ impl Several {
             compare(&self.seen_by(gpu, array), expected).unwrap();
         }
     }
-}
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
 }
 
 /// Elements of so many pages and a bit.

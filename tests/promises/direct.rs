@@ -4,20 +4,12 @@
 use std::time::Duration;
 
 use crate::common::{
-    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, pattern, refused, simulated, simulated_soft, small, stepped,
-    words,
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, direct, pattern, refused, simulated, simulated_soft,
+    stepped, words,
 };
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
-use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind, VmBuilder};
-
-fn direct(frames: u64) -> VmBuilder {
-    small(frames).transport(Transport::Direct)
-}
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
-}
+use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind};
 
 #[test]
 fn pages_come_and_go_without_a_nic() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Adjust, Bench, Kernels, compare, refused, scaled, simulated, simulated_gpu, small, with_causes, words,
+    Adjust, Bench, Kernels, compare, config, refused, scaled, simulated, simulated_gpu, small, with_causes, words,
 };
 use gpuvm::{Arg, ElasticBuffer, ElementType, Error, Launch, LaunchConfig, Vm};
 
@@ -16,10 +16,6 @@ const ELASTIC: Kernels = Kernels {
     name: "elastic.cu",
     text: include_str!("../kernels/elastic.cu"),
 };
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
-}
 
 fn bench() -> Bench {
     // Two launches can run at a time.

@@ -3,16 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
+use crate::common::{BASIC, Bench, PAGE_WORDS, compare, config, refused, simulated_soft, with_causes};
 use crate::mock_gpu::MockGpu;
-use gpuvm::{Error, GpuError, LaunchConfig, MemoryNodes, Mlx5, Rdma, Region, Rxe, Transport, TransportKind, VmBuilder};
+use gpuvm::{Error, GpuError, MemoryNodes, Mlx5, Rdma, Region, Rxe, Transport, TransportKind, VmBuilder};
 
 fn on(gpu: &Arc<MockGpu>) -> VmBuilder {
     simulated_soft(8).gpu(gpu.clone())
-}
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
 }
 
 fn region(bench: &Bench, name: &str) -> Region<u32> {

@@ -1,7 +1,7 @@
 //! Elements are read where their pages live, and come to the same wherever that is.
 
-use crate::common::{Adjust, Bench, Kernels, PAGE, PAGE_WORDS, compare, small};
-use gpuvm::{LaunchConfig, Placement, RegionBuilder, Stats, Transport, VmBuilder};
+use crate::common::{Adjust, Bench, Kernels, PAGE, PAGE_WORDS, compare, direct, small};
+use gpuvm::{LaunchConfig, Placement, RegionBuilder, Stats};
 
 const SOURCE: Kernels = Kernels {
     name: "in_place.cu",
@@ -88,10 +88,6 @@ const ALL: [Placement; 5] = [
     Placement::InPlace,
     Placement::WhileFree,
 ];
-
-fn direct(frames: u64) -> VmBuilder {
-    small(frames).transport(Transport::Direct)
-}
 
 fn config() -> LaunchConfig {
     LaunchConfig::new(3, 64)

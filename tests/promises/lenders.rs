@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::common::{
-    BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, counts, named_gpus, scaled, simulated_gpu, stepped, words,
+    BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, counts, named_gpus, scaled, simulated_gpu, stepped, words,
 };
-use crate::victims::{COUNT, FRAMES, LITTLE, config};
+use crate::victims::{COUNT, FRAMES, LITTLE};
 use gpuvm::{Transport, Vm, VmBuilder};
 
 /// GPUs of one virtual memory, each with few frames, and the neighbours of each.

@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use crate::common::{Adjust, BASIC, Bench, Kernels, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
+use crate::common::{
+    Adjust, BASIC, Bench, Kernels, PAGE, PAGE_WORDS, compare, config, refused, simulated, small, with_causes,
+};
 use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
-}
 
 /// Over the queues and without.
 fn transports() -> [VmBuilder; 2] {

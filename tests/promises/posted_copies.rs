@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, simulated_soft, stepped, with_causes, words,
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, refused, simulated_soft, stepped, with_causes, words,
 };
 use crate::mock_gpu::MockGpu;
 use crate::program::{Element, ProgramShape, give_up, rng, run_on, seeds};
@@ -19,10 +19,6 @@ fn hardware() -> Arc<MockGpu> {
 
 fn on(gpu: &Arc<MockGpu>, frames: u64) -> VmBuilder {
     simulated_soft(frames).gpu(gpu.clone())
-}
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
 }
 
 #[test]

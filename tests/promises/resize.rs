@@ -7,8 +7,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{
-    Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, check_frames, compare, refused, scaled, simulated, simulated_gpu, small,
-    with_causes, words,
+    Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, check_frames, compare, config, refused, scaled, simulated, simulated_gpu,
+    small, with_causes, words,
 };
 use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, SimulatedGpu, Transport, Vm, VmBuilder};
 
@@ -18,10 +18,6 @@ const PAGES: u64 = 100;
 /// Bytes of a unit: a handle of the GPU that the environment names, or a page.
 fn unit(vm: &Vm) -> u64 {
     vm.elastic_stats().handles.handle_bytes.max(PAGE)
-}
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
 }
 
 /// Leaves a worker of the simulated GPU to others.

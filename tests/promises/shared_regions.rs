@@ -6,11 +6,12 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use crate::common::{
-    PAGE, PAGE_WORDS, compare, counts, file_to_map, named_gpus, refused, scaled, simulated_gpu, with_causes, words,
+    PAGE, PAGE_WORDS, compare, config, counts, file_to_map, named_gpus, refused, scaled, simulated_gpu, with_causes,
+    words,
 };
 use crate::mock_gpu::MockGpu;
 use crate::program::{rng, seeds};
-use gpuvm::{Advice, Error, Kernel, LaunchConfig, Placement, Queues, Region, Soft, Transport, Vm, VmBuilder, VmGpu};
+use gpuvm::{Advice, Error, Kernel, Placement, Queues, Region, Soft, Transport, Vm, VmBuilder, VmGpu};
 
 const FRAMES: u64 = 8;
 const COUNT: u64 = 20 * PAGE_WORDS + 7;
@@ -129,10 +130,6 @@ impl Node {
 
 fn nodes(vm: &Vm) -> Vec<Node> {
     vm.gpus().iter().map(Node::of).collect()
-}
-
-fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
 }
 
 fn total(values: &[u32]) -> u64 {

@@ -6,15 +6,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{
-    BASIC, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, small_soft,
+    BASIC, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, transports,
     words,
 };
-use gpuvm::{ElasticBuffer, LaunchConfig, Region, Transport, Vm, VmBuilder};
-
-/// Lanes copy, and a NIC does.
-fn transports(frames: u64) -> [VmBuilder; 2] {
-    [small(frames).transport(Transport::Direct), small_soft(frames)]
-}
+use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
 fn region(bench: &Bench, name: &str, pages: u64, priority: i32) -> Region<u32> {
     let data = words(pages, pages * PAGE_WORDS);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, compare, file_to_map, simulated, simulated_soft, small};
+use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, compare, direct, file_to_map, simulated, simulated_soft};
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
-use gpuvm::{Advice, Error, LaunchConfig, Placement, Region, Stats, Transport, VmBuilder};
+use gpuvm::{Advice, Error, LaunchConfig, Placement, Region, Stats, Transport};
 
 const SOURCE: Kernels = Kernels {
     name: "stores_in_place.cu",
@@ -107,10 +107,6 @@ __global__ void store_until_fetched(gpuvm::array<unsigned> a, unsigned* fetched)
 
 fn bench(frames: u64) -> Bench {
     Bench::new(direct(frames), SOURCE)
-}
-
-fn direct(frames: u64) -> VmBuilder {
-    small(frames).transport(Transport::Direct)
 }
 
 fn config() -> LaunchConfig {

@@ -8,7 +8,7 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, named_gpus, refused, scaled, simulated_gpu, stepped, words,
+    BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, named_gpus, refused, scaled, simulated_gpu, stepped, words,
 };
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use gpuvm::{Advice, Error, LaunchConfig, Loan, Placement, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
@@ -36,10 +36,6 @@ fn borrowing_of(bytes: u64) -> VmBuilder {
         .borrow_from(1, bytes)
         .wait_limit(scaled(Duration::from_secs(10)))
         .launch_deadline(scaled(Duration::from_secs(60)))
-}
-
-pub fn config() -> LaunchConfig {
-    LaunchConfig::new(2, 64)
 }
 
 #[test]

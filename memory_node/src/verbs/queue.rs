@@ -39,8 +39,6 @@ impl CompletionStatus {
     pub const FLUSHED: CompletionStatus = CompletionStatus(5);
     /// The peer refused the access: wrong key, out of bounds, not allowed.
     pub const REMOTE_ACCESS: CompletionStatus = CompletionStatus(10);
-    /// The peer did not answer.
-    pub const RETRIES_EXCEEDED: CompletionStatus = CompletionStatus(12);
 }
 
 impl fmt::Display for CompletionStatus {

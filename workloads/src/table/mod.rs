@@ -150,12 +150,6 @@ impl Trips {
         })
     }
 
-    /// Takes the columns out as bits of their cells, in the order of [`Column::ALL`], to move them into paged regions
-    /// without a copy.
-    pub fn into_columns(self) -> [Vec<u32>; 10] {
-        self.columns
-    }
-
     /// A table of the trips, in their order.
     ///
     /// # Errors
