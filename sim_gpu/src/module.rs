@@ -15,9 +15,6 @@ use gpuvm_gpu::{Kernel, KernelInfo, Module, ParamInfo, PtxKernel};
 /// A kernel's entry in its module: calls it with the arguments at these addresses.
 pub(crate) type Entry = unsafe extern "C" fn(*const *const c_void);
 
-/// A kernel's entry in its module: calls it with the arguments at these addresses.
-pub(crate) type Entry = unsafe extern "C" fn(*const *const c_void);
-
 /// A module in memory; unloaded when the last kernel and launch of it are gone.
 pub(crate) struct ModuleInner {
     /// The caller's name of the source.
