@@ -407,10 +407,11 @@ fn races_of_ptx_are_found_and_orders_hold() {
     let told = |store: &str, load: &str| {
         let text = kernel(&format!(
             "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra reads;\nst.global.u32 [%out+128], 7;\n\
-             {store} [%out], 1;\nret;\nreads:\nld.global.u32 %r3, [%out+128];\nagain:\n{load} %r2, [%out];\n\
+             {store} [%out], 1;\nnanosleep.u32 20000;\nret;\nreads:\nld.global.u32 %r3, [%out+128];\n\
+             st.global.u32 [%out+260], %r3;\nagain:\n{load} %r2, [%out];\n\
              setp.eq.u32 %p1, %r2, 0;\n@%p1 bra again;\nld.global.u32 %r3, [%out+128];\nst.global.u32 [%out+256], %r3;"
         ));
-        let seen = (0..24).map(|seed| {
+        let seen = (0..40).map(|seed| {
             let bed = bed(builder().mode(Mode::Seeded(seed)), &text);
             let out = bed.words(128);
             bed.outcome("k", &LaunchConfig::linear(2, 1), &[&out.addr().to_ne_bytes()])
