@@ -525,8 +525,8 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         check(gpuvm_module_load_file(raw(), gpu, path.c_str(), kernels.begin(), kernels.size(), &module));
         return Module(module);
     }
-    // PTX of kernels that know nothing of gpuvm, such as nvcc's: their accesses are rewritten to look pages up. Regions,
-    // buffers and addresses are given for their pointers.
+    // PTX of kernels that know nothing of gpuvm, such as nvcc's: their accesses are rewritten to look pages up.
+    // Regions, buffers and addresses are given for their pointers.
     Module load_ptx(const std::string& name, const std::string& ptx, std::uint32_t gpu = 0) const {
         gpuvm_module module{};
         check(gpuvm_module_load_ptx(raw(), gpu, name.c_str(), ptx.data(), ptx.size(), &module));
