@@ -1,9 +1,6 @@
 //! Compiled modules and their kernels.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
@@ -28,12 +25,9 @@ pub struct Module {
     module: Arc<dyn gpuvm_gpu::Module>,
     /// What it is compiled of; none for what its user compiled.
     of: Option<Arc<Compiled>>,
-    /// Of PTX that was rewritten to look pages up: what its kernels are called, by their names in the text.
-    rewritten: Option<Arc<Symbols>>,
+    /// Its PTX was rewritten to look pages up.
+    rewritten: bool,
 }
-
-/// Kernels' names by those of a text.
-pub(crate) type Symbols = BTreeMap<String, String>;
 
 /// A source, for the form of its kernels that looks up where pages are: compiled when a launch wants it.
 struct Compiled {
@@ -78,14 +72,14 @@ impl Module {
             gpu,
             module,
             of: None,
-            rewritten: None,
+            rewritten: false,
         }
     }
 
     /// What came as PTX and was rewritten, for kernels that take addresses in the window.
-    pub(crate) fn rewritten(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>, symbols: Symbols) -> Self {
+    pub(crate) fn rewritten(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
         Self {
-            rewritten: Some(Arc::new(symbols)),
+            rewritten: true,
             ..Self::loaded(gpu, module)
         }
     }
@@ -107,7 +101,7 @@ impl Module {
             gpu,
             module,
             of: Some(Arc::new(of)),
-            rewritten: None,
+            rewritten: false,
         })
     }
 
@@ -116,8 +110,6 @@ impl Module {
     /// # Errors
     /// [`crate::Error::Gpu`] with the names that are there.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        let of_text = self.rewritten.as_ref().and_then(|symbols| symbols.get(name));
-        let name = of_text.map_or(name, |name| name);
         let kernel = self
             .module
             .kernel(name)
@@ -125,15 +117,15 @@ impl Module {
         // Kernels without loads have one form, as sources that look up as rewritten kernels do.
         let quiet = self
             .rewritten
-            .as_ref()
-            .and_then(|_| self.module.kernel(&format!("{QUIET}{name}")).ok());
+            .then(|| self.module.kernel(&format!("{QUIET}{}", kernel.info().name)).ok())
+            .flatten();
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
-            label: launch::label(name),
+            label: launch::label(&kernel.info().name),
             kernel,
             quiet,
             of: self.of.clone(),
-            rewritten: self.rewritten.is_some(),
+            rewritten: self.rewritten,
             looks_up: Default::default(),
         })
     }

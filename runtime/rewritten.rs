@@ -1,9 +1,9 @@
 //! Kernels that came as PTX.
 
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use gpuvm_gpu::{GpuError, ParamInfo, PtxKernel};
-use gpuvm_ptx::{FunctionReport, Left, Parameter, QUIET, Report, WINDOW, rewrite};
+use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Left, Parameter, QUIET, Report, WINDOW, best, is_binary, rewrite};
 
 use crate::{
     error::{Doing, Result},
@@ -13,6 +13,71 @@ use crate::{
 
 /// See [`VmGpu::load_ptx`](crate::VmGpu::load_ptx).
 pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module> {
+    let texts = match is_binary(ptx) {
+        true => embedded_for(gpu, ptx).map_err(|cause| GpuError::ModuleLoad {
+            module: name.to_owned(),
+            cause,
+        }),
+        false => Ok(vec![Cow::Borrowed(ptx)]),
+    };
+    let texts = texts.doing(|| format!("loading {name}"))?;
+    let parts = texts.iter().map(|text| load_text(gpu, name, text));
+    let module = Texts {
+        name: name.to_owned(),
+        parts: parts.collect::<Result<_>>()?,
+    };
+    Ok(Module::rewritten(Arc::clone(gpu), Arc::new(module)))
+}
+
+/// The texts that a program, a library or an object has for this GPU, one of each source file.
+fn embedded_for(gpu: &PagedGpu, bytes: &[u8]) -> std::result::Result<Vec<Cow<'static, [u8]>>, String> {
+    let found = gpuvm_ptx::embedded(bytes).map_err(|error| error.to_string())?;
+    let capability = gpu.capabilities().compute_capability;
+    let own = |texts: &Vec<EmbeddedPtx>| match capability {
+        Some((major, minor)) => best(texts, 10 * major + minor).cloned(),
+        // A simulated GPU has no architecture. The oldest text is the plainest.
+        None => texts.iter().min_by_key(|text| text.architecture).cloned(),
+    };
+    let texts: Vec<_> = found.iter().filter_map(own).map(|own| Cow::Owned(own.text)).collect();
+    match (
+        texts.is_empty(),
+        found.iter().flatten().map(|text| text.architecture).min(),
+    ) {
+        (false, _) => Ok(texts),
+        (true, Some(oldest)) => Err(format!(
+            "its PTX is for GPUs of architecture {oldest} and later: compile it with `-gencode arch=compute_75,code=compute_75`"
+        )),
+        (true, None) => Err("it has no PTX: compile it with `-gencode arch=compute_75,code=compute_75`".into()),
+    }
+}
+
+/// The kernels of one or several texts.
+struct Texts {
+    name: String,
+    parts: Vec<(Arc<dyn gpuvm_gpu::Module>, Symbols)>,
+}
+
+/// What kernels are called, by their names in the text.
+type Symbols = BTreeMap<String, String>;
+
+impl gpuvm_gpu::Module for Texts {
+    fn kernel(&self, name: &str) -> std::result::Result<Arc<dyn gpuvm_gpu::Kernel>, GpuError> {
+        for (module, symbols) in &self.parts {
+            let name = symbols.get(name).map_or(name, |name| name);
+            if symbols.values().any(|known| known == name) {
+                return module.kernel(name);
+            }
+        }
+        let names = self.parts.iter().flat_map(|(_, symbols)| symbols.values());
+        Err(GpuError::KernelNotFound {
+            name: name.to_owned(),
+            module: self.name.clone(),
+            known: names.filter(|name| !name.starts_with(QUIET)).cloned().collect(),
+        })
+    }
+}
+
+fn load_text(gpu: &PagedGpu, name: &str, ptx: &[u8]) -> Result<(Arc<dyn gpuvm_gpu::Module>, Symbols)> {
     let doing = || format!("loading {name}");
     let refused = |cause| GpuError::ModuleLoad {
         module: name.to_owned(),
@@ -50,7 +115,7 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         .load_ptx(name, &rewritten.text, &kernels, &[(WINDOW, &described)]);
     let module = gpu.or_lost(module.doing(doing))?;
     let symbols = kernels.into_iter().map(|kernel| (kernel.symbol, kernel.name));
-    Ok(Module::rewritten(Arc::clone(gpu), module, symbols.collect()))
+    Ok((module, symbols.collect()))
 }
 
 fn described(param: &Parameter) -> ParamInfo {

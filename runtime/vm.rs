@@ -615,7 +615,7 @@ impl VmGpu {
     }
 
     /// Loads PTX of kernels that know nothing of gpuvm, as nvcc, clang, NVRTC, Triton or Numba make it, and which error messages call `name`.
-    /// Each access to global memory is rewritten to look its page up (`docs/PTX.md`). Any region whose home GPU threads reach by loads
+    /// A program, a library, an object or a fat binary that has PTX in it is taken, too. Each access to global memory is rewritten to look its page up (`docs/PTX.md`). Any region whose home GPU threads reach by loads
     /// is given for a pointer, wherever [it is placed](crate::Placement), as buffers and addresses are; of the other parameters the size alone is
     /// compared. A kernel that stores to a region that is read-only breaks what other launches read.
     ///
@@ -648,10 +648,7 @@ impl VmGpu {
             .paged()
             .compile(&Source::new(name, source), kernels, &CompileOptions::default())?;
         let window = [described.base, described.bytes, described.entries, described.marks];
-        Ok((
-            Module::rewritten(Arc::clone(self.paged()), module, Default::default()),
-            window,
-        ))
+        Ok((Module::rewritten(Arc::clone(self.paged()), module), window))
     }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary

@@ -23,6 +23,7 @@
 
 mod access;
 mod error;
+mod fat_binary;
 mod look_up;
 mod model;
 mod names;
@@ -36,6 +37,7 @@ mod tokens;
 
 pub use access::{Access, Left};
 pub use error::{Position, PtxError};
+pub use fat_binary::{EmbeddedPtx, FatBinaryError, best, embedded, is_binary};
 pub use model::{
     Address, Declaration, Declared, Function, Guard, Instruction, Item, Module, Offset, Operand, Parameter, Space,
     Statement, StatementKind,

@@ -383,8 +383,8 @@ class Vm:
         return Module(self, self._core.load(name or "kernels", image, list(kernels)))
 
     def load_ptx(self, ptx: Union[str, os.PathLike[str], bytes], *, name: Optional[str] = None) -> Module:
-        """Loads kernels that know nothing of gpuvm: PTX as nvcc, NVRTC, Triton or others make it, or the path of a file of it. Their accesses
-        are rewritten to look pages up; no line of theirs is changed. ``module["name"]`` is any kernel of the text.
+        """Loads kernels that know nothing of gpuvm: PTX as nvcc, NVRTC, Triton or others make it, or the path of a file of it, which may be a
+        program that nvcc has built. Their accesses are rewritten to look pages up; no line of theirs is changed. ``module["name"]`` is any kernel of the text.
 
         Arrays are given for pointers, and so are buffers, memory of other libraries, 0 and None. A number of Python's own becomes what the
         parameter's type in the text is, if it fits. ``name``: what errors call the text.

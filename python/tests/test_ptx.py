@@ -46,6 +46,19 @@ def test_a_kernel_of_nvcc_takes_arrays_of_any_placement(vm, numbers, placement):
     assert total.numpy()[0] == y.sum(dtype=np.float64)
 
 
+def test_kernels_are_found_in_what_nvcc_builds(vm, numbers, tmp_path):
+    (x, y), (of_x, of_y) = arrays(vm, numbers)
+    # A program, as far as who looks for kernels is concerned: something before and behind them.
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF" + bytes(100) + PLAIN.with_suffix(".fatbin").read_bytes() + bytes(100))
+    vm.load_ptx(program)["axpy"][40, 128](of_x, of_y, 2.0, N).sync()
+    assert (of_y.numpy() == y + 2 * x).all()
+    with pytest.raises(gpuvm.errors.GpuError, match="it has no PTX: compile it with"):
+        vm.load_ptx("/bin/true")
+    with pytest.raises(gpuvm.errors.GpuError, match="cut off or damaged"):
+        vm.load_ptx(program.read_bytes()[:500])
+
+
 def test_numbers_become_what_the_text_says(vm, numbers):
     (_, _), (x, y) = arrays(vm, numbers)
     module = vm.load_ptx(PLAIN.read_bytes(), name="mine.ptx")
