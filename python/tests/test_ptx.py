@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import runpy
 import sys
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_what_is_wrong_is_told(vm, numbers, tmp_path):
     whole = vm.array(np.ones(9, np.float32), never_evicted=True)
     with pytest.raises(gpuvm.errors.ArgumentError, match="never evicted"):
         vm.load_ptx(PLAIN)["axpy"][1, 32](whole, whole, 1.0, 9)
+
+
+@pytest.mark.parametrize("name", ["take", "triton_kernel", "cupy_kernel"])
+def test_examples_run(name, capsys):
+    library = name.split("_")[0]
+    if library != name:
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    if library == "cupy" and conftest.GPU == "simulated":
+        pytest.skip("CuPy asks its GPU what to compile for")
+    runpy.run_path(str(PLAIN.parents[3] / "python" / "examples" / f"{name}.py"), run_name="__main__")
+    assert "iB" in capsys.readouterr().out
 
 
 class TestTriton:
