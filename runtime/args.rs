@@ -95,13 +95,14 @@ impl Placed<'_> {
         }
     }
 
-    /// What a kernel whose PTX was rewritten gets: of an array its address in the window.
+    /// What a kernel that came as PTX gets: of an array its address in the window, or that of its home.
     ///
     /// # Errors
     /// An array whose pages cannot be looked up, with the reason; the window's.
-    pub fn rewritten_bytes(&self) -> Result<std::result::Result<Vec<u8>, String>> {
+    pub fn ptx_bytes(&self, at_home: bool) -> Result<std::result::Result<Vec<u8>, String>> {
         Ok(match self {
             Self::Region(region, on) => match region.why_not_looked_up(on) {
+                None if at_home => Ok(region.home_addr(on).to_ne_bytes().to_vec()),
                 None => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
                 Some(because) => Err(format!(
                     "region `{}` was given, and kernels that came as PTX look pages up, which cannot be done: {because}. Memory of this machine \

@@ -1,6 +1,9 @@
 //! Compiled modules and their kernels.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
@@ -13,7 +16,7 @@ use crate::{
     error::{Doing, Error, Result},
     given::Given,
     gpu::{Job, Named, PagedGpu},
-    launch::{self, LaunchConfig},
+    launch::{self, LaunchConfig, Table},
     launch_state::StateSlot,
     launched::{Launch, StreamHandle},
 };
@@ -25,9 +28,12 @@ pub struct Module {
     module: Arc<dyn gpuvm_gpu::Module>,
     /// What it is compiled of; none for what its user compiled.
     of: Option<Arc<Compiled>>,
-    /// Its PTX was rewritten to look pages up.
-    rewritten: bool,
+    /// Of PTX: its kernels that use all pages at home, with the reason.
+    ptx: Option<Arc<AtHome>>,
 }
+
+/// Kernels by their names, which use pages at home, since an instruction of theirs cannot look pages up.
+pub(crate) type AtHome = BTreeMap<String, String>;
 
 /// A source, for the form of its kernels that looks up where pages are: compiled when a launch wants it.
 struct Compiled {
@@ -72,14 +78,14 @@ impl Module {
             gpu,
             module,
             of: None,
-            rewritten: false,
+            ptx: None,
         }
     }
 
-    /// What came as PTX and was rewritten, for kernels that take addresses in the window.
-    pub(crate) fn rewritten(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
+    /// What came as PTX.
+    pub(crate) fn of_ptx(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>, at_home: AtHome) -> Self {
         Self {
-            rewritten: true,
+            ptx: Some(Arc::new(at_home)),
             ..Self::loaded(gpu, module)
         }
     }
@@ -101,7 +107,7 @@ impl Module {
             gpu,
             module,
             of: Some(Arc::new(of)),
-            rewritten: false,
+            ptx: None,
         })
     }
 
@@ -115,17 +121,17 @@ impl Module {
             .kernel(name)
             .doing(|| format!("looking up kernel `{name}`"))?;
         // Kernels without loads have one form, as sources that look up as rewritten kernels do.
-        let quiet = self
-            .rewritten
-            .then(|| self.module.kernel(&format!("{QUIET}{}", kernel.info().name)).ok())
-            .flatten();
+        let of_ptx = self.ptx.as_ref();
+        let quiet = of_ptx.and_then(|_| self.module.kernel(&format!("{QUIET}{}", kernel.info().name)).ok());
+        let at_home = of_ptx.and_then(|at_home| at_home.get(&kernel.info().name).cloned());
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
             label: launch::label(&kernel.info().name),
             kernel,
             quiet,
             of: self.of.clone(),
-            rewritten: self.rewritten,
+            ptx: self.ptx.is_some(),
+            at_home: at_home.map(Into::into),
             looks_up: Default::default(),
         })
     }
@@ -138,7 +144,10 @@ pub struct Kernel {
     label: Arc<str>,
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
     of: Option<Arc<Compiled>>,
-    rewritten: bool,
+    /// It came as PTX.
+    ptx: bool,
+    /// Why it uses all pages at home, if it does.
+    at_home: Option<Arc<str>>,
     /// Of one that was rewritten: its form for launches whose pages all have frames.
     quiet: Option<Arc<dyn gpuvm_gpu::Kernel>>,
     /// By [`Form`].
@@ -149,6 +158,12 @@ impl Kernel {
     /// Its name and parameters.
     pub fn info(&self) -> &KernelInfo {
         self.kernel.info()
+    }
+
+    /// Of one that came as PTX: why its launches use all pages at their home, if they do. An instruction of its accesses memory and cannot look pages up,
+    /// such as a bulk copy. Pages that are in frames leave them before such a launch.
+    pub fn at_home(&self) -> Option<&str> {
+        self.at_home.as_deref()
     }
 
     /// Refuses one that its user compiled with other headers, or without what this virtual memory needs.
@@ -226,8 +241,8 @@ impl Kernel {
             let writes = !(is_const || given.kind.is_read_only());
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
         }
-        if self.rewritten {
-            return self.enqueue_rewritten(stream, config, &placed, named);
+        if self.ptx {
+            return self.enqueue_ptx(stream, config, &placed, named);
         }
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
@@ -241,7 +256,7 @@ impl Kernel {
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
-    fn enqueue_rewritten(
+    fn enqueue_ptx(
         &self,
         stream: &Arc<dyn Stream>,
         config: &LaunchConfig,
@@ -250,13 +265,21 @@ impl Kernel {
     ) -> Result<Launch> {
         let mut bytes = Vec::with_capacity(placed.len());
         for (position, placed) in (1..).zip(placed) {
-            bytes.push(placed.rewritten_bytes()?.map_err(|reason| Error::Arguments {
-                kernel: self.info().name.clone(),
-                reason: format!("argument {position}: {reason}"),
-            })?);
+            bytes.push(
+                placed
+                    .ptx_bytes(self.at_home.is_some())?
+                    .map_err(|reason| Error::Arguments {
+                        kernel: self.info().name.clone(),
+                        reason: format!("argument {position}: {reason}"),
+                    })?,
+            );
         }
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
-        (named.looks_up, named.rewritten) = (!named.pageless, true);
+        named.looks_up = !named.pageless;
+        named.by = match self.at_home {
+            None => Table::Entries,
+            Some(_) => Table::Home,
+        };
         let choose = |_: &StateSlot| {
             let quiet = self.quiet.as_ref().filter(|_| placed.iter().all(Placed::is_complete));
             (quiet.unwrap_or(&self.kernel), bytes)
@@ -315,7 +338,7 @@ impl Kernel {
             ));
         }
         for (position, (given, param)) in (1..).zip(given.iter().zip(&info.params)) {
-            let fits = match self.rewritten {
+            let fits = match self.ptx {
                 true => given.kind.fits_bytes(param),
                 false => given.kind.fits(param),
             };

@@ -276,8 +276,20 @@ pub(crate) struct LaunchKind {
     pub writes: bool,
     /// Whether it looks up where pages are, and none may come or go beside it.
     pub looks_up: bool,
-    /// Whether it does so by entries in the window, since its kernel's PTX was rewritten.
-    pub rewritten: bool,
+    /// By what it finds them.
+    pub by: Table,
+}
+
+/// By what launches that look pages up find them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Table {
+    /// The region's own table of places.
+    #[default]
+    Places,
+    /// Entries in the window: of kernels whose PTX was rewritten.
+    Entries,
+    /// Nothing: all pages are at their home, and the kernel has its address.
+    Home,
 }
 
 /// The launches that name one piece of memory, and what they make of its copies on several GPUs.

@@ -245,6 +245,11 @@ impl RegionInner {
         on.view.array_flags() & layout::ARRAY_LOOKED_UP != 0
     }
 
+    /// Where GPU threads of a GPU reach its home, 0 if they do not.
+    pub fn home_addr(&self, on: &OnGpu) -> u64 {
+        on.direct_addr()
+    }
+
     /// Why launches on a GPU cannot look its pages up, if so, wherever it is placed.
     pub fn why_not_looked_up(&self, on: &OnGpu) -> Option<&'static str> {
         on.traits.why_not_looked_up()

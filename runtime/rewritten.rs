@@ -3,12 +3,12 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use gpuvm_gpu::{GpuError, ParamInfo, PtxKernel};
-use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Left, Parameter, QUIET, Report, WINDOW, best, is_binary, rewrite};
+use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Left, Parameter, QUIET, WINDOW, best, is_binary, rewrite};
 
 use crate::{
     error::{Doing, Result},
     gpu::PagedGpu,
-    kernel::Module,
+    kernel::{AtHome, Module},
 };
 
 /// See [`VmGpu::load_ptx`](crate::VmGpu::load_ptx).
@@ -21,12 +21,15 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         false => Ok(vec![Cow::Borrowed(ptx)]),
     };
     let texts = texts.doing(|| format!("loading {name}"))?;
-    let parts = texts.iter().map(|text| load_text(gpu, name, text));
+    let (mut parts, mut at_home) = (Vec::new(), AtHome::new());
+    for text in &texts {
+        parts.extend(load_text(gpu, name, text, &mut at_home)?);
+    }
     let module = Texts {
         name: name.to_owned(),
-        parts: parts.collect::<Result<_>>()?,
+        parts,
     };
-    Ok(Module::rewritten(Arc::clone(gpu), Arc::new(module)))
+    Ok(Module::of_ptx(Arc::clone(gpu), Arc::new(module), at_home))
 }
 
 /// The texts that a program, a library or an object has for this GPU, one of each source file.
@@ -54,21 +57,25 @@ fn embedded_for(gpu: &PagedGpu, bytes: &[u8]) -> std::result::Result<Vec<Cow<'st
 /// The kernels of one or several texts.
 struct Texts {
     name: String,
-    parts: Vec<(Arc<dyn gpuvm_gpu::Module>, Symbols)>,
+    parts: Vec<Part>,
 }
 
-/// What kernels are called, by their names in the text.
-type Symbols = BTreeMap<String, String>;
+/// Kernels of one text, in one form.
+struct Part {
+    module: Arc<dyn gpuvm_gpu::Module>,
+    /// What they are called, by their names in the text.
+    symbols: BTreeMap<String, String>,
+}
 
 impl gpuvm_gpu::Module for Texts {
     fn kernel(&self, name: &str) -> std::result::Result<Arc<dyn gpuvm_gpu::Kernel>, GpuError> {
-        for (module, symbols) in &self.parts {
+        for Part { module, symbols } in &self.parts {
             let name = symbols.get(name).map_or(name, |name| name);
             if symbols.values().any(|known| known == name) {
                 return module.kernel(name);
             }
         }
-        let names = self.parts.iter().flat_map(|(_, symbols)| symbols.values());
+        let names = self.parts.iter().flat_map(|part| part.symbols.values());
         Err(GpuError::KernelNotFound {
             name: name.to_owned(),
             module: self.name.clone(),
@@ -77,64 +84,80 @@ impl gpuvm_gpu::Module for Texts {
     }
 }
 
-fn load_text(gpu: &PagedGpu, name: &str, ptx: &[u8]) -> Result<(Arc<dyn gpuvm_gpu::Module>, Symbols)> {
+/// Loads a text: rewritten, and as it is for those of its kernels that `at_home` gets, with the reason.
+fn load_text(gpu: &PagedGpu, name: &str, ptx: &[u8], at_home: &mut AtHome) -> Result<Vec<Part>> {
     let doing = || format!("loading {name}");
-    let refused = |cause| GpuError::ModuleLoad {
+    let rewritten = rewrite(ptx, &gpu.table_layout()?).map_err(|error| GpuError::ModuleLoad {
         module: name.to_owned(),
-        cause,
-    };
-    let rewritten = rewrite(ptx, &gpu.table_layout()?).map_err(|error| refused(error.to_string()));
+        cause: error.to_string(),
+    });
     let rewritten = rewritten.doing(doing)?;
-    check(&rewritten.report).map_err(refused).doing(doing)?;
-    let entries: Vec<&FunctionReport> = rewritten.report.functions.iter().filter(|f| f.is_entry).collect();
+    let (entries, functions): (Vec<&FunctionReport>, Vec<_>) = rewritten
+        .report
+        .functions
+        .iter()
+        .partition(|function| function.is_entry);
+    // Any kernel may call them.
+    let of_all = functions.into_iter().find_map(uses_home);
     let names: Vec<&str> = entries.iter().map(|function| source_name(&function.name)).collect();
-    let kernels: Vec<PtxKernel> = std::iter::zip(&entries, &names)
-        .flat_map(|(function, name)| {
-            // Overloads and templates have one name in their source: then it is that of the text.
-            let name = match names.iter().filter(|other| *other == name).count() {
-                1 => *name,
-                _ => &*function.name,
-            };
-            let kernel = |name: String, symbol: &String| PtxKernel {
-                name,
-                symbol: symbol.clone(),
-                params: function.params.iter().map(described).collect(),
-            };
-            let own = kernel(name.to_owned(), &function.name);
-            let quiet = function
+    let (mut kernels, mut as_they_are) = (Vec::new(), Vec::new());
+    for (function, name) in std::iter::zip(entries, &names) {
+        // Overloads and templates have one name in their source: then it is that of the text.
+        let name = match names.iter().filter(|other| *other == name).count() {
+            1 => *name,
+            _ => &*function.name,
+        };
+        let kernel = |name: String, symbol: &String| PtxKernel {
+            name,
+            symbol: symbol.clone(),
+            params: function.params.iter().map(described).collect(),
+        };
+        let own = kernel(name.to_owned(), &function.name);
+        if let Some(reason) = uses_home(function).or_else(|| of_all.clone()) {
+            at_home.insert(name.to_owned(), reason);
+            as_they_are.push(own);
+            continue;
+        }
+        kernels.push(own);
+        kernels.extend(
+            function
                 .quiet
                 .iter()
-                .map(move |quiet| kernel(format!("{QUIET}{name}"), quiet));
-            std::iter::once(own).chain(quiet)
+                .map(|quiet| kernel(format!("{QUIET}{name}"), quiet)),
+        );
+    }
+    let described = gpu.window()?.described.to_bytes();
+    let load = |text: &str, kernels: Vec<PtxKernel>, variables: &[(&str, &[u8])]| {
+        let module = gpu.device.load_ptx(name, text, &kernels, variables);
+        let symbols = kernels.into_iter().map(|kernel| (kernel.symbol, kernel.name));
+        Ok(Part {
+            module: gpu.or_lost(module.doing(doing))?,
+            symbols: symbols.collect(),
         })
-        .collect();
-    let window = gpu.window()?;
-    let described = window.described.to_bytes();
-    let module = gpu
-        .device
-        .load_ptx(name, &rewritten.text, &kernels, &[(WINDOW, &described)]);
-    let module = gpu.or_lost(module.doing(doing))?;
-    let symbols = kernels.into_iter().map(|kernel| (kernel.symbol, kernel.name));
-    Ok((module, symbols.collect()))
+    };
+    let mut parts = Vec::new();
+    if !kernels.is_empty() || as_they_are.is_empty() {
+        parts.push(load(&rewritten.text, kernels, &[(WINDOW, &described)])?);
+    }
+    if !as_they_are.is_empty() {
+        parts.push(load(&String::from_utf8_lossy(ptx), as_they_are, &[])?);
+    }
+    Ok(parts)
+}
+
+/// Why a function needs pages at home: an instruction that may access paged memory and looks no page up. Nothing is mapped at the window.
+fn uses_home(function: &FunctionReport) -> Option<String> {
+    // A function without a body is one of the GPU's own library, such as `vprintf`: it is given no address of paged memory.
+    let left = |left: &&gpuvm_ptx::LeftAlone| left.why.may_use_home() && left.why != Left::OutsideCall;
+    let found = function.left.iter().find(left)?;
+    Some(format!(
+        "{} of `{}` ({}) may access paged memory and looks no page up: {}",
+        found.opcode, function.name, found.at, found.why
+    ))
 }
 
 fn described(param: &Parameter) -> ParamInfo {
     ParamInfo::of_ptx(param.bytes, param.align, &param.type_name)
-}
-
-/// Refuses what would use an address of the window as it is: nothing is mapped there.
-fn check(report: &Report) -> std::result::Result<(), String> {
-    for function in &report.functions {
-        // A function without a body is one of the GPU's own library, such as `vprintf`: it is given no address of paged memory.
-        let left = |left: &&gpuvm_ptx::LeftAlone| left.why.may_use_home() && left.why != Left::OutsideCall;
-        if let Some(left) = function.left.iter().find(left) {
-            return Err(format!(
-                "{} of `{}` ({}) may access paged memory by an instruction that looks no page up: {}",
-                left.opcode, function.name, left.at, left.why
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The name in its source of a kernel that the Itanium C++ ABI calls `symbol`: the last of a nested name's. Other names stay as they are.

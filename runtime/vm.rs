@@ -617,12 +617,11 @@ impl VmGpu {
     /// Loads PTX of kernels that know nothing of gpuvm, as nvcc, clang, NVRTC, Triton or Numba make it, and which error messages call `name`.
     /// A program, a library, an object or a fat binary that has PTX in it is taken, too. Each access to global memory is rewritten to look its page up (`docs/PTX.md`). Any region whose home GPU threads reach by loads
     /// is given for a pointer, wherever [it is placed](crate::Placement), as buffers and addresses are; of the other parameters the size alone is
-    /// compared. A kernel that stores to a region that is read-only breaks what other launches read.
+    /// compared. A kernel with an instruction that cannot look pages up, such as a bulk copy, uses all pages [at home](crate::Kernel::at_home). A kernel that stores to a region that is read-only breaks what other launches read.
     ///
     /// # Errors
-    /// [`Error::Gpu`] for text that is no PTX, with the line; for a kernel that accesses memory by instructions that cannot be rewritten, such as
-    /// bulk copies; with what the driver's assembler says; and on the simulated GPU for an instruction that it does not run. [`Error::Unavailable`]
-    /// where addresses cannot be reserved.
+    /// [`Error::Gpu`] for text that is no PTX, with the line; with what the driver's assembler says; and on the simulated GPU for an instruction
+    /// that it does not run. [`Error::Unavailable`] where addresses cannot be reserved.
     pub fn load_ptx(&self, name: &str, ptx: &[u8]) -> Result<Module> {
         crate::rewritten::load(self.paged(), name, ptx)
     }
@@ -648,7 +647,10 @@ impl VmGpu {
             .paged()
             .compile(&Source::new(name, source), kernels, &CompileOptions::default())?;
         let window = [described.base, described.bytes, described.entries, described.marks];
-        Ok((Module::rewritten(Arc::clone(self.paged()), module), window))
+        Ok((
+            Module::of_ptx(Arc::clone(self.paged()), module, Default::default()),
+            window,
+        ))
     }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary

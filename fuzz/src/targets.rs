@@ -213,8 +213,9 @@ pub fn node_messages(data: &[u8]) {
     }
 }
 
-/// PTX: what was read is written as it was, and what was rewritten can be read.
+/// PTX: what was read is written as it was, and what was rewritten can be read. Of a program its texts are found.
 pub fn ptx_modules(data: &[u8]) {
+    let _ = gpuvm_ptx::embedded(data);
     for touches in [false, true] {
         let layout = gpuvm_ptx::TableLayout::new(4096).expect("a page size").touches(touches);
         let rewritten = match gpuvm_ptx::rewrite(data, &layout) {
@@ -225,6 +226,8 @@ pub fn ptx_modules(data: &[u8]) {
         assert_eq!(gpuvm_ptx::Module::parse(text).expect("it was read").write(), text);
         let module = gpuvm_ptx::Module::parse(&rewritten.text).expect("what was rewritten is PTX");
         assert_eq!(module.write(), rewritten.text);
-        assert!(rewritten.text.matches("[%gpuvm_a]").count() == rewritten.report.changed());
+        // By a look-up of their own, or by one that neighbours share.
+        let addresses = ["[%gpuvm_a]", "[%gpuvm_a+", "[%gpuvm_x"].map(|at| rewritten.text.matches(at).count());
+        assert!(addresses.iter().sum::<usize>() == rewritten.report.changed());
     }
 }

@@ -132,6 +132,12 @@ class Kernel:
         """Types of its parameters, as the compiler spells them."""
         return self._core.parameters
 
+    @property
+    def at_home(self) -> Optional[str]:
+        """Of a kernel that came as PTX: why its launches use all pages at their home, at the link's speed, if they do. An instruction of its
+        accesses memory and cannot look pages up, such as a bulk copy."""
+        return self._core.at_home
+
     def __getitem__(self, shape: Any) -> _Configured:
         if not isinstance(shape, tuple) or not 2 <= len(shape) <= 3:
             raise LayoutError(f"kernel `{self._name}` is launched as kernel[grid, block](...), or kernel[grid, block, shared_bytes](...)")

@@ -95,6 +95,12 @@ impl Kernel {
             .collect())
     }
 
+    /// Why launches use all pages at their home, if they do.
+    #[getter]
+    fn at_home(&self) -> PyResult<Option<String>> {
+        Ok(self.kernel.get()?.at_home().map(str::to_owned))
+    }
+
     /// Enqueues a launch.
     fn launch(
         &self,

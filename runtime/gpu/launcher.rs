@@ -16,7 +16,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     fault::Fault,
-    launch::{InFlight, LaunchConfig, LaunchKind, Memory, Naming, stop_peers},
+    launch::{InFlight, LaunchConfig, LaunchKind, Memory, Naming, Table, stop_peers},
     launch_state::StateSlot,
     timeline::LaunchSpan,
 };
@@ -32,8 +32,8 @@ pub(crate) struct Named {
     pub continues: bool,
     /// It looks up where pages are, and none comes or goes beside it.
     pub looks_up: bool,
-    /// It does so by entries in the window.
-    pub rewritten: bool,
+    /// By what it does so.
+    pub by: Table,
     /// It uses no page, and so waits for neither form.
     pub pageless: bool,
 }
@@ -117,7 +117,7 @@ impl PagedGpu {
             region,
             continues,
             looks_up,
-            rewritten,
+            by,
             pageless,
         } = named;
         // Held until the launch is on its stream. Before the locks of memories.
@@ -142,7 +142,7 @@ impl PagedGpu {
             gpu: self.place,
             writes,
             looks_up,
-            rewritten,
+            by,
         };
         if looks_up {
             // Before the first is held, so that none is forgotten that is.

@@ -141,6 +141,8 @@ pub(crate) struct RegionView {
     unflushed: AtomicBool,
     /// A launch may have brought pages of it: no other has any to give back.
     touched: AtomicBool,
+    /// None of its pages has a frame: see `set_all_home`.
+    all_home: AtomicBool,
     /// No frame holds a page of the region, and none comes any more.
     ended: AtomicBool,
     /// Its pages stay where they are, for launches that look them up. Changed with the launches locked.
@@ -180,6 +182,7 @@ impl RegionView {
             tables: Mutex::new(Some(tables)),
             unflushed: AtomicBool::new(false),
             touched: AtomicBool::new(false),
+            all_home: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             held: AtomicBool::new(false),
             complete: AtomicBool::new(false),
@@ -287,6 +290,18 @@ impl RegionView {
     pub fn expect_pages(&self) {
         // Relaxed: the lock on the launches orders it.
         self.touched.store(true, Ordering::Relaxed);
+        self.all_home.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether no page has had a frame since [`set_all_home`](Self::set_all_home). Called with the launches locked.
+    pub fn is_all_home(&self) -> bool {
+        // Relaxed: the lock on the launches orders it.
+        self.all_home.load(Ordering::Relaxed)
+    }
+
+    /// All frames were given back, and no launch runs.
+    pub fn set_all_home(&self) {
+        self.all_home.store(true, Ordering::Relaxed);
     }
 
     /// Whether a launch may have touched its pages.

@@ -13,7 +13,7 @@ use crate::{
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, Memory, Naming, Table},
 };
 
 impl Memory for RegionInner {
@@ -32,7 +32,7 @@ impl Memory for RegionInner {
             gpu,
             writes,
             looks_up,
-            rewritten,
+            by,
         } = to_begin;
         for step in launches.coherence.before(gpu, writes) {
             match step {
@@ -51,13 +51,20 @@ impl Memory for RegionInner {
         if !looks_up {
             return on.gpu.let_go(&on.view);
         }
+        if by == Table::Home && !on.view.is_all_home() {
+            // What others use in frames would not be what it finds at the home.
+            launches.settle_those(|kind| kind.gpu == gpu);
+            self.release_on(launches, &on, false)?;
+            on.view.set_all_home();
+        }
         on.gpu.hold(&on.view)?;
-        if !launches.any_on(gpu) {
+        if by != Table::Home && !launches.any_on(gpu) {
             on.gpu.bring(&on.view)?;
         }
-        match rewritten {
-            true => on.gpu.write_entries(&on.view),
-            false => on.gpu.write_places(&on.view),
+        match by {
+            Table::Entries => on.gpu.write_entries(&on.view),
+            Table::Places => on.gpu.write_places(&on.view),
+            Table::Home => Ok(()),
         }
     }
 
@@ -83,13 +90,18 @@ impl Memory for RegionInner {
         }
     }
 
-    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, .. }: LaunchKind) {
+    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, by, .. }: LaunchKind) {
         if let Some(on) = self.at(gpu) {
-            on.view.expect_pages();
             // Lanes that read a replicated region mend its copies, by pages that count as written.
-            if (writes && !self.kind.read_only) || self.own.is_replicated() {
+            let stores = (writes && !self.kind.read_only) || self.own.is_replicated();
+            if stores {
                 self.expect_stores();
-                on.view.expect_writes();
+            }
+            if by != Table::Home {
+                on.view.expect_pages();
+                if stores {
+                    on.view.expect_writes();
+                }
             }
         }
         launches.coherence.begin(gpu, writes);

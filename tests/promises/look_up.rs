@@ -497,6 +497,47 @@ fn what_was_used_before_an_eviction_brings_nothing_after_it() {
 }
 
 #[test]
+fn kernels_that_cannot_look_pages_up_use_them_at_home() {
+    // An instruction that reads memory by an address, and for the simulated GPU a hint.
+    let bulk = "\tcp.async.bulk.prefetch.L2.global [%rd9], 16;\n\n$L__BB0_2:";
+    let bulk = PLAIN_ADD.replace("sm_80", "sm_90").replace("\n$L__BB0_2:", bulk);
+    for frames in [40, 7] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let (mut wanted, b) = (values(1), values(2));
+        let a = placed(&bench).from_slice(&wanted).unwrap();
+        let of_b = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
+        let kernels = [PLAIN_ADD, &bulk].map(|text| {
+            let module = bench.vm.load_ptx("add.ptx", text.as_bytes()).unwrap();
+            module.kernel("plain_add").unwrap()
+        });
+        assert!(kernels[0].at_home().is_none());
+        let why = kernels[1].at_home().unwrap();
+        assert!(
+            why.starts_with("cp.async.bulk.prefetch.L2.global of `plain_add` (line "),
+            "{why}"
+        );
+        let mut launches = Vec::new();
+        for factor in 1..=16u32 {
+            match factor % 4 {
+                // Frames are full of what this one writes when the next begins.
+                0 => drop(bench.must("add", config(), (&a, &of_b, factor))),
+                1 => launches.push(kernels[0].launch(config(), (&a, &of_b, factor, N)).unwrap()),
+                // Two without a wait, on one stream.
+                _ => launches.push(kernels[1].launch(config(), (&a, &of_b, factor, N)).unwrap()),
+            }
+            add(&mut wanted, &b, factor);
+            if factor % 5 == 0 {
+                compare(&a.to_vec().unwrap(), &wanted).unwrap();
+                a.write(5, &[factor; 700]).unwrap();
+                wanted[5..705].fill(factor);
+            }
+        }
+        launches.into_iter().for_each(|launch| drop(launch.sync().unwrap()));
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+    }
+}
+
+#[test]
 fn ptx_that_cannot_be_run_is_refused_with_the_reason() {
     let bench = Bench::new(direct(4), SOURCE);
     let load = |text: &str| with_causes(&bench.vm.load_ptx("mine.ptx", text.as_bytes()).err().unwrap());
@@ -506,8 +547,6 @@ fn ptx_that_cannot_be_run_is_refused_with_the_reason() {
             ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 a)\n{{\n{body}\nret;\n}}\n"
         )
     };
-    let bulk = ".reg .b64 %a;\nld.param.u64 %a, [a];\ncp.async.bulk.prefetch.L2.global [%a], 64;";
-    assert!(load(&ptx(bulk)).contains("cp.async.bulk.prefetch.L2.global of `k` (line 8"));
     if bench.vm.device().simulation().is_some() {
         let named = ".reg .b32 %r;\nbar.sync 3;";
         assert!(load(&ptx(named)).contains("`bar.sync 3;`: the simulated GPU does not run barriers with a number"));

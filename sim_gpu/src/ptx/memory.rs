@@ -110,8 +110,9 @@ pub(crate) fn translated(cx: &mut Context, of: &Instruction<'_>) -> Result<Optio
         "fence" | "membar" => fence(of)?,
         "cvta" => cvta(cx, of)?,
         "isspacep" => isspacep(cx, of)?,
-        "cp" => copy(cx, of)?,
         // Hints.
+        "cp" if of.modifiers.contains(&"bulk") && of.modifiers.contains(&"prefetch") => String::new(),
+        "cp" => copy(cx, of)?,
         "prefetch" | "prefetchu" | "applypriority" | "discard" => String::new(),
         "createpolicy" => cx.assign(of.operand(0)?, Type::new(Kind::Bits, 64), "0ull")?,
         _ => return Ok(None),
