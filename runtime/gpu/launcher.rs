@@ -83,6 +83,22 @@ fn by_address(mut memories: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory
     memories
 }
 
+/// Readies memory for a launch. What is read alone gets free frames first: a read at the home waits for the link, a store does not.
+fn make_coherent(
+    memories: &[(Arc<dyn Memory>, bool)],
+    locked: &mut [MutexGuard<'_, Naming>],
+    kind: impl Fn(bool) -> LaunchKind,
+) -> Result<()> {
+    for written in [false, true] {
+        for ((memory, writes), launches) in memories.iter().zip(&mut *locked) {
+            if *writes == written {
+                memory.make_coherent(launches, kind(written))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The GPU's clock is compared so often with the host's, and the closest look counts.
 const CLOCK_LOOKS: u32 = 8;
 
@@ -148,14 +164,7 @@ impl PagedGpu {
             // Before the first is held, so that none is forgotten that is.
             self.keep_held(&memories);
         }
-        // Pages that are read alone come to free frames first: a read at the home waits for the link, a store does not.
-        for written in [false, true] {
-            for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
-                if *writes == written {
-                    memory.make_coherent(launches, kind(*writes))?;
-                }
-            }
-        }
+        make_coherent(&memories, &mut guards, kind)?;
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
