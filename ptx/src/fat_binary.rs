@@ -213,16 +213,6 @@ mod tests {
         assert_eq!(embedded(b"nothing").unwrap(), Vec::<Vec<EmbeddedPtx>>::new());
     }
 
-    /// By nvcc 13.0: `nvcc -fatbin -gencode arch=compute_80,code=compute_80 plain.cu`.
-    #[test]
-    fn what_nvcc_compresses_is_its_ptx() {
-        let found = embedded(include_bytes!("../tests/inputs/plain.fatbin")).unwrap();
-        let text = String::from_utf8(found[0][0].text.clone()).unwrap();
-        assert_eq!((found.len(), found[0].len(), found[0][0].architecture), (1, 1, 80));
-        let module = crate::Module::parse(&text).unwrap();
-        assert_eq!(module.functions().filter(|function| function.is_entry).count(), 7);
-    }
-
     #[test]
     fn damage_is_an_error_with_its_place() {
         let packed = lz4_flex::block::compress(TEXT);

@@ -3,6 +3,7 @@
 
 mod assembled;
 mod evaluate;
+mod fat_binaries;
 mod given;
 mod left;
 mod look_up;
