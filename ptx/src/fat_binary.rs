@@ -13,18 +13,36 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 64;
 /// The kind of an entry that is PTX.
 const PTX: u16 = 1;
+/// What stands behind an entry's kind.
+const ENTRY_VERSION: u64 = 0x0101;
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
-/// A longer text is no kernel's.
+/// Compiled for this architecture alone, as in `sm_90a`, and for its family, as in `sm_100f`.
+const EXACT: u64 = 0x10_0000;
+const FAMILY: u64 = 0x20_0000;
+/// Texts have so many bytes together at most: more are no kernels'.
 const TEXT_BYTES_MAX: usize = 256 << 20;
 
 /// PTX for one architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedPtx {
-    /// The architecture that it was compiled for, as in `compute_90`: GPUs of this one and of later ones run it.
+    /// The architecture that it was compiled for, as in `compute_90`.
     pub architecture: u32,
+    /// Which GPUs run it.
+    pub reach: Reach,
     /// The text.
     pub text: Vec<u8>,
+}
+
+/// Which GPUs run PTX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of its architecture and of later ones.
+    Later,
+    /// Those of its architecture alone (`sm_90a`).
+    Exact,
+    /// Those of its architecture and of later ones with the same first digits (`sm_100f`).
+    Family,
 }
 
 /// A fat binary that cannot be read.
@@ -61,16 +79,21 @@ pub fn is_binary(bytes: &[u8]) -> bool {
 /// # Errors
 /// [`FatBinaryError`], with the place in the file.
 pub fn embedded(bytes: &[u8]) -> Result<Vec<Vec<EmbeddedPtx>>, FatBinaryError> {
-    let (mut found, mut at) = (Vec::new(), 0);
+    let (mut found, mut at, mut left) = (Vec::new(), 0, TEXT_BYTES_MAX);
     while let Some(next) = find(&bytes[at..]) {
         let begin = at + next;
+        // The number stands in code that looks for it, too, such as this crate's.
+        if begin > 0 && number::<2>(bytes, begin + HEADER_BYTES + 2) != Some(ENTRY_VERSION) {
+            at = begin + 1;
+            continue;
+        }
         let size = number::<8>(bytes, begin + 8).ok_or(FatBinaryError::Damaged { at: begin })?;
         let end = usize::try_from(size)
             .ok()
             .and_then(|size| size.checked_add(begin + HEADER_BYTES))
             .filter(|end| *end <= bytes.len())
             .ok_or(FatBinaryError::Damaged { at: begin })?;
-        let texts = entries(bytes, begin + HEADER_BYTES, end)?;
+        let texts = entries(bytes, begin + HEADER_BYTES, end, &mut left)?;
         if !texts.is_empty() {
             found.push(texts);
         }
@@ -82,7 +105,11 @@ pub fn embedded(bytes: &[u8]) -> Result<Vec<Vec<EmbeddedPtx>>, FatBinaryError> {
 /// The text of those for a GPU of that architecture: the newest that it runs.
 #[must_use]
 pub fn best(texts: &[EmbeddedPtx], architecture: u32) -> Option<&EmbeddedPtx> {
-    let runs = texts.iter().filter(|text| text.architecture <= architecture);
+    let runs = texts.iter().filter(|text| match text.reach {
+        Reach::Later => text.architecture <= architecture,
+        Reach::Exact => text.architecture == architecture,
+        Reach::Family => text.architecture <= architecture && text.architecture / 10 == architecture / 10,
+    });
     runs.max_by_key(|text| text.architecture)
 }
 
@@ -98,7 +125,8 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(whole))
 }
 
-fn entries(bytes: &[u8], mut at: usize, end: usize) -> Result<Vec<EmbeddedPtx>, FatBinaryError> {
+/// `left`: bytes that texts may have still.
+fn entries(bytes: &[u8], mut at: usize, end: usize, left: &mut usize) -> Result<Vec<EmbeddedPtx>, FatBinaryError> {
     let mut texts = Vec::new();
     // What is left behind the last entry is filling.
     while end - at >= ENTRY_BYTES {
@@ -126,14 +154,20 @@ fn entries(bytes: &[u8], mut at: usize, end: usize) -> Result<Vec<EmbeddedPtx>, 
                 flag => {
                     let data = data.get(..compressed).ok_or(damaged)?;
                     let length = usize::try_from(length).unwrap_or(usize::MAX);
-                    decompressed(data, length, flag == ZSTD)
-                        .map_err(|reason| FatBinaryError::Compressed { at, reason })?
+                    let text = decompressed(data, length, *left, flag == ZSTD);
+                    text.map_err(|reason| FatBinaryError::Compressed { at, reason })?
                 }
             };
+            *left = left.saturating_sub(text.len());
             // Filled with zeros.
             let length = text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             texts.push(EmbeddedPtx {
                 architecture: architecture as u32,
+                reach: match flags & (EXACT | FAMILY) {
+                    0 => Reach::Later,
+                    FAMILY => Reach::Family,
+                    _ => Reach::Exact,
+                },
                 text: text[..length].to_vec(),
             });
         }
@@ -142,10 +176,10 @@ fn entries(bytes: &[u8], mut at: usize, end: usize) -> Result<Vec<EmbeddedPtx>, 
     Ok(texts)
 }
 
-fn decompressed(data: &[u8], length: usize, zstd: bool) -> Result<Vec<u8>, String> {
-    if length > TEXT_BYTES_MAX {
+fn decompressed(data: &[u8], length: usize, left: usize, zstd: bool) -> Result<Vec<u8>, String> {
+    if length > left {
         return Err(format!(
-            "it says that it has {length} bytes, of {TEXT_BYTES_MAX} at most"
+            "it says that it has {length} bytes, and texts may have {TEXT_BYTES_MAX} together"
         ));
     }
     if !zstd {
@@ -171,6 +205,7 @@ mod tests {
             let padded = data.len().next_multiple_of(8);
             let mut header = [0; ENTRY_BYTES];
             header[..2].copy_from_slice(&kind.to_le_bytes());
+            header[2..4].copy_from_slice(&[1, 1]);
             header[4..8].copy_from_slice(&(ENTRY_BYTES as u32).to_le_bytes());
             header[8..16].copy_from_slice(&(padded as u64).to_le_bytes());
             header[16..20].copy_from_slice(&(data.len() as u32).to_le_bytes());
@@ -211,6 +246,20 @@ mod tests {
         let best = |architecture| best(&found[0], architecture).map(|text| text.architecture);
         assert_eq!([best(75), best(86), best(120)], [None, Some(80), Some(90)]);
         assert_eq!(embedded(b"nothing").unwrap(), Vec::<Vec<EmbeddedPtx>>::new());
+        // The number that fat binaries begin with, in a program's code.
+        let code = [&b"\x7fELF"[..], &MAGIC, &[0xff; 40], &one].concat();
+        assert_eq!(embedded(&code).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn texts_for_one_architecture_are_taken_by_it_alone() {
+        let file = fat_binary(&[(1, 80, 0, TEXT, 0), (1, 90, EXACT, TEXT, 0), (1, 100, FAMILY, TEXT, 0)]);
+        let found = embedded(&file).unwrap();
+        let best = |architecture| best(&found[0], architecture).map(|text| text.architecture);
+        assert_eq!(
+            [90, 100, 103, 120].map(best),
+            [Some(90), Some(100), Some(100), Some(80)]
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod tokens;
 
 pub use access::{Access, Left};
 pub use error::{Position, PtxError};
-pub use fat_binary::{EmbeddedPtx, FatBinaryError, best, embedded, is_binary};
+pub use fat_binary::{EmbeddedPtx, FatBinaryError, Reach, best, embedded, is_binary};
 pub use model::{
     Address, Declaration, Declared, Function, Guard, Instruction, Item, Module, Offset, Operand, Parameter, Space,
     Statement, StatementKind,

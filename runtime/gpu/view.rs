@@ -89,7 +89,7 @@ impl PageTable {
 
     /// From now on none is set.
     pub fn clear_marks(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
-        self.memory.write(gpu, 0, &vec![0; self.head() as usize])
+        gpu.zero(self.memory.addr(), self.head() * size_of::<u64>() as u64)
     }
 
     /// Lanes count there what they read at each page's home; 0: nowhere.

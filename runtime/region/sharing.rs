@@ -59,6 +59,8 @@ impl Memory for RegionInner {
         }
         on.gpu.hold(&on.view)?;
         if by != Table::Home && !launches.any_on(gpu) {
+            // Before any comes: the launch may not begin after all.
+            on.view.expect_pages();
             on.gpu.bring(&on.view)?;
         }
         match by {

@@ -537,6 +537,64 @@ fn kernels_that_cannot_look_pages_up_use_them_at_home() {
     }
 }
 
+/// What nvcc puts into a program for one source file (`gpuvm_ptx::embedded`).
+fn fat_binary(text: &str) -> Vec<u8> {
+    let mut entry = [0u8; 64];
+    entry[..8].copy_from_slice(&[1, 0, 1, 1, 64, 0, 0, 0]);
+    entry[8..16].copy_from_slice(&(text.len() as u64).to_le_bytes());
+    entry[28] = 80;
+    let magic = [0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0];
+    [
+        &magic[..],
+        &(64 + text.len() as u64).to_le_bytes(),
+        &entry,
+        text.as_bytes(),
+    ]
+    .concat()
+}
+
+#[test]
+fn kernels_of_one_name_in_several_files_are_told_apart() {
+    let [a, b] = ["_ZN1a3addEv", "_ZN1b3addEv"];
+    let of_a = PLAIN_ADD.replace("plain_add", a);
+    let of_b = PLAIN_ADD.replace("plain_add", b);
+    let of_b = of_b.replace("mad.lo.s32 \t%r8, %r6, %r1, %r7;", "xor.b32 \t%r8, %r6, %r7;");
+    assert!(of_b.contains("xor.b32"));
+    let program = [
+        b"\x7fELF",
+        &*fat_binary(&of_a),
+        b"code",
+        &fat_binary(&of_b),
+        &fat_binary(&of_a),
+    ]
+    .concat();
+    let bench = Bench::new(direct(40), SOURCE);
+    let module = bench.vm.load_ptx("program", &program).unwrap();
+    let none = with_causes(&module.kernel("add").err().unwrap());
+    assert!(
+        none.contains(a) && none.contains(b) && !none.contains("quiet"),
+        "{none}"
+    );
+    let (mut wanted, right) = (values(1), values(2));
+    let region = placed(&bench).from_slice(&wanted).unwrap();
+    let of_right = placed(&bench).read_only().from_slice(&right).unwrap();
+    let kernel = module.kernel(b).unwrap();
+    // Until all pages have frames, and the second form runs.
+    for _ in 0..5 {
+        let launch = kernel.launch(config(), (&region, &of_right, 3u32, N));
+        launch.unwrap().sync().unwrap();
+        wanted.iter_mut().zip(&right).for_each(|(left, right)| *left ^= right);
+        compare(&region.to_vec().unwrap(), &wanted).unwrap();
+    }
+    let launch = module
+        .kernel(a)
+        .unwrap()
+        .launch(config(), (&region, &of_right, 3u32, N));
+    launch.unwrap().sync().unwrap();
+    add(&mut wanted, &right, 3);
+    compare(&region.to_vec().unwrap(), &wanted).unwrap();
+}
+
 #[test]
 fn ptx_that_cannot_be_run_is_refused_with_the_reason() {
     let bench = Bench::new(direct(4), SOURCE);
