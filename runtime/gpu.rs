@@ -25,6 +25,7 @@ use crate::{
     launch::{InFlight, LaunchConfig, Peers},
     launch_state::StatePool,
     node::Node,
+    placement::Placement,
     plan::{Settings, TransportKind},
     queues::Queues,
     timeline::{GpuTimeline, Span},
@@ -261,6 +262,12 @@ impl PagedGpu {
         let options = support::options(self.transport, &self.settings, options);
         let module = self.device.compile(source, kernels, &options);
         self.or_lost(module.doing(|| format!("compiling {}", source.name)))
+    }
+
+    /// Whether regions of which nothing more is said are looked up.
+    pub fn looks_up_by_default(&self) -> bool {
+        let asked = self.settings.placement.unwrap_or(Placement::LookUp);
+        asked == Placement::LookUp && self.transport == TransportKind::Direct && self.settings.borrowed.is_empty()
     }
 
     /// Loads kernels that their user compiled.

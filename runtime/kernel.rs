@@ -35,19 +35,21 @@ pub struct Module {
 /// Kernels by their names, which use pages at home, since an instruction of theirs cannot look pages up.
 pub(crate) type AtHome = BTreeMap<String, String>;
 
-/// A source, for the form of its kernels that looks up where pages are: compiled when a launch wants it.
+/// A source, of which a form is compiled when a launch wants it.
 struct Compiled {
     source: Source,
     kernels: Vec<String>,
     options: CompileOptions,
     /// By [`Form`].
-    looks_up: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; 3],
+    forms: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; 4],
 }
 
-/// The forms that look pages up.
-#[derive(Clone, Copy)]
+/// The forms of a kernel's text.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// Of arrays that frames hold together. It marks each page that is used at home.
+    /// A page that has no frame is a fault.
+    Faulting,
+    /// Of arrays that frames hold together, as those to come, pages of which are looked up. It marks each page that is used at home.
     Fits,
     /// Of others: it can mark a sample of them, and is slower by that where all is in frames.
     Crowded,
@@ -55,19 +57,36 @@ enum Form {
     Complete,
 }
 
-impl Compiled {
-    fn kernel(&self, gpu: &PagedGpu, name: &str, form: Form) -> Result<Arc<dyn gpuvm_gpu::Kernel>> {
-        let mut module = self.looks_up[form as usize].lock();
-        if module.is_none() {
-            let mut options = self.options.clone();
-            let number = (form as u32 + 1).to_string();
-            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), Some(number)));
-            let kernels: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
-            *module = Some(gpu.compile(&self.source, &kernels, &options)?);
+impl Form {
+    /// That in which a source is compiled first, since most launches will want it.
+    fn first(gpu: &PagedGpu) -> Self {
+        match gpu.looks_up_by_default() {
+            true => Self::Fits,
+            false => Self::Faulting,
         }
-        let kernel = module.as_ref().map(|module| module.kernel(name)).transpose();
-        let kernel = kernel.doing(|| format!("looking up kernel `{name}`"))?;
-        Ok(kernel.unwrap_or_else(|| unreachable!("compiled above")))
+    }
+}
+
+impl Compiled {
+    fn module(&self, gpu: &PagedGpu, form: Form) -> Result<Arc<dyn gpuvm_gpu::Module>> {
+        let mut module = self.forms[form as usize].lock();
+        if let Some(module) = &*module {
+            return Ok(Arc::clone(module));
+        }
+        let mut options = self.options.clone();
+        if form != Form::Faulting {
+            let number = (form as u32).to_string();
+            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), Some(number)));
+        }
+        let kernels: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
+        let compiled = gpu.compile(&self.source, &kernels, &options)?;
+        *module = Some(Arc::clone(&compiled));
+        Ok(compiled)
+    }
+
+    fn kernel(&self, gpu: &PagedGpu, name: &str, form: Form) -> Result<Arc<dyn gpuvm_gpu::Kernel>> {
+        let kernel = self.module(gpu, form)?.kernel(name);
+        kernel.doing(|| format!("looking up kernel `{name}`"))
     }
 }
 
@@ -96,13 +115,13 @@ impl Module {
         kernels: &[&str],
         options: &CompileOptions,
     ) -> Result<Self> {
-        let module = gpu.compile(&source, kernels, options)?;
         let of = Compiled {
             source,
             kernels: kernels.iter().map(|&name| name.to_owned()).collect(),
             options: options.clone(),
-            looks_up: Default::default(),
+            forms: Default::default(),
         };
+        let module = of.module(&gpu, Form::first(&gpu))?;
         Ok(Self {
             gpu,
             module,
@@ -132,7 +151,7 @@ impl Module {
             of: self.of.clone(),
             ptx: self.ptx.is_some(),
             at_home: at_home.map(Into::into),
-            looks_up: Default::default(),
+            forms: Default::default(),
         })
     }
 }
@@ -150,8 +169,8 @@ pub struct Kernel {
     at_home: Option<Arc<str>>,
     /// Of one that was rewritten: its form for launches whose pages all have frames.
     quiet: Option<Arc<dyn gpuvm_gpu::Kernel>>,
-    /// By [`Form`].
-    looks_up: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 3],
+    /// By [`Form`], of a source.
+    forms: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 4],
 }
 
 impl Kernel {
@@ -248,7 +267,8 @@ impl Kernel {
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
         let job = match self.looking_up(&placed)? {
             Some(job) => job,
-            None => Job::Kernel(&self.kernel, Box::new(args)),
+            None if named.pageless => Job::Kernel(&self.kernel, Box::new(args)),
+            None => Job::Kernel(self.form(Form::Faulting)?, Box::new(args)),
         };
         named.looks_up = matches!(job, Job::LookingUp(..));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
@@ -293,15 +313,15 @@ impl Kernel {
     /// A launch of it that looks up where pages are, if it may; none of what its user compiled.
     fn looking_up<'a>(&'a self, placed: &'a [Placed<'_>]) -> Result<Option<Job<'a>>> {
         let looks_up = placed.iter().filter_map(Placed::looks_up).reduce(|all, one| all && one);
-        let (Some(true), Some(of)) = (looks_up, &self.of) else {
+        if looks_up != Some(true) || self.of.is_none() {
             return Ok(None);
-        };
+        }
         let pages: u64 = placed.iter().map(Placed::pages).sum();
         let fits = pages <= u64::from(self.gpu.frame_count());
-        let marking = self.form(of, if fits { Form::Fits } else { Form::Crowded })?;
+        let marking = self.form(if fits { Form::Fits } else { Form::Crowded })?;
         // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
         let complete = match placed.iter().all(Placed::is_complete) {
-            true => Some(self.form(of, Form::Complete)?),
+            true => Some(self.form(Form::Complete)?),
             false => None,
         };
         let choose = move |state: &StateSlot| {
@@ -312,9 +332,10 @@ impl Kernel {
         Ok(Some(Job::LookingUp(&self.kernel, Box::new(choose))))
     }
 
-    fn form(&self, of: &Compiled, form: Form) -> Result<&Arc<dyn gpuvm_gpu::Kernel>> {
-        let kernel = &self.looks_up[form as usize];
-        if kernel.get().is_none() {
+    /// Its form, which is compiled now if it was not; what its user compiled has one.
+    fn form(&self, form: Form) -> Result<&Arc<dyn gpuvm_gpu::Kernel>> {
+        let kernel = &self.forms[form as usize];
+        if let (Some(of), None) = (&self.of, kernel.get()) {
             // Another thread may have been faster: both are the same.
             let _ = kernel.set(of.kernel(&self.gpu, &self.info().name, form)?);
         }

@@ -85,6 +85,7 @@ mod mover;
 mod node;
 mod nvtx;
 mod pages;
+mod placement;
 mod plan;
 mod precompiled;
 mod profile;
@@ -127,11 +128,12 @@ pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
+pub use placement::{Effective, Placement};
 pub use plan::Loan;
 pub use precompiled::Use;
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
 pub use region::{
-    Advice, DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth, SharedRegion,
+    Advice, DirtyPage, HomeHealth, Integrity, RawRegion, Region, RegionBuilder, RegionHealth, SharedRegion,
 };
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{

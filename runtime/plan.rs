@@ -10,6 +10,7 @@ use gpuvm_layouts as layout;
 
 use crate::{
     error::{Error, Result},
+    placement::Placement,
     tenancy::Tenancy,
     timeline::Timeline,
 };
@@ -65,6 +66,8 @@ pub(crate) struct Settings {
     pub page_size: u64,
     pub wait_limit: Duration,
     pub launch_deadline: Duration,
+    /// Of regions that say nothing of it; none: what suits each.
+    pub placement: Option<Placement>,
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
     pub guarded: bool,

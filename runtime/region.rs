@@ -20,19 +20,20 @@ use crate::{
     launch::Naming,
     launch_state::StateSlot,
     pages::Pages,
+    placement::Effective,
     timeline::Span,
 };
 
 mod advice;
 mod book;
 mod builder;
+mod draws;
 mod flags;
 mod handle;
 mod health;
 mod hints;
 mod nodes;
 mod on_gpu;
-mod placement;
 mod replicas;
 mod sharing;
 
@@ -45,7 +46,6 @@ pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
-pub use placement::{Effective, Placement};
 
 /// The regions of a virtual memory, on all of its GPUs.
 pub(crate) type Regions = book::Regions<RegionInner>;

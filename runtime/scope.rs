@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use crate::{
     element::ElementType,
     error::Result,
-    region::{Placement, Region, RegionBuilder, RegionInner, RegionPlace},
+    placement::Placement,
+    region::{Region, RegionBuilder, RegionInner, RegionPlace},
 };
 
 /// The inside of [`Vm::scope`](crate::VmGpu::scope): regions made here may borrow memory that lives at least as long as the scope.
@@ -66,7 +67,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`RegionBuilder::zeroed`], and [`crate::Error::Overlap`].
     pub fn region<T: Pod>(&'scope self, name: &str, memory: &'env mut [T]) -> Result<ScopedRegion<'scope, T>> {
-        self.region_placed(name, memory, Placement::Fetch)
+        self.written(name, memory, None)
     }
 
     /// [`region`](Self::region) with what a read does with a page that has no frame.
@@ -79,9 +80,16 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         memory: &'env mut [T],
         placement: Placement,
     ) -> Result<ScopedRegion<'scope, T>> {
-        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>())
-            .name(name)
-            .placement(placement);
+        self.written(name, memory, Some(placement))
+    }
+
+    fn written<T: Pod>(
+        &'scope self,
+        name: &str,
+        memory: &'env mut [T],
+        placement: Option<Placement>,
+    ) -> Result<ScopedRegion<'scope, T>> {
+        let builder = self.builder(name, placement);
         // SAFETY: `memory` is borrowed mutably for 'env, which outlives the scope, and the scope closes the region
         // before it ends.
         unsafe { self.lend(builder, memory.as_mut_ptr(), memory.len()) }
@@ -92,7 +100,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`region`](Self::region).
     pub fn read_only<T: Pod>(&'scope self, name: &str, memory: &'env [T]) -> Result<ScopedRegion<'scope, T>> {
-        self.read_only_placed(name, memory, Placement::Fetch)
+        self.read(name, memory, None)
     }
 
     /// [`read_only`](Self::read_only) with what a read does with a page that has no frame. Several such regions may lie over the same
@@ -106,13 +114,27 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         memory: &'env [T],
         placement: Placement,
     ) -> Result<ScopedRegion<'scope, T>> {
-        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>())
-            .name(name)
-            .read_only()
-            .placement(placement);
+        self.read(name, memory, Some(placement))
+    }
+
+    fn read<T: Pod>(
+        &'scope self,
+        name: &str,
+        memory: &'env [T],
+        placement: Option<Placement>,
+    ) -> Result<ScopedRegion<'scope, T>> {
+        let builder = self.builder(name, placement).read_only();
         // SAFETY: as in `region`; a read-only region is registered without write access and its pages are never
         // written home, so the shared borrow suffices.
         unsafe { self.lend(builder, memory.as_ptr().cast_mut(), memory.len()) }
+    }
+
+    fn builder<T: Pod>(&self, name: &str, placement: Option<Placement>) -> RegionBuilder<T> {
+        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>()).name(name);
+        match placement {
+            Some(placement) => builder.placement(placement),
+            None => builder,
+        }
     }
 
     /// # Safety

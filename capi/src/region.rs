@@ -18,24 +18,28 @@ use crate::{
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_placement {
+    /// `GPUVM_PLACEMENT_LOOK_UP` where GPU threads reach the home by loads, `GPUVM_PLACEMENT_FETCH` elsewhere.
+    Default = 0,
     /// The page is fetched.
-    Fetch = 0,
+    Fetch = 1,
     /// The element is read where the page lives.
-    InPlace = 1,
+    InPlace = 2,
     /// The page is fetched while frames are free, and read in place from then on.
-    WhileFree = 2,
+    WhileFree = 3,
     /// The GPU decides for each page.
-    Auto = 3,
+    Auto = 4,
     /// The page is looked up and used where it is, stores and atomics too; pages come between launches.
-    LookUp = 4,
+    LookUp = 5,
 }
 
-const PLACEMENTS: [Placement; 5] = [
-    Placement::Fetch,
-    Placement::InPlace,
-    Placement::WhileFree,
-    Placement::Auto,
-    Placement::LookUp,
+/// By their number.
+const PLACEMENTS: [Option<Placement>; 6] = [
+    None,
+    Some(Placement::Fetch),
+    Some(Placement::InPlace),
+    Some(Placement::WhileFree),
+    Some(Placement::Auto),
+    Some(Placement::LookUp),
 ];
 
 /// Whether pages have checksums.
@@ -158,10 +162,10 @@ impl gpuvm_region_options {
     fn apply(&self, builder: RegionBuilder<Untyped>) -> Result<RegionBuilder<Untyped>> {
         let placement = raw::one_of("placement", self.placement, &PLACEMENTS)?;
         let integrity = raw::one_of("integrity", self.integrity, &INTEGRITIES)?;
-        let mut builder = builder
-            .placement(placement)
-            .integrity(integrity)
-            .priority(self.priority);
+        let mut builder = builder.integrity(integrity).priority(self.priority);
+        if let Some(placement) = placement {
+            builder = builder.placement(placement);
+        }
         if let Some(name) = raw::optional_text("name", self.name)? {
             builder = builder.name(name);
         }
@@ -441,7 +445,7 @@ pub unsafe extern "C" fn gpuvm_region_effective(
         let place = Out::new("placement", placement)?;
         let effective = region.effective();
         raw::put_text("text", &effective.to_string(), text, capacity, length)?;
-        let is_it = |placement: &Placement| *placement == effective.placement;
+        let is_it = |placement: &Option<Placement>| *placement == Some(effective.placement);
         place.set(PLACEMENTS.iter().position(is_it).unwrap_or_default() as u32);
         Ok(())
     })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::Args;
-use gpuvm::{Gpu, QueueMaking, SimulatedGpu, Timeline, Transport, Vm, VmBuilder};
+use gpuvm::{Gpu, Placement, QueueMaking, SimulatedGpu, Timeline, Transport, Vm, VmBuilder};
 
 use crate::error::CliError;
 use crate::secret::read_secret;
@@ -178,7 +178,7 @@ impl MachineArgs {
     /// # Errors
     /// As there.
     pub fn builder_of_all(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
-        let mut builder = Vm::builder().page_size(page_bytes);
+        let mut builder = Vm::builder().page_size(page_bytes).placement(Placement::Fetch);
         for loan in &self.borrow {
             builder = builder.borrow_from(loan.gpu, loan.loan);
         }

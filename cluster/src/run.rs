@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gpuvm::{Gpu, MemoryNodes, Mlx5, Rdma, Rxe, SimulatedGpu, Transport, Vm};
+use gpuvm::{Gpu, MemoryNodes, Mlx5, Placement, Rdma, Rxe, SimulatedGpu, Transport, Vm};
 use gpuvm_cluster::watch::Watch;
 use gpuvm_cluster::{Alone, ClusterError, Mpi, Ranks, ResultFile, compare, pagerank, shared};
 use gpuvm_workloads::apps::{PageRankParameters, Parameters};
@@ -245,6 +245,7 @@ impl Pagerank {
             .transport(self.transport()?)
             .page_size(self.page)
             .frame_memory(self.memory)
+            .placement(Placement::Fetch)
             .build();
         built.map_err(|source| ClusterError::Vm {
             step: "starting the GPU of this rank",

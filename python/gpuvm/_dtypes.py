@@ -23,7 +23,7 @@ class Wanted(TypedDict):
     element: Described
     read_only: bool
     never_evicted: bool
-    placement: str
+    placement: Optional[str]
     priority: int
 
 

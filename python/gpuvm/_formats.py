@@ -196,14 +196,14 @@ class Columns(Mapping[str, List[Part]]):
         return f"<{len(self)} columns of {self._path}>"
 
 
-def safetensors(vm: Vm, path: _Path, *, placement: str = "fetch", never_evicted: bool = False, priority: int = 0) -> Tensors:
+def safetensors(vm: Vm, path: _Path, *, placement: Optional[str] = None, never_evicted: bool = False, priority: int = 0) -> Tensors:
     """The tensors of a ``.safetensors`` file as arrays of ``vm``, read-only, in place: nothing is read before a kernel touches it. Nobody
     may write the file, or make it shorter, while they live. The options are those of :meth:`Vm.map_file`.
     """
     return Tensors(vm, path, placement=placement, never_evicted=never_evicted, priority=priority)
 
 
-def feather(vm: Vm, path: _Path, *, placement: str = "fetch", never_evicted: bool = False, priority: int = 0) -> Columns:
+def feather(vm: Vm, path: _Path, *, placement: Optional[str] = None, never_evicted: bool = False, priority: int = 0) -> Columns:
     """The columns of an Arrow IPC file, which is Feather's version 2, as arrays of ``vm``: see :func:`safetensors`. Write it without
     compression: ``pyarrow.feather.write_feather(table, path, compression="uncompressed")``.
     """

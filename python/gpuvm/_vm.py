@@ -193,7 +193,7 @@ class Vm:
         *,
         read_only: bool = False,
         never_evicted: bool = False,
-        placement: str = "fetch",
+        placement: Optional[str] = None,
     ) -> Wanted:
         if name is None:
             self._arrays += 1
@@ -215,7 +215,7 @@ class Vm:
         copy: bool = False,
         name: Optional[str] = None,
         never_evicted: bool = False,
-        placement: str = "fetch",
+        placement: Optional[str] = None,
         priority: int = 0,
     ) -> Array:
         """An array over the memory of a NumPy array, a ``numpy.memmap``, or whatever has the buffer protocol: in place, or of a copy.
@@ -223,8 +223,9 @@ class Vm:
         In place the memory is lent: the source stays alive, and what exports its memory is not resized, until the array is closed.
         What kernels write is there after :meth:`Array.flush` or :meth:`Array.numpy`. What Python writes there meanwhile a kernel may see
         or not; store by ``array[...] = values`` instead. ``read_only``: kernels only read it, and the memory may be read-only.
-        ``never_evicted``: it has GPU memory for all of its pages. ``placement``: what reads do with pages that have no frame, ``"fetch"``,
-        ``"in_place"``, ``"while_free"``, ``"auto"``, or ``"look_up"``, with which stores go to where the page is, too. ``priority``: while frames are short, pages of arrays of lower priority leave first.
+        ``never_evicted``: it has GPU memory for all of its pages. ``placement``: what accesses do with pages that have no frame, ``"look_up"``
+        (read and written where they are, and they come between launches: the default where the GPU reaches the memory), ``"fetch"`` (the default
+        elsewhere), ``"in_place"``, ``"while_free"`` or ``"auto"``. ``priority``: while frames are short, pages of arrays of lower priority leave first.
         """
         label = name if name is not None else f"array {self._arrays + 1}"
         unmasked(source, f"array `{label}`")
@@ -264,7 +265,7 @@ class Vm:
         read_only: bool = True,
         name: Optional[str] = None,
         never_evicted: bool = False,
-        placement: str = "fetch",
+        placement: Optional[str] = None,
         priority: int = 0,
         offset: Optional[int] = None,
     ) -> Array:

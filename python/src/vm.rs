@@ -33,19 +33,20 @@ pub struct Wanted {
     element: Described,
     read_only: bool,
     never_evicted: bool,
-    placement: String,
+    placement: Option<String>,
     priority: i32,
 }
 
 impl Wanted {
     fn builder(&self, vm: &gpuvm::Vm) -> PyResult<RegionBuilder<Untyped>> {
-        let placement = self.placement.parse();
-        let placement: Placement = placement.map_err(|reason| errors::setting(format!("placement: {reason}")))?;
         let mut builder = vm
             .raw_region(described(&self.element)?)
             .name(&self.name)
-            .placement(placement)
             .priority(self.priority);
+        if let Some(placement) = &self.placement {
+            let placement: Result<Placement, String> = placement.parse();
+            builder = builder.placement(placement.map_err(|reason| errors::setting(format!("placement: {reason}")))?);
+        }
         if self.read_only {
             builder = builder.read_only();
         }

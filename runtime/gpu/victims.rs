@@ -468,6 +468,7 @@ mod tests {
     fn giving_back_waits_for_those_who_write_there_also_in_a_later_call() {
         let gpu = SimGpu::builder().neighbours(1).memory_bytes(64 << 20).build().unwrap();
         let settings = Settings {
+            placement: None,
             frame_capacity: None,
             frame_minimum: None,
             frame_priority: 0,

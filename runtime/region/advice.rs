@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::placement::Placement;
+use crate::placement::Placement;
 
 /// How kernels will use a region: [`Region::advise`](super::Region::advise).
 ///

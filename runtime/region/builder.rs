@@ -6,11 +6,12 @@ use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
 use gpuvm_memory_node::NodeClient;
 
-use super::{Kind, Placement, Plan, Region, RegionInner, RegionPlace, nodes::Spread, replicas::checksum};
+use super::{Kind, Plan, Region, RegionInner, RegionPlace, nodes::Spread, replicas::checksum};
 use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
     home::{AtNeighbour, AtNodes, Home, HostPages, InHost, NodeMemory},
+    placement::Placement,
     plan::TransportKind,
     stored::stored,
 };
@@ -52,12 +53,16 @@ pub enum Integrity {
 
 impl<E> RegionBuilder<E> {
     pub(crate) fn new(place: RegionPlace, element: ElementType) -> Self {
+        let placement = place.gpu.settings.placement;
         Self {
             place,
             element,
             length: 0,
             name: None,
-            kind: Kind::default(),
+            kind: Kind {
+                placement,
+                ..Kind::default()
+            },
             at_host: false,
             priority: 0,
             replicas: 1,
@@ -94,8 +99,9 @@ impl<E> RegionBuilder<E> {
     }
 
     stored! {
-        /// What a read does with a page that has no frame. Default: [`Placement::Fetch`].
-        placement(placement: Placement) => kind.placement = placement;
+        /// What accesses do with a page that has no frame. Default: what the virtual memory says
+        /// ([`VmBuilder::placement`](crate::VmBuilder::placement)).
+        placement(placement: Placement) => kind.placement = Some(placement);
 
         /// Whose pages stay while frames are short: see [`Region::set_priority`]. Default: 0.
         priority(priority: i32) => priority = priority;

@@ -3,10 +3,8 @@
 
 use gpuvm_layouts as layout;
 
-use super::{
-    advice::{Advice, Advised},
-    placement::{Effective, Placement},
-};
+use super::advice::{Advice, Advised};
+use crate::placement::{Effective, Placement};
 
 /// How kernels use a region, as it was made.
 #[derive(Clone, Copy, Default)]
@@ -15,7 +13,8 @@ pub(crate) struct Kind {
     pub read_only: bool,
     /// Its frames are its own, one a page.
     pub never_evicted: bool,
-    pub placement: Placement,
+    /// None: whatever suits it.
+    pub placement: Option<Placement>,
 }
 
 const LENDS: &str = "its clean pages go to memory that neighbours lend, as it was made: their words in the page table name places there";
@@ -36,13 +35,13 @@ pub(super) struct Traits {
 impl Traits {
     /// Where pages are used under such advice, and why not where that was asked.
     pub fn effective(&self, advised: Advised) -> Effective {
-        let asked = advised.placement.unwrap_or(self.kind.placement);
-        let (placement, because) = self.decide(asked);
+        let asked = advised.placement.or(self.kind.placement);
+        let (placement, because) = self.place(asked);
         let lends = self.has_victims().then_some(LENDS);
-        let (placement, because) = match lends {
-            Some(because) if asked != Placement::Fetch => (Placement::Fetch, Some(because)),
-            Some(_) => (Placement::Fetch, None),
-            None => (placement, because),
+        let (placement, because) = match (lends, asked) {
+            (Some(because), Some(asked)) if asked != Placement::Fetch => (Placement::Fetch, Some(because)),
+            (Some(_), _) => (Placement::Fetch, None),
+            (None, _) => (placement, because),
         };
         let stores_in_place = advised.stores_in_place()
             && lends.is_none()
@@ -68,8 +67,17 @@ impl Traits {
     /// Whether clean pages that leave their frames go to neighbours. Absent pages' words name slots there, and count nothing: such a region is
     /// not used in place, whatever it is advised.
     fn has_victims(&self) -> bool {
-        let placement = self.decide(self.kind.placement).0;
+        let placement = self.place(self.kind.placement).0;
         self.borrows && self.home != 0 && !self.kind.never_evicted && placement == Placement::Fetch
+    }
+
+    /// What it comes to, and why that is not what was asked. Where nothing was, pages are looked up where they can be.
+    fn place(&self, asked: Option<Placement>) -> (Placement, Option<&'static str>) {
+        match asked {
+            Some(asked) => self.decide(asked),
+            None if self.decide(Placement::LookUp).1.is_none() => (Placement::LookUp, None),
+            None => (Placement::Fetch, None),
+        }
     }
 
     /// What a placement comes to without neighbours, and why.
@@ -189,7 +197,7 @@ mod tests {
     fn traits(placement: Placement) -> Traits {
         Traits {
             kind: Kind {
-                placement,
+                placement: Some(placement),
                 ..Kind::default()
             },
             pages: 100,
@@ -205,9 +213,35 @@ mod tests {
         let (effective, flags) = (traits.effective(advised), traits.array_flags(advised));
         assert_eq!(effective.placement, placement, "{effective}");
         assert_eq!(placement_of(flags), placement, "{flags:#x}");
-        assert_eq!(effective.because.is_none(), effective.asked == placement, "{effective}");
+        let as_asked = effective.asked.is_none_or(|asked| asked == placement);
+        assert_eq!(effective.because.is_none(), as_asked, "{effective}");
         let stores = flags & layout::ARRAY_STORES_IN_PLACE != 0;
         assert_eq!(effective.stores_in_place, stores, "{effective}");
+    }
+
+    /// Pages of which nothing was asked are looked up where that is all that they are, and fetched elsewhere.
+    #[test]
+    fn where_nothing_was_asked_pages_are_looked_up_if_they_can_be() {
+        let unadvised = Advised::default();
+        let mut open = traits(Placement::LookUp);
+        open.kind.placement = None;
+        holds(&open, unadvised, Placement::LookUp);
+        for change in [
+            (|traits| traits.home = 0) as fn(&mut Traits),
+            |traits| traits.home += 8,
+            |traits| traits.kind.never_evicted = true,
+            |traits| traits.borrows = true,
+            |traits| traits.replicated = true,
+            |traits| traits.checked = true,
+            |traits| traits.pages = 1 << 32,
+        ] {
+            let mut traits = open;
+            change(&mut traits);
+            holds(&traits, unadvised, Placement::Fetch);
+        }
+        holds(&open, unadvised.after(Advice::Fetch), Placement::Fetch);
+        let lends = Traits { borrows: true, ..open };
+        assert_eq!(lends.array_flags(unadvised), layout::ARRAY_VICTIMS);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_layouts as layout;
 
-use super::{Advice, Effective, Region, RegionInner};
-use crate::error::Result;
+use super::{Advice, Region, RegionInner};
+use crate::{error::Result, placement::Effective};
 
 impl<E> Region<E> {
     /// Says how the launches to come will use the region. Results never depend on it. It may be said at any time: launches that run are
@@ -36,7 +36,7 @@ impl<E> Region<E> {
     ///
     /// It may be said at any time: launches that run follow it from some moment on. Lanes tell the eight lowest priorities of the regions
     /// that are there apart; those above are one. A [never-evicted](super::RegionBuilder::never_evicted) region has
-    /// frames of its own, and no use for it. Read-only regions under [`Placement::Auto`](super::Placement::Auto) compete for frames by the
+    /// frames of its own, and no use for it. Read-only regions under [`Placement::Auto`](crate::Placement::Auto) compete for frames by the
     /// reads that miss as well.
     ///
     /// # Errors

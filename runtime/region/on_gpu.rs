@@ -6,8 +6,8 @@ use gpuvm_layouts as layout;
 
 use super::{
     advice::Advised,
+    draws,
     flags::{Kind, Traits},
-    placement,
 };
 use crate::{
     error::{Doing, Error, Result},
@@ -87,7 +87,7 @@ impl OnGpu {
             checked: addresses.checksums != 0,
         };
         let array_flags = traits.array_flags(Advised::default());
-        let (read_costs, head) = placement::begin(gpu, array_flags, &pages, home)?;
+        let (read_costs, head) = draws::begin(gpu, array_flags, &pages, home)?;
         let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{name}`"))?;
         let tables = RegionTables {
@@ -126,7 +126,7 @@ impl OnGpu {
 
     /// Has the reads at the home ask what to do with their page as the advice says.
     pub(super) fn begin_draws(&self, advised: Advised) -> Result<()> {
-        let draws = placement::first_draws(self.traits.array_flags(advised), self.gpu.page_shift());
+        let draws = draws::first_draws(self.traits.array_flags(advised), self.gpu.page_shift());
         self.view.write_draws(&*self.gpu.device, draws)
     }
 

@@ -39,6 +39,7 @@ use gpuvm_memory_node::NodeClient;
 use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
+    placement::Placement,
     plan::{FileMemory, Loan, PAIRS_BEFORE_FILES, Precompiled, QueuePlan, Settings, refuse},
     stored::stored,
     tenancy::Tenancy,
@@ -89,6 +90,7 @@ impl Default for VmBuilder {
                 page_size: 4 << 10,
                 wait_limit: Duration::from_secs(10),
                 launch_deadline: Duration::from_secs(600),
+                placement: None,
                 regions_max: gpuvm_layouts::REGIONS_MAX,
                 guarded: false,
                 gpu_count: 1,
@@ -191,6 +193,11 @@ impl VmBuilder {
         /// library cuFile, which is loaded then), a page at a time. Where the kernel has no module nvidia-fs for that, cuFile brings them by way of
         /// the host, and host memory is the better choice. Storage of the caller's own making and a file's last bytes go by way of the host.
         file_memory_on_gpu(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: true });
+
+        /// What accesses to regions that say nothing of it ([`RegionBuilder::placement`](crate::RegionBuilder::placement)) do with a page that
+        /// has no frame. Kernels are compiled first in the form that such regions need. Default: [`Placement::LookUp`] where GPU threads reach the
+        /// region's home by loads, [`Placement::Fetch`] elsewhere.
+        placement(placement: Placement) => settings.placement = Some(placement);
 
         /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
         page_size(bytes: u64) => settings.page_size = bytes;

@@ -162,6 +162,13 @@ table! {
     file_memory_on_gpu, Beside("file_memory"), Flag => |vm, on_gpu| {
         vm.settings.file_memory = vm.settings.file_memory.map(|memory| FileMemory { on_gpu, ..memory });
     };
+    /// What accesses to regions that say nothing of it do with a page that has no frame: `look-up`, `fetch`, `auto`, `in-place` or `while-free`.
+    /// Default: `look-up` where GPU threads reach the region's home by loads, `fetch` elsewhere.
+    placement, All, Read => |vm, text| {
+        let placement = text.parse().or_else(|reason: String| refuse("placement", quoted(text), reason))?;
+        vm.settings.placement = Some(placement);
+        Ok(())
+    };
     /// Longest wait of a lane. Default: 10 s.
     wait_limit, All, Time => |vm, limit| vm.settings.wait_limit = limit;
     /// Longest launch. Default: 10 minutes.

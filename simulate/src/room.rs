@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuvm::{CompileOptions, Queues, Soft, Transport, Vm, VmBuilder};
+use gpuvm::{CompileOptions, Placement, Queues, Soft, Transport, Vm, VmBuilder};
 use gpuvm_gpu::Gpu;
 use gpuvm_nic::soft::{FaultKind, FaultMix};
 use gpuvm_nic::wire::mlx5::Syndrome;
@@ -269,6 +269,7 @@ impl<'a> Room<'a> {
             .wait_limit(WAIT_LIMIT * times)
             .launch_deadline(LAUNCH_DEADLINE * times)
             .guarded_regions(sources.checked)
+            .placement(Placement::Fetch)
             .support_options(self.options.compile_support.clone());
         let queues = Queues::new().pairs(needs.queue_pairs).depth(needs.queue_depth);
         let soft = Soft::new()

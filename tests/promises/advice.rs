@@ -57,7 +57,10 @@ fn what_is_read_is_the_same_under_any_advice_on_where() {
         Placement::WhileFree,
         Placement::LookUp,
     ] {
-        let bench = Bench::new(small(16).transport(Transport::Direct), BASIC);
+        let bench = Bench::new(
+            small(16).placement(Placement::Fetch).transport(Transport::Direct),
+            BASIC,
+        );
         let a = bench.vm.region::<u32>().read_only().placement(placement);
         let a = a.from_slice(&values).unwrap();
         for (last, advice) in ALL.iter().flat_map(|last| ALL.map(|advice| (*last, advice))) {
@@ -76,7 +79,7 @@ fn what_is_read_is_the_same_under_any_advice_on_where() {
 fn pages_are_placed_as_was_advised_until_that_is_taken_back() {
     let values = words(2, 40 * PAGE_WORDS);
     for placement in [Placement::Fetch, Placement::InPlace] {
-        let bench = Bench::new(small(8).transport(Transport::Direct), BASIC);
+        let bench = Bench::new(small(8).placement(Placement::Fetch).transport(Transport::Direct), BASIC);
         let a = bench.vm.region::<u32>().read_only().placement(placement);
         let a = a.from_slice(&values).unwrap();
         let at_home = |advice| {
@@ -100,7 +103,7 @@ fn pages_are_placed_as_was_advised_until_that_is_taken_back() {
 #[test]
 fn advice_that_a_region_cannot_follow_is_said_to_be_ignored() {
     let by_nic = Bench::new(small_soft(8), BASIC);
-    let by_lanes = Bench::new(small(8).transport(Transport::Direct), BASIC);
+    let by_lanes = Bench::new(small(8).placement(Placement::Fetch).transport(Transport::Direct), BASIC);
     for (bench, in_place) in [(&by_nic, false), (&by_lanes, true)] {
         let read_only = bench.vm.region::<u32>().read_only().zeroed(PAGE_WORDS).unwrap();
         let own = bench.vm.region::<u32>().never_evicted().zeroed(PAGE_WORDS).unwrap();
@@ -138,7 +141,7 @@ fn lost(settings: VmBuilder, on_region: Advice, on_stream: Advice) -> u64 {
 
 #[test]
 fn pages_that_are_to_stay_outlive_a_stream() {
-    for settings in transports(70) {
+    for settings in transports(70).map(|builder| builder.placement(Placement::Fetch)) {
         assert_eq!(lost(settings.clone(), Advice::KeepResident, Advice::Normal), 0);
         let without = lost(settings, Advice::Normal, Advice::Normal);
         assert!(
@@ -150,7 +153,7 @@ fn pages_that_are_to_stay_outlive_a_stream() {
 
 #[test]
 fn a_stream_that_is_read_once_leaves_others_their_frames() {
-    for settings in transports(70) {
+    for settings in transports(70).map(|builder| builder.placement(Placement::Fetch)) {
         for advice in [Advice::ReadOnce, Advice::Sequential] {
             // A worker that the system stops while its lanes hold the stream's pages has the clock look elsewhere: the least tells, of the
             // same number without the advice, too.
@@ -169,7 +172,7 @@ fn a_stream_that_is_read_once_leaves_others_their_frames() {
 
 #[test]
 fn pages_that_are_all_to_stay_leave_all_the_same() {
-    for settings in transports(16) {
+    for settings in transports(16).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, BASIC);
         let values = words(5, 150 * PAGE_WORDS);
         let a = bench.vm.region::<u32>().from_slice(&values).unwrap();
@@ -184,7 +187,11 @@ fn pages_that_are_all_to_stay_leave_all_the_same() {
 
 #[test]
 fn pages_are_read_ahead_where_a_nic_brings_them() {
-    for (settings, ahead) in transports(64).into_iter().zip([false, true]) {
+    for (settings, ahead) in transports(64)
+        .map(|builder| builder.placement(Placement::Fetch))
+        .into_iter()
+        .zip([false, true])
+    {
         let bench = Bench::new(settings, BASIC);
         let values = words(6, 200 * PAGE_WORDS);
         let took = |advice| {
@@ -230,7 +237,7 @@ fn what_is_discarded_is_not_written_home() {
         (all..all, 0..0),
     ];
     for never_evicted in [false, true] {
-        for settings in transports(64) {
+        for settings in transports(64).map(|builder| builder.placement(Placement::Fetch)) {
             let bench = Bench::new(settings, BASIC);
             for (range, pages) in &cases {
                 let (a, old, new) = dirty(&bench, never_evicted);
@@ -259,7 +266,7 @@ fn what_is_discarded_is_not_written_home() {
 
 #[test]
 fn a_discard_waits_for_the_launches_that_write_what_it_drops() {
-    for settings in transports(64) {
+    for settings in transports(64).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, BASIC);
         let (a, old, _) = dirty(&bench, false);
         let running = bench.launch("write_by", config(), (&a, 1u32, 5u32));
@@ -277,7 +284,7 @@ fn a_discard_waits_for_the_launches_that_write_what_it_drops() {
 
 #[test]
 fn a_range_that_cannot_be_is_refused() {
-    let bench = Bench::new(small(64), BASIC);
+    let bench = Bench::new(small(64).placement(Placement::Fetch), BASIC);
     let (a, _, new) = dirty(&bench, false);
     let n = a.len();
     #[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]

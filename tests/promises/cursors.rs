@@ -78,7 +78,10 @@ fn config(lanes: u32) -> LaunchConfig {
 }
 
 fn transports(frames: u64) -> [VmBuilder; 2] {
-    [small(frames), small(frames).transport(Transport::Direct)]
+    [
+        small(frames).placement(Placement::Fetch),
+        small(frames).placement(Placement::Fetch).transport(Transport::Direct),
+    ]
 }
 
 /// Words that differ.
@@ -129,7 +132,7 @@ fn copies(bench: &Bench, lanes: u32, pages: u64, placement: Placement) {
 
 #[test]
 fn elements_of_every_size_are_read_while_pages_come_and_go() {
-    for settings in transports(17) {
+    for settings in transports(17).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, SOURCE);
         copies(&bench, 16, 40, Placement::Fetch);
         bench.no_violations();
@@ -138,7 +141,10 @@ fn elements_of_every_size_are_read_while_pages_come_and_go() {
 
 #[test]
 fn elements_of_every_size_are_read_in_each_placement() {
-    let bench = Bench::new(small(17).transport(Transport::Direct), SOURCE);
+    let bench = Bench::new(
+        small(17).placement(Placement::Fetch).transport(Transport::Direct),
+        SOURCE,
+    );
     for placement in [
         Placement::Auto,
         Placement::InPlace,
@@ -151,7 +157,10 @@ fn elements_of_every_size_are_read_in_each_placement() {
 
 #[test]
 fn pages_that_stay_at_home_are_not_fetched_and_are_counted() {
-    let bench = Bench::new(small(17).transport(Transport::Direct), SOURCE);
+    let bench = Bench::new(
+        small(17).placement(Placement::Fetch).transport(Transport::Direct),
+        SOURCE,
+    );
     let in_place = |a: RegionBuilder<u32>| a.placement(Placement::InPlace);
     let took = copied::<u32>(&bench, "copy_u32", 16, 800 * PAGE, in_place);
     assert_eq!((took.pages_fetched, took.evictions), (0, 0), "{took:?}");
@@ -161,7 +170,7 @@ fn pages_that_stay_at_home_are_not_fetched_and_are_counted() {
 
 #[test]
 fn a_region_that_is_never_evicted_is_read_without_pins_or_faults() {
-    for settings in transports(4) {
+    for settings in transports(4).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, SOURCE);
         let data = elements::<u32>(40 * PAGE + 12);
         let a = bench.vm.region::<u32>().read_only().never_evicted();
@@ -193,7 +202,7 @@ where
 
 #[test]
 fn what_a_cursor_writes_reaches_the_home() {
-    for settings in transports(17) {
+    for settings in transports(17).map(|builder| builder.placement(Placement::Fetch)) {
         for kept in [false, true] {
             let bench = Bench::new(settings.clone(), SOURCE);
             let bytes = 40 * PAGE + 8;
@@ -222,7 +231,7 @@ fn what_a_cursor_writes_reaches_the_home() {
 
 #[test]
 fn one_frame_is_enough_for_one_cursor() {
-    for settings in transports(1) {
+    for settings in transports(1).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, SOURCE);
         let data = elements::<u32>(10 * PAGE + 8);
         let a = bench.vm.region::<u32>().read_only().from_slice(&data).unwrap();
@@ -239,7 +248,7 @@ fn one_frame_is_enough_for_one_cursor() {
 
 #[test]
 fn a_page_is_given_back_by_drop() {
-    for settings in transports(1) {
+    for settings in transports(1).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings.wait_limit(std::time::Duration::from_secs(1)), SOURCE);
         let data = elements::<u32>(2 * PAGE);
         let a = bench.vm.region::<u32>().read_only().from_slice(&data).unwrap();
@@ -255,7 +264,7 @@ fn a_page_is_given_back_by_drop() {
 
 #[test]
 fn past_the_end_there_is_zero_and_a_fault() {
-    let bench = Bench::new(small(4), SOURCE);
+    let bench = Bench::new(small(4).placement(Placement::Fetch), SOURCE);
     let data: Vec<u32> = (1..=PAGE_WORDS as u32 + 2).collect();
     let a = bench.vm.region::<u32>().name("short").from_slice(&data).unwrap();
     let out = bench.vm.buffer::<u32>(3).unwrap();

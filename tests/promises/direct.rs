@@ -9,11 +9,11 @@ use crate::common::{
 };
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
-use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind};
+use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Placement, Transport, TransportKind};
 
 #[test]
 fn pages_come_and_go_without_a_nic() {
-    let bench = Bench::new(direct(4), BASIC);
+    let bench = Bench::new(direct(4).placement(Placement::Fetch), BASIC);
     assert_eq!(bench.vm.transport(), TransportKind::Direct);
     assert!(bench.vm.soft_nic().is_none());
     let n = 40 * PAGE_WORDS + 3;
@@ -62,7 +62,7 @@ fn ragged(bench: &Bench, offset: usize, bytes: usize, last: usize) {
 
 #[test]
 fn memory_of_every_alignment_is_copied_to_its_exact_end() {
-    let bench = Bench::new(direct(2), BASIC);
+    let bench = Bench::new(direct(2).placement(Placement::Fetch), BASIC);
     for offset in [0, 1, 2, 4, 7, 8, 15, 16, 24] {
         for bytes in [2, 15, 16, 17, 4095, 4096, 4097, 4096 + 31, 8192] {
             // Its last byte is written home; then it is fetched and goes home unchanged.
@@ -127,7 +127,7 @@ fn a_real_neighbours_memory_is_a_home() {
         return;
     };
     let peer: u32 = peer.parse().expect("GPUVM_TEST_PEER is an ordinal");
-    let bench = Bench::new(direct(4), BASIC);
+    let bench = Bench::new(direct(4).placement(Placement::Fetch), BASIC);
     let n = 40 * PAGE_WORDS + 7;
     let region = || bench.vm.region::<u32>().name("next door").home_on_gpu(peer);
     let zeros = region().zeroed(n).unwrap();
@@ -220,6 +220,7 @@ fn only_the_direct_transport_reaches_a_neighbour() {
 fn large_pages_are_filled_by_many_warps() {
     for page in [32u64 << 10, 64 << 10, 2 << 20] {
         let settings = direct(1)
+            .placement(Placement::Fetch)
             .page_size(page)
             .frame_memory(3 * page)
             .device_memory(3 * page + (64 << 20));
@@ -239,7 +240,10 @@ fn large_pages_are_filled_by_many_warps() {
 fn kernels_killed_while_they_fill_large_pages_leave_a_sound_memory() {
     // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
     let page = 64u64 << 10;
-    let settings = simulated(1).transport(Transport::Direct).page_size(page);
+    let settings = simulated(1)
+        .placement(Placement::Fetch)
+        .transport(Transport::Direct)
+        .page_size(page);
     let bench = Bench::new(settings.frame_memory(4 * page), BASIC);
     let n = 40 * page / 4;
     let a = bench.vm.region::<u32>().zeroed(n).unwrap();

@@ -109,7 +109,7 @@ where
 
 #[test]
 fn elements_of_every_size_are_the_same_in_each_placement() {
-    let bench = Bench::new(direct(6), SOURCE);
+    let bench = Bench::new(direct(6).placement(Placement::Fetch), SOURCE);
     // Each region ends within a page, and within a reader's chunk of 16 bytes.
     let bytes: Vec<u8> = (0..9 * PAGE + 77).map(|i| (i * 7 % 251 + 1) as u8).collect();
     let words: Vec<u32> = (0..9 * PAGE_WORDS as u32 + 3)
@@ -127,7 +127,7 @@ fn elements_of_every_size_are_the_same_in_each_placement() {
 
 #[test]
 fn a_page_that_is_read_in_place_is_not_fetched() {
-    let bench = Bench::new(direct(6), SOURCE);
+    let bench = Bench::new(direct(6).placement(Placement::Fetch), SOURCE);
     // Whole chunks: the last one is read in place, too.
     let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32 + 4).collect();
     let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::InPlace));
@@ -139,13 +139,13 @@ fn a_page_that_is_read_in_place_is_not_fetched() {
 #[test]
 fn what_came_while_frames_were_free_stays() {
     let frames = 16;
-    let bench = Bench::new(direct(frames), SOURCE);
+    let bench = Bench::new(direct(frames).placement(Placement::Fetch), SOURCE);
     let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32).collect();
     let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::WhileFree));
     assert!((1..=frames).contains(&took.pages_fetched), "{took:?}");
     assert_eq!(took.evictions, 0, "{took:?}");
     // Memory for all: every page is fetched, once.
-    let bench = Bench::new(direct(64), SOURCE);
+    let bench = Bench::new(direct(64).placement(Placement::Fetch), SOURCE);
     let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::WhileFree));
     assert_eq!((took.pages_fetched, took.evictions), (40, 0), "{took:?}");
 }
@@ -163,7 +163,7 @@ fn summed(
     count: u64,
     rounds: u32,
 ) -> Stats {
-    let bench = Bench::new(direct(frames), SOURCE);
+    let bench = Bench::new(direct(frames).placement(Placement::Fetch), SOURCE);
     let hash = |i: u64| (i as u32).wrapping_mul(2_654_435_761) >> 8;
     let chunks: Vec<[u32; 4]> = (0..pages * PAGE_CHUNKS).map(|i| [hash(i), 0, 0, hash(i + 1)]).collect();
     let a = bench.vm.region::<[u32; 4]>().read_only().placement(placement);
@@ -222,7 +222,7 @@ fn a_window_that_slides_is_fetched() {
 #[test]
 fn pages_that_leave_for_another_region_are_not_displaced() {
     let frames = 32;
-    let bench = Bench::new(direct(frames), SOURCE);
+    let bench = Bench::new(direct(frames).placement(Placement::Fetch), SOURCE);
     let words: Vec<u32> = (1..=16 * PAGE_WORDS as u32).collect();
     let a = bench.vm.region::<u32>().read_only().placement(Placement::Auto);
     let a = a.from_slice(&words).unwrap();
@@ -243,7 +243,7 @@ fn pages_that_leave_for_another_region_are_not_displaced() {
 
 #[test]
 fn a_large_page_is_fetched_when_it_is_read_again() {
-    let bench = Bench::new(direct(64).page_size(PAGE * 4), SOURCE);
+    let bench = Bench::new(direct(64).placement(Placement::Fetch).page_size(PAGE * 4), SOURCE);
     let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32).collect();
     let a = bench.vm.region::<u32>().read_only().placement(Placement::Auto);
     let a = a.from_slice(&words).unwrap();
@@ -263,7 +263,7 @@ fn a_large_page_is_fetched_when_it_is_read_again() {
 fn a_region_that_kernels_write_is_read_in_place() {
     let words: Vec<u32> = (1..=20 * PAGE_WORDS as u32 + 7).collect();
     for placement in [Placement::InPlace, Placement::Auto] {
-        let bench = Bench::new(direct(6), SOURCE);
+        let bench = Bench::new(direct(6).placement(Placement::Fetch), SOURCE);
         let a = bench
             .vm
             .region::<u32>()
@@ -292,7 +292,7 @@ fn a_region_that_kernels_write_is_read_in_place() {
 fn what_cannot_be_read_in_place_is_fetched() {
     let words: Vec<u32> = (1..=20 * PAGE_WORDS as u32).collect();
     // Its frames are its own.
-    let bench = Bench::new(direct(6), SOURCE);
+    let bench = Bench::new(direct(6).placement(Placement::Fetch), SOURCE);
     let took = copied(&bench, "copy_words", &words, |a| {
         a.placement(Placement::InPlace).never_evicted()
     });
@@ -307,14 +307,20 @@ fn what_cannot_be_read_in_place_is_fetched() {
     compare(&a.to_vec().unwrap(), &expected).unwrap();
     assert!(bench.vm.stats().unwrap().pages_fetched >= 20 + 40);
     // Its home is reached by a NIC.
-    let bench = Bench::new(small(6).transport(gpuvm::Soft::new()).queue_pairs(2), SOURCE);
+    let bench = Bench::new(
+        small(6)
+            .placement(Placement::Fetch)
+            .transport(gpuvm::Soft::new())
+            .queue_pairs(2),
+        SOURCE,
+    );
     let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::InPlace));
     assert!(took.pages_fetched >= 20, "{took:?}");
 }
 
 #[test]
 fn memory_that_does_not_begin_at_16_bytes_is_fetched() {
-    let bench = Bench::new(direct(6), SOURCE);
+    let bench = Bench::new(direct(6).placement(Placement::Fetch), SOURCE);
     let words: Vec<u32> = (0..20 * PAGE_WORDS as u32).collect();
     let first = words.as_ptr().align_offset(16) + 1;
     let lent = &words[first..words.len() - 4];
@@ -333,7 +339,7 @@ fn memory_that_does_not_begin_at_16_bytes_is_fetched() {
 
 #[test]
 fn a_span_lies_where_its_page_lives() {
-    let bench = Bench::new(direct(6), SOURCE);
+    let bench = Bench::new(direct(6).placement(Placement::Fetch), SOURCE);
     let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32 + 5).collect();
     let out = bench.vm.buffer::<u32>(words.len() as u64).unwrap();
     let spans = |a: &gpuvm::Region<u32>| {
@@ -366,7 +372,7 @@ fn a_span_lies_where_its_page_lives() {
 
 #[test]
 fn prefetches_fetch_beside_reads_in_place() {
-    let bench = Bench::new(direct(16), SOURCE);
+    let bench = Bench::new(direct(16).placement(Placement::Fetch), SOURCE);
     let words: Vec<u32> = (1..=8 * PAGE_WORDS as u32).collect();
     let a = bench.vm.region::<u32>().read_only().placement(Placement::InPlace);
     let a = a.from_slice(&words).unwrap();

@@ -4,7 +4,7 @@ use crate::common::{
     Adjust, Bench, Kernels, PAGE, PAGE_WORDS, check_frames, compare, simulated, simulated_soft, small,
 };
 use crate::program::seeds;
-use gpuvm::{LaunchConfig, Stats, Transport, VmBuilder};
+use gpuvm::{LaunchConfig, Placement, Stats, Transport, VmBuilder};
 
 const SOURCE: Kernels = Kernels {
     name: "overwrite.cu",
@@ -97,7 +97,10 @@ fn write_between(bench: &Bench, n: u64, never_evicted: bool, (first, past, piece
 /// With frames for a few of the pages, by every transport.
 fn benches() -> [Bench; 2] {
     let bench = |builder: VmBuilder| Bench::new(builder, SOURCE);
-    [bench(small(6).transport(Transport::Direct)), bench(simulated_soft(6))]
+    [
+        bench(small(6).placement(Placement::Fetch).transport(Transport::Direct)),
+        bench(simulated_soft(6)),
+    ]
 }
 
 #[test]
@@ -127,7 +130,10 @@ fn what_lies_beside_stays() {
 
 #[test]
 fn a_page_that_is_there_is_written_where_it_is() {
-    let bench = Bench::new(small(32).transport(Transport::Direct), SOURCE);
+    let bench = Bench::new(
+        small(32).placement(Placement::Fetch).transport(Transport::Direct),
+        SOURCE,
+    );
     let n = 20 * PAGE_WORDS;
     let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let before = bench.vm.stats().unwrap();
@@ -146,7 +152,7 @@ fn warps_that_come_to_a_page_together_leave_every_frame_in_its_place() {
         let direct = seed % 2 == 0;
         // Each warp holds one; while it looks for that nobody may have claimed the page for good.
         let builder = match direct {
-            true => simulated(5).transport(Transport::Direct),
+            true => simulated(5).placement(Placement::Fetch).transport(Transport::Direct),
             false => simulated_soft(5),
         };
         let bench = Bench::new(builder.seed(seed), SOURCE);
@@ -162,7 +168,10 @@ fn warps_that_come_to_a_page_together_leave_every_frame_in_its_place() {
 
 #[test]
 fn never_evicted_pages_need_no_fetch_either() {
-    let bench = Bench::new(small(6).transport(Transport::Direct), SOURCE);
+    let bench = Bench::new(
+        small(6).placement(Placement::Fetch).transport(Transport::Direct),
+        SOURCE,
+    );
     let n = 20 * PAGE_WORDS;
     let took = write_between(&bench, n, true, (PAGE_WORDS / 2, n, n));
     assert_eq!((took.pages_overwritten, took.bytes_fetched), (19, PAGE), "{took:?}");
@@ -172,7 +181,11 @@ fn never_evicted_pages_need_no_fetch_either() {
 fn large_pages_are_overwritten() {
     let large = |builder: VmBuilder| Bench::new(builder.page_size(64 << 10).frame_memory((6 * 64) << 10), SOURCE);
     for bench in [
-        large(simulated(6 * 16).transport(Transport::Direct)),
+        large(
+            simulated(6 * 16)
+                .placement(Placement::Fetch)
+                .transport(Transport::Direct),
+        ),
         large(simulated_soft(6 * 16)),
     ] {
         let n = 6 * 16 * PAGE_WORDS + 1;
@@ -184,7 +197,10 @@ fn large_pages_are_overwritten() {
 #[test]
 fn lanes_overwrite_pages_of_their_own() {
     let pages = 37;
-    for builder in [small(80).transport(Transport::Direct), simulated_soft(80)] {
+    for builder in [
+        small(80).placement(Placement::Fetch).transport(Transport::Direct),
+        simulated_soft(80),
+    ] {
         let bench = Bench::new(builder, SOURCE);
         let n = pages * PAGE_WORDS - 1;
         let a = bench.vm.region::<u32>().zeroed(n).unwrap();

@@ -41,11 +41,11 @@ const ALL: u32 = PAGE_WORDS as u32;
 const NEVER: Duration = Duration::from_secs(3600);
 
 fn direct() -> VmBuilder {
-    small(FRAMES).transport(Transport::Direct)
+    small(FRAMES).placement(Placement::Fetch).transport(Transport::Direct)
 }
 
 fn bench() -> Bench {
-    Bench::new(direct(), SOURCE)
+    Bench::new(direct().placement(Placement::Fetch), SOURCE)
 }
 
 fn read_only(bench: &Bench, name: &str, pages: u64, placement: Placement) -> Region<u32> {
@@ -243,7 +243,7 @@ fn what_is_read_in_place_often_is_better_fetched() {
 #[test]
 fn samples_while_kernels_run_change_nothing_and_know_every_fetch() {
     for transport in [Transport::Direct, gpuvm::Soft::new().into()] {
-        let bench = Bench::new(small(FRAMES).transport(transport), SOURCE);
+        let bench = Bench::new(small(FRAMES).placement(Placement::Fetch).transport(transport), SOURCE);
         let pages = 4 * FRAMES;
         let a = read_only(&bench, "a", pages, Placement::Fetch);
         let profiler = bench.vm.profile(Duration::from_micros(100)).unwrap();

@@ -10,7 +10,9 @@ use crate::common::{
     Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, check_frames, compare, config, refused, scaled, simulated, simulated_gpu,
     small, with_causes, words,
 };
-use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, SimulatedGpu, Transport, Vm, VmBuilder};
+use gpuvm::{
+    ElasticBuffer, Error, Launch, LaunchConfig, Placement, Region, Resized, SimulatedGpu, Transport, Vm, VmBuilder,
+};
 
 /// Pages of the region that tests use.
 const PAGES: u64 = 100;
@@ -27,9 +29,10 @@ fn beside_others() -> LaunchConfig {
 
 /// With so many units of frames and room for as many again, and more.
 fn changing(units: u64) -> VmBuilder {
-    let probe = small(4).workers(1).build().unwrap();
+    let probe = small(4).placement(Placement::Fetch).workers(1).build().unwrap();
     let unit = unit(&probe);
     small(units * unit / PAGE)
+        .placement(Placement::Fetch)
         .workers(2)
         .frame_memory(units * unit)
         .frame_capacity(2 * units * unit)
@@ -261,6 +264,7 @@ fn who_finds_no_memory_has_that_of_frames() {
     let handle = 1u64 << 16;
     let gpu = simulated_gpu(4).memory(24 * handle + (4 << 20)).workers(2);
     let builder = simulated(4)
+        .placement(Placement::Fetch)
         .gpu(gpu)
         .frame_memory(16 * handle)
         .frame_capacity(16 * handle);
@@ -440,6 +444,7 @@ fn frames_without_a_minimum_give_all_but_one_unit() {
     let (handle, gpu) = (1u64 << 16, simulated_gpu(4).memory((24 << 16) + (4 << 20)));
     for minimum in [None, Some(0), Some(1), Some(handle + 1)] {
         let builder = simulated(4)
+            .placement(Placement::Fetch)
             .gpu(gpu.clone())
             .frame_memory(16 * handle)
             .frame_capacity(16 * handle);
@@ -463,7 +468,7 @@ fn frames_without_a_minimum_give_all_but_one_unit() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let fixed = Bench::new(small(16).workers(1), HOLDING);
+    let fixed = Bench::new(small(16).placement(Placement::Fetch).workers(1), HOLDING);
     assert_eq!(fixed.vm.frame_capacity(), fixed.vm.frames());
     let error = refused(fixed.vm.resize_frames(PAGE));
     assert!(error.contains("by the setting frame_capacity"), "{error}");
@@ -476,8 +481,17 @@ fn what_cannot_be_is_refused() {
     let settings: [(VmBuilder, &str); 4] = [
         (changing(2).frame_capacity(unit), "frame capacity"),
         (changing(2).frame_minimum(4 * unit), "frame minimum"),
-        (small(16).frame_minimum(PAGE), "frame capacity"),
-        (small(16).frame_memory(100).frame_capacity(1 << 20), "frame memory"),
+        (
+            small(16).placement(Placement::Fetch).frame_minimum(PAGE),
+            "frame capacity",
+        ),
+        (
+            small(16)
+                .placement(Placement::Fetch)
+                .frame_memory(100)
+                .frame_capacity(1 << 20),
+            "frame memory",
+        ),
     ];
     for (builder, named) in settings {
         let error = refused(builder.build());

@@ -6,7 +6,7 @@ use gpuvm::{Error, LaunchConfig, Placement, Transport};
 
 #[test]
 fn a_forgotten_handle_changes_nothing() {
-    let bench = Bench::new(small(8), BASIC);
+    let bench = Bench::new(small(8).placement(Placement::Fetch), BASIC);
     let mut memory = vec![0u32; 30 * PAGE_WORDS as usize];
     let ended = bench.vm.scope(|scope| {
         let lent = scope.region("forgotten", &mut memory)?;
@@ -21,7 +21,7 @@ fn a_forgotten_handle_changes_nothing() {
 
 #[test]
 fn a_scope_that_fails_or_panics_gives_the_memory_back_written() {
-    let bench = Bench::new(small(8), BASIC);
+    let bench = Bench::new(small(8).placement(Placement::Fetch), BASIC);
     for panics in [false, true] {
         let mut memory = vec![0u32; 30 * PAGE_WORDS as usize];
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -45,7 +45,7 @@ fn a_scope_that_fails_or_panics_gives_the_memory_back_written() {
 
 #[test]
 fn what_the_body_returns_comes_out_of_the_scope() {
-    let bench = Bench::new(small(8), BASIC);
+    let bench = Bench::new(small(8).placement(Placement::Fetch), BASIC);
     let numbers = [5u32, 6, 7];
     let sum = bench.vm.scope(|scope| {
         let lent = scope.read_only("three", &numbers)?;
@@ -60,7 +60,7 @@ fn what_the_body_returns_comes_out_of_the_scope() {
 
 #[test]
 fn two_may_read_the_same_memory_each_as_it_is_placed() {
-    let bench = Bench::new(small(8).transport(Transport::Direct), BASIC);
+    let bench = Bench::new(small(8).placement(Placement::Fetch).transport(Transport::Direct), BASIC);
     let numbers: Vec<u32> = (0..4096).collect();
     let sums = bench.vm.scope(|scope| {
         let mut found = Vec::new();

@@ -49,6 +49,7 @@ __global__ void write_on(gpuvm::array<unsigned> a) {
 fn several(count: usize, transport: impl Into<Transport>) -> VmBuilder {
     let gpus = named_gpus().unwrap_or_else(|| vec![simulated_gpu(FRAMES).workers(1).into()]);
     Vm::builder()
+        .placement(Placement::Fetch)
         .gpus((0..count).map(|place| gpus[place % gpus.len()].clone()))
         .transport(transport)
         .frame_memory(FRAMES * PAGE)

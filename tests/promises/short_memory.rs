@@ -9,7 +9,7 @@ use crate::common::{
     BASIC, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, transports,
     words,
 };
-use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
+use gpuvm::{ElasticBuffer, LaunchConfig, Placement, Region, Vm};
 
 fn region(bench: &Bench, name: &str, pages: u64, priority: i32) -> Region<u32> {
     let data = words(pages, pages * PAGE_WORDS);
@@ -39,7 +39,7 @@ fn lost(bench: &Bench, of: &Region<u32>, stream: &Region<u32>) -> u64 {
 
 #[test]
 fn pages_of_low_priority_leave_first() {
-    for settings in transports(70) {
+    for settings in transports(70).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, BASIC);
         let kept = region(&bench, "kept", 24, 0);
         let stream = region(&bench, "stream", 500, 0);
@@ -61,7 +61,7 @@ fn pages_of_low_priority_leave_first() {
 
 #[test]
 fn priorities_are_told_apart_one_by_one() {
-    for settings in transports(90) {
+    for settings in transports(90).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, BASIC);
         let (low, middle, high) = (
             region(&bench, "low", 20, 0),
@@ -91,7 +91,7 @@ fn priorities_are_told_apart_one_by_one() {
 
 #[test]
 fn a_single_region_of_high_priority_uses_its_frames_as_any_other() {
-    for settings in transports(16) {
+    for settings in transports(16).map(|builder| builder.placement(Placement::Fetch)) {
         let bench = Bench::new(settings, BASIC);
         let other = region(&bench, "other", 1, 0);
         let only = region(&bench, "only", 150, 5);
@@ -116,6 +116,7 @@ fn frames_follow_what_is_free_of_the_memory() {
     let handle = 1u64 << 16;
     let gpu = simulated_gpu(4).memory(64 * handle).workers(2);
     let builder = simulated(4)
+        .placement(Placement::Fetch)
         .gpu(gpu)
         .frame_memory(8 * handle)
         .frame_capacity(24 * handle)
@@ -149,7 +150,7 @@ fn frames_follow_what_is_free_of_the_memory() {
         bytes == 24 * handle
     });
     compare(&region.to_vec().unwrap(), &data).unwrap();
-    let fixed = small(8).frames_leave_free(1).build();
+    let fixed = small(8).placement(Placement::Fetch).frames_leave_free(1).build();
     assert!(refused(fixed).contains("frame capacity"));
 }
 
@@ -202,7 +203,10 @@ impl Known {
 fn ten_thousand_times_buffers_and_frames_grow_and_shrink() {
     let handle = 1u64 << 16;
     let gpu = simulated_gpu(4).memory(52 * handle).workers(2);
-    let builder = simulated(4).gpu(gpu).frame_memory(8 * handle);
+    let builder = simulated(4)
+        .placement(Placement::Fetch)
+        .gpu(gpu)
+        .frame_memory(8 * handle);
     let bench = Bench::new(builder.frame_capacity(24 * handle).frame_minimum(2 * handle), HOLDING);
     let vm = &bench.vm;
     let mut rng = ChaCha8Rng::seed_from_u64(20);

@@ -106,7 +106,7 @@ __global__ void store_until_fetched(gpuvm::array<unsigned> a, unsigned* fetched)
 };
 
 fn bench(frames: u64) -> Bench {
-    Bench::new(direct(frames), SOURCE)
+    Bench::new(direct(frames).placement(Placement::Fetch), SOURCE)
 }
 
 fn config() -> LaunchConfig {
@@ -309,7 +309,10 @@ fn a_page_that_is_stored_without_end_is_fetched_all_the_same() {
 
 #[test]
 fn a_launch_that_is_stopped_while_it_stores_in_place_leaves_no_page_held() {
-    let bench = Bench::new(simulated(8).transport(Transport::Direct), SOURCE);
+    let bench = Bench::new(
+        simulated(8).placement(Placement::Fetch).transport(Transport::Direct),
+        SOURCE,
+    );
     let n = 20 * PAGE_WORDS + 3;
     let a = advised(bench.vm.region::<u32>().zeroed(n).unwrap());
     let running = bench.launch("store_on", config(), (&a,));

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use gpuvm::{DeviceCode, Error, LaunchConfig, Timeline, Transport, Vm, VmBuilder};
+use gpuvm::{DeviceCode, Error, LaunchConfig, Placement, Timeline, Transport, Vm, VmBuilder};
 use serde_json::Value;
 
 use crate::common::{BASIC, Bench, PAGE_WORDS, STEP, refused, simulated, simulated_gpu, simulated_soft, words};
@@ -58,7 +58,12 @@ fn account(events: &[Value]) -> &Value {
 
 #[test]
 fn every_launch_and_with_one_in_one_every_fault_is_there_in_its_order() {
-    for builder in [simulated(FRAMES).transport(Transport::Direct), simulated_soft(FRAMES)] {
+    for builder in [
+        simulated(FRAMES)
+            .placement(Placement::Fetch)
+            .transport(Transport::Direct),
+        simulated_soft(FRAMES),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("timeline.json");
         let stats = work(builder.timeline(Timeline::to(&path).one_in(1)));
@@ -181,7 +186,10 @@ fn a_file_that_is_full_or_cannot_be_written_harms_nothing() {
     assert!(account(&events(&full))["omitted"].as_u64().unwrap() > 0);
 
     let nowhere = folder.path().join("no/such/folder.json");
-    let refusal = simulated(FRAMES).timeline(nowhere.as_path()).build();
+    let refusal = simulated(FRAMES)
+        .placement(Placement::Fetch)
+        .timeline(nowhere.as_path())
+        .build();
     assert!(matches!(&refusal, Err(Error::Timeline { path, .. }) if *path == nowhere));
     assert!(refused(refusal).contains("folder.json"));
     let precious = folder.path().join("graph.mtx");
@@ -193,7 +201,7 @@ fn a_file_that_is_full_or_cannot_be_written_harms_nothing() {
         (Timeline::to(&full).file_bytes(1), "64 KiB"),
         (Timeline::to("/dev/null"), "no regular file"),
     ] {
-        let message = refused(simulated(FRAMES).timeline(wrong).build());
+        let message = refused(simulated(FRAMES).placement(Placement::Fetch).timeline(wrong).build());
         assert!(message.contains(says), "{message}");
     }
     assert_eq!(std::fs::read(&precious).unwrap(), b"[\n");
@@ -201,7 +209,12 @@ fn a_file_that_is_full_or_cannot_be_written_harms_nothing() {
     let taken = folder.path().join("taken.json");
     let other = std::fs::File::create(&taken).unwrap();
     rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let message = refused(simulated(FRAMES).timeline(Timeline::to(&taken)).build());
+    let message = refused(
+        simulated(FRAMES)
+            .placement(Placement::Fetch)
+            .timeline(Timeline::to(&taken))
+            .build(),
+    );
     assert!(message.contains("another process"), "{message}");
 }
 
@@ -211,6 +224,7 @@ fn several_gpus_and_virtual_memories_are_processes_of_one_file() {
     let path = folder.path().join("timeline.%p.json");
     let builder = || {
         Vm::builder()
+            .placement(Placement::Fetch)
             .gpus([simulated_gpu(FRAMES).workers(1), simulated_gpu(FRAMES).workers(1)])
             .transport(Transport::Direct)
             .frame_memory(FRAMES * 4096)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{PAGE_WORDS, STEP, compare, refused, scaled, simulated_gpu, stepped, with_causes, words};
-use gpuvm::{Error, LaunchConfig, Queues, Soft, Transport, Vm, VmGpu};
+use gpuvm::{Error, LaunchConfig, Placement, Queues, Soft, Transport, Vm, VmGpu};
 
 const FRAMES: u64 = 8;
 const COUNT: u64 = 40 * PAGE_WORDS + 7;
@@ -12,6 +12,7 @@ const COUNT: u64 = 40 * PAGE_WORDS + 7;
 /// Two simulated GPUs, with frames for a fifth of each region.
 fn pair(transport: impl Into<Transport>) -> Vm {
     let vm = Vm::builder()
+        .placement(Placement::Fetch)
         .gpus([simulated_gpu(FRAMES).workers(1), simulated_gpu(FRAMES).workers(1)])
         .transport(transport)
         .frame_memory(FRAMES * 4096)

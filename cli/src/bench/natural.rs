@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytemuck::Pod;
 use clap::{Args, ValueEnum};
-use gpuvm::{Arg, Buffer, ElementType, Kernel, Module, Placement, Value};
+use gpuvm::{Arg, Buffer, ElementType, Kernel, Module, Placement, TransportKind, Value};
 use gpuvm_gpu::cuda::{Advice, Side};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -101,9 +101,9 @@ pub struct NaturalArgs {
     #[arg(long, value_name = "SHARE,..", default_value = "1,1/2,1/4", value_delimiter = ',')]
     pub frames_share: Vec<Share>,
 
-    /// What reads of arrays that are only read do with a page that has no frame, with commas between: fetch, which arrays do unless told,
-    /// auto, in-place, while-free, look-up (those that are written, too).
-    #[arg(long, value_name = "HOW,..", default_value = "fetch", value_delimiter = ',')]
+    /// What reads of arrays that are only read do with a page that has no frame, with commas between: look-up (those that are written, too),
+    /// fetch, auto, in-place, while-free. Without it: what arrays do unless told, look-up where GPU threads copy the pages, fetch elsewhere.
+    #[arg(long, value_name = "HOW,..", value_delimiter = ',')]
     pub placement: Vec<Placement>,
 
     /// PTX of these kernels over plain pointers, for rows by its rewritten kernels, with --placement look-up. nvcc makes it: nvcc -ptx
@@ -277,7 +277,15 @@ impl Natural<'_> {
         let machine = Machine::open(&self.run.machine, page_bytes, Machine::frames_for(pages, share))?;
         let form = Form::new(self, &machine, false)?;
         let by = self.run.ptx.as_ref().map_or("a[i]", |_| "plain pointers, rewritten");
-        for (which, placement) in each(&self.loops, &self.run.placement) {
+        let unless_told = match machine.vm.transport() {
+            TransportKind::Direct => [Placement::LookUp],
+            _ => [Placement::Fetch],
+        };
+        let placements = match &self.run.placement[..] {
+            [] => &unless_told,
+            asked => asked,
+        };
+        for (which, placement) in each(&self.loops, placements) {
             let (name, kernel) = which.names();
             let what = format!("{name}, pages of {}, frames for {}", size(page_bytes), share.0);
             if !self.has_time(&what, report) {
@@ -411,7 +419,7 @@ impl<'a> Form<'a> {
         // Others than reads are placed by looking up alone.
         let of_y = match placement {
             Placement::LookUp => placement,
-            _ => Placement::default(),
+            _ => Placement::Fetch,
         };
         let half = data.len() / 2;
         let (vm, lent) = (&self.machine.vm, self.natural.run.lent);

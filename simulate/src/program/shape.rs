@@ -179,6 +179,7 @@ impl ProgramShape {
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
             .guarded_regions(self.checked)
+            .placement(Placement::Fetch)
             .wait_limit(self.wait_limit())
             .launch_deadline(Duration::from_secs(60));
         let gpu = SimulatedGpu::new().memory(self.frames * self.page + (32 << 20));

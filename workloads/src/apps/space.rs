@@ -251,7 +251,7 @@ impl Space {
             (Way::Paged(placement), Use::Read) | (Way::Paged(placement @ Placement::LookUp), _) => {
                 builder.placement(placement)
             }
-            _ => builder,
+            _ => builder.placement(Placement::Fetch),
         };
         builder.from_slice(values).map_err(AppError::vm(Step::Memory))
     }
