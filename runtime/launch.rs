@@ -218,6 +218,9 @@ impl InFlight {
     }
 }
 
+/// Whose pages leave first, those of the lowest: whether pages stay as advised, which counts more, and the priority.
+pub(crate) type Standing = (bool, i32);
+
 /// Memory that a launch names.
 pub(crate) trait Memory: Send + Sync {
     /// The launches that host accesses to this memory wait for.
@@ -261,6 +264,31 @@ pub(crate) trait Memory: Send + Sync {
     fn give_frames(&self, place: usize) -> Result<bool> {
         let _ = place;
         Ok(true)
+    }
+
+    /// Whose pages leave their frames first.
+    fn standing(&self) -> Standing {
+        Standing::default()
+    }
+
+    /// Whether pages of it that launches look up found no frame on the GPU at `place`.
+    fn is_short(&self, place: usize) -> bool {
+        let _ = place;
+        false
+    }
+
+    /// Notes that frames are free for it there.
+    fn relieve(&self, place: usize) {
+        let _ = place;
+    }
+
+    /// Gives up to `most` frames of its pages on the GPU at `place` back, as [`give_frames`](Self::give_frames). False where it gives none.
+    ///
+    /// # Errors
+    /// As there.
+    fn give_some(&self, place: usize, most: u64) -> Result<bool> {
+        let _ = (place, most);
+        Ok(false)
     }
 
     /// The launch begins. Called with the launches locked, before its first write can be.

@@ -2,11 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
-/// What a kernel's read of an element, `a[i]`, by a reader or by a cursor, does with a page that has no frame. It never changes
-/// results; spans and prefetches fetch the page under each.
+/// What a kernel's access to an element does with a page that has no frame. It never changes results; prefetches fetch the page under each.
 ///
-/// Pages can be read in place where lanes reach their home by loads ([`Transport::Direct`](crate::Transport::Direct)) and the home
-/// begins at a multiple of 16 bytes. In any other region, and in one that is never evicted, each of these fetches. Stores and atomics
+/// Unless told otherwise, regions are looked up ([`LookUp`](Self::LookUp)) where lanes reach their home by loads
+/// ([`Transport::Direct`](crate::Transport::Direct)), the home begins at a multiple of 16 bytes, and nothing else keeps pages: neighbours that lend
+/// memory, checksums, a second copy, frames of their own. All others are fetched ([`Fetch`](Self::Fetch)), whatever is asked.
+///
+/// Under [`InPlace`](Self::InPlace), [`WhileFree`](Self::WhileFree) and [`Auto`](Self::Auto) stores and atomics
 /// fetch their page always, but for stores under [`Advice::WriteOnce`](crate::Advice::WriteOnce). Reads in place go through the L1 cache where the region is
 /// [read-only](crate::RegionBuilder::read_only). In one that kernels write each goes to the home, with two looks at the page table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +29,8 @@ pub enum Placement {
     /// no page comes or goes; between launches those that were used at home come into frames that are free, and displace some of those that are
     /// used less. Where all arrays of a launch
     /// are placed so, `a[i]` is a reference to plain memory, and costs little more. Otherwise, and in kernels that their user compiled,
-    /// as [`WhileFree`](Self::WhileFree). The first such launch compiles the kernel a second time, and the first one that finds all pages in
-    /// frames once more. An index past the end does not stop a launch, and is told when it has ended. Launches on one GPU that look pages up and
+    /// as [`WhileFree`](Self::WhileFree). A kernel is compiled again for arrays that frames do not hold together, for the first launch that finds all
+    /// pages in frames, and for the first that fetches. An index past the end does not stop a launch, and is told when it has ended. Launches on one GPU that look pages up and
     /// those that fetch them wait for each other, and uses at home are not counted in [`Stats::bytes_in_place`](crate::Stats::bytes_in_place).
     LookUp,
 }

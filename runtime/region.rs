@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result, check_range},
     gpu::PagedGpu,
     home::Home,
-    launch::Naming,
+    launch::{Naming, Standing},
     launch_state::StateSlot,
     pages::Pages,
     placement::Effective,
@@ -39,7 +39,7 @@ mod sharing;
 
 pub use advice::Advice;
 use advice::Advised;
-use book::{Listed, Standing};
+use book::Listed;
 pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};

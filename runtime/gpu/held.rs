@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{error::Result, launch::Memory};
+use crate::{
+    error::Result,
+    launch::{Memory, Standing},
+};
 
 /// After so many launches that look up other pages alone a memory's frames are for those.
 const UNUSED_AFTER: u64 = 16;
@@ -98,6 +101,14 @@ impl Holds {
     pub fn begin_at(&self, pages: u64) -> u64 {
         let drawn = u128::from(self.turns.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         ((drawn * u128::from(pages)) >> 64) as u64
+    }
+
+    /// The memory of a lower standing, the lowest first.
+    pub fn below(&self, standing: Standing) -> Vec<Arc<dyn Memory>> {
+        let there = self.memories.iter().filter_map(|held| held.memory.upgrade());
+        let mut below: Vec<_> = there.filter(|memory| memory.standing() < standing).collect();
+        below.sort_by_key(|memory| memory.standing());
+        below
     }
 
     pub fn is_empty(&self) -> bool {

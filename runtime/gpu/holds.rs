@@ -7,6 +7,7 @@ use gpuvm_ptx::TableLayout;
 
 use super::{
     PagedGpu, Places, RegionView, Window,
+    held::Holds,
     launcher::{arg, over_all},
 };
 use crate::{
@@ -57,10 +58,15 @@ impl PagedGpu {
         self.run(&support.stream, &support.hold, config, args, Some(region), &label)
     }
 
+    /// Whether a region's marks are worth a look now.
+    pub fn looks_at(&self, region: &RegionView) -> bool {
+        self.capabilities().deterministic || region.is_worth_a_look(Instant::now())
+    }
+
     /// Brings pages of a held region that were used at home into frames that are free, or that others leave. No launch with the region runs.
     pub fn bring(&self, region: &RegionView) -> Result<()> {
         let begun = Instant::now();
-        if region.is_complete() || !(region.is_worth_a_look(begun) || self.capabilities().deterministic) {
+        if region.is_complete() || !self.looks_at(region) {
             return Ok(());
         }
         self.take_marks(region, false)?;
@@ -157,26 +163,64 @@ impl PagedGpu {
             left |= gives;
             Ok(gives)
         })?;
-        let most = held.may_move(
-            self.frame_count(),
-            1 << self.page_shift(),
-            self.capabilities().deterministic,
-        );
+        let most = self.may_move(&mut held);
+        drop(held);
         if most == 0 {
             return Ok(left);
         }
-        let pages = region.pages().count();
-        let start = held.begin_at(pages);
+        Ok(self.give_some(region, most)? || left)
+    }
+
+    /// How many pages may displace others now.
+    fn may_move(&self, held: &mut Holds) -> u64 {
+        let deterministic = self.capabilities().deterministic;
+        held.may_move(self.frame_count(), 1 << self.page_shift(), deterministic)
+    }
+
+    /// Has memory of lower standing than some of a launch's give it frames, where pages of that found none. None of it is locked.
+    pub(super) fn relieve(&self, memories: &[(Arc<dyn Memory>, bool)]) -> Result<()> {
+        let short = memories
+            .iter()
+            .map(|(memory, _)| memory)
+            .filter(|memory| memory.is_short(self.place));
+        let Some(first) = short.max_by_key(|memory| memory.standing()) else {
+            return Ok(());
+        };
+        let mut held = self.held.lock();
+        let below = held.below(first.standing());
+        if below.is_empty() {
+            return Ok(());
+        }
+        let most = self.may_move(&mut held);
         drop(held);
-        let label = format!("making way for pages of region `{}`", region.name());
-        let taken = DeviceArray::<u64>::zeroed(&*self.device, 1).doing(|| label.clone())?;
+        if most == 0 {
+            return Ok(());
+        }
+        for memory in below {
+            if memory.give_some(self.place, most)? {
+                first.relieve(self.place);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has up to `most` pages of a held region leave their frames, drawn from all of it. No launch with the region runs. Whether any left.
+    pub fn give_some(&self, region: &RegionView, most: u64) -> Result<bool> {
+        let pages = region.pages().count();
+        let start = self.held.lock().begin_at(pages);
+        // Whatever becomes of it: some may move.
+        region.forget_places();
+        let label = format!("making way by pages of region `{}`", region.name());
+        let taken = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(|| label.clone())?;
         let args = |vm: u64| {
             let (id, taken) = (arg(region.id()), arg(taken.addr()));
             vec![arg(vm), id, arg(start), arg(pages), arg(most), taken]
         };
         let (support, config) = (&self.support, self.over_pages(most));
         self.run(&support.stream, &support.give_way, config, args, Some(region), &label)?;
-        Ok(true)
+        region.set_complete(false);
+        Ok(taken.read(&*self.device, 1, 1).doing(|| label)?[0] != 0)
     }
 
     /// Pages of memory that launches looked up may leave their frames again, when those have ended, for others that need some.

@@ -149,6 +149,9 @@ impl PagedGpu {
         let mut shape = config.shape.clone();
         shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
         let slot = self.state_for(label, continues)?;
+        if looks_up {
+            self.relieve(&memories)?;
+        }
         // Host accesses to this memory, and other launches with it, wait until the launch is on its stream. In one order, so that two
         // launches that name the same memory do not wait for each other.
         let memories = by_address(memories);

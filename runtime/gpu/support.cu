@@ -125,7 +125,8 @@ __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, un
     if (used) gpuvm::detail::atom_add_relaxed_gpu(stay + 1, used);
 }
 
-// Has up to `most` of a held region's `pages` pages leave their frames, from page `start` on and round. `taken` is 0.
+// Has up to `most` of a held region's `pages` pages leave their frames, from page `start` on and round. `taken[0]` and
+// `taken[1]` are 0; the latter counts those that left.
 __global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
                                unsigned long long pages, unsigned long long most, unsigned long long* taken) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
@@ -136,6 +137,7 @@ __global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region,
         if (!goes_on && gpuvm::detail::atom_add_relaxed_gpu(taken, 1ull) >= most) return;
         unsigned long long page = start + n < pages ? start + n : start + n - pages;
         goes_on = !gpuvm::detail::give_way(vm, gpuvm::detail::page_id(region, page));
+        if (!goes_on) gpuvm::detail::atom_add_relaxed_gpu(taken + 1, 1ull);
     }
 }
 

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use crate::{
     error::{Error, Result},
     home::Home,
+    launch::Standing,
 };
 
 /// A region, as it is compared with others.
@@ -78,9 +79,6 @@ struct Memory {
     file: Option<(u64, u64)>,
     read_only: bool,
 }
-
-/// Advice to keep pages counts more than any priority.
-pub(crate) type Standing = (bool, i32);
 
 /// The regions by their standing.
 struct Ranks<R> {

@@ -195,7 +195,10 @@ mod tests {
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);
             let direct = seed % 4 != 0;
             let gpus = || (0..3).map(|_| SimulatedGpu::new().memory(8 << 20));
-            let vm = Vm::builder().gpus(gpus()).frame_memory(1 << 20);
+            let vm = Vm::builder()
+                .gpus(gpus())
+                .frame_memory(1 << 20)
+                .placement(Placement::Fetch);
             let vm = vm
                 .transport(if direct { Transport::Direct } else { Soft::new().into() })
                 .build()

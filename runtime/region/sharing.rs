@@ -8,12 +8,12 @@ use std::{ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{OnGpu, RegionInner};
+use super::{OnGpu, RegionInner, book::Listed};
 use crate::{
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming, Table},
+    launch::{LaunchKind, Memory, Naming, Standing, Table},
 };
 
 impl Memory for RegionInner {
@@ -90,6 +90,32 @@ impl Memory for RegionInner {
             }),
             None => Ok(false),
         }
+    }
+
+    fn standing(&self) -> Standing {
+        Listed::standing(self)
+    }
+
+    fn is_short(&self, place: usize) -> bool {
+        self.at(place)
+            .is_some_and(|on| on.view.is_held() && on.view.is_crowded() && on.gpu.looks_at(&on.view))
+    }
+
+    fn relieve(&self, place: usize) {
+        if let Some(on) = self.at(place) {
+            on.view.set_crowded(false);
+        }
+    }
+
+    fn give_some(&self, place: usize, most: u64) -> Result<bool> {
+        let mut gives = false;
+        if let Some(mut launches) = self.launches.try_lock() {
+            self.if_idle(&mut launches, place, |_, on| {
+                gives = on.view.may_have_pages() && on.gpu.give_some(&on.view, most)?;
+                Ok(())
+            })?;
+        }
+        Ok(gives)
     }
 
     fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, by, .. }: LaunchKind) {

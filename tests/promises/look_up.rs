@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated, small, with_causes};
+use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated, simulated_gpu, small, with_causes};
 use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Transport, VmBuilder};
 
 mod ptx;
@@ -174,6 +174,46 @@ fn pages_that_are_used_take_frames_from_pages_that_are_not_used_any_more() {
     assert!(bench.vm.stats().unwrap().evictions >= 16);
     compare(&b.to_vec().unwrap(), &stored).unwrap();
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+/// Of two regions that launches look up in turns, that of higher standing takes frames from the other, and keeps them.
+#[test]
+fn pages_of_higher_standing_take_frames_from_those_of_lower() {
+    let frames = 8;
+    for keep in [false, true] {
+        // One that follows a seed looks at marks before each launch.
+        let builder = direct(frames).gpu(simulated_gpu(frames).seed(1));
+        let bench = Bench::new(builder, SOURCE);
+        let values = values(3);
+        let region = || placed(&bench).from_slice(&values).unwrap();
+        let (low, high) = (region(), region());
+        match keep {
+            true => assert!(high.advise(Advice::KeepResident).unwrap()),
+            false => high.set_priority(5).unwrap(),
+        }
+        let out = bench.vm.buffer::<u32>(values.len() as u64).unwrap();
+        let count = values.len() as u64;
+        let fetched = |region: &gpuvm::Region<u32>| {
+            let before = bench.vm.stats().unwrap().pages_fetched;
+            bench.must("read", config(), (region, &out, 0u64, count));
+            compare(&out.to_vec().unwrap(), &values).unwrap();
+            bench.vm.stats().unwrap().pages_fetched - before
+        };
+        // All frames are the first one's.
+        for _ in 0..3 {
+            fetched(&low);
+        }
+        let came: u64 = (0..40)
+            .map(|_| {
+                fetched(&low);
+                fetched(&high)
+            })
+            .sum();
+        assert!(came >= frames, "{came} pages came, keep {keep}");
+        // Not the other way round, as long as both are in use.
+        let took: u64 = (0..10).map(|_| fetched(&low)).sum();
+        assert!(took <= 2, "{took} pages came back, keep {keep}");
+    }
 }
 
 #[test]

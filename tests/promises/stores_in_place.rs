@@ -194,7 +194,8 @@ fn what_was_stored_in_place_is_read_by_later_launches_and_stays_in_a_file() {
 #[test]
 fn stores_at_a_neighbour_reach_its_memory() {
     let gpu = MockGpu::new(Some((9, 0)));
-    let bench = Bench::new(simulated_soft(6).transport(Transport::default()).gpu(gpu), SOURCE);
+    let builder = simulated_soft(6).transport(Transport::default()).gpu(gpu);
+    let bench = Bench::new(builder.placement(Placement::Fetch), SOURCE);
     let n = 20 * PAGE_WORDS + 3;
     let a = advised(bench.vm.region::<u32>().home_on_gpu(NEIGHBOUR).zeroed(n).unwrap());
     went_past_the_frames(&took(&bench, "store_words", (&a, 1021u64)), n * 4);

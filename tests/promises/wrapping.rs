@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytemuck::Zeroable;
-use gpuvm::{LaunchConfig, Transport};
+use gpuvm::{LaunchConfig, Placement, Transport};
 use gpuvm_layouts::{self as layout, PoolDesc, PoolState};
 use rand::RngExt;
 
@@ -74,7 +74,9 @@ __global__ void pool(u64 at, const u64* gives, unsigned limit, unsigned n, unsig
 const FAR: [u64; 7] = [0, 1 << 8, 1 << 16, 1 << 31, 1 << 32, 1 << 48, 1 << 55];
 
 fn bench() -> Bench {
-    Bench::new(simulated(4).transport(Transport::Direct), SOURCE)
+    // Its kernels use what serves faults.
+    let builder = simulated(4).placement(Placement::Fetch);
+    Bench::new(builder.transport(Transport::Direct), SOURCE)
 }
 
 /// A buffer of these.
