@@ -47,6 +47,14 @@ def test_a_kernel_of_nvcc_takes_arrays_of_any_placement(vm, numbers, placement):
     assert total.numpy()[0] == y.sum(dtype=np.float64)
 
 
+def test_a_kernel_of_numba_is_called_by_hand(vm, numbers):
+    (x, y), (of_x, of_y) = arrays(vm, numbers)
+    # What Numba makes of an array: two owners, length, size of an element, address, shape, strides.
+    array = lambda data: (0, 0, N, 4, data, N, 4)  # noqa: E731
+    vm.load_ptx(PLAIN.with_name("numba_axpy.ptx"))["axpy"][(N + 255) // 256, 256](*array(of_x), *array(of_y), 2.0).sync()
+    assert (of_y.numpy() == y + 2 * x).all()
+
+
 def test_kernels_are_found_in_what_nvcc_builds(vm, numbers, tmp_path):
     (x, y), (of_x, of_y) = arrays(vm, numbers)
     # A program, as far as who looks for kernels is concerned: something before and behind them.
@@ -96,7 +104,7 @@ def test_what_is_wrong_is_told(vm, numbers, tmp_path):
         vm.load_ptx(PLAIN)["axpy"][1, 32](whole, whole, 1.0, 9)
 
 
-@pytest.mark.parametrize("name", ["take", "triton_kernel", "cupy_kernel"])
+@pytest.mark.parametrize("name", ["take", "triton_kernel", "numba_kernel", "cupy_kernel"])
 def test_examples_run(name, capsys):
     library = name.split("_")[0]
     if library != name:
@@ -137,6 +145,19 @@ class TestTriton:
         wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
         np.testing.assert_allclose(out.numpy().reshape(rows, columns), wide * y[:columns] + y[:columns], rtol=1e-4, atol=1e-3)
 
+    def test_attention(self, vm, numbers):
+        import triton_kernels as kernels
+
+        heads, length, width = 2, 128, 64
+        given = [numbers.standard_normal((heads, length, width)).astype(np.float16) for _ in range(3)]
+        q, k, v = (vm.array(one.copy(), read_only=True) for one in given)
+        out = vm.zeros((heads, length, width), np.float16)
+        launch = kernels.attention[(length // 64, heads)](q, k, v, out, 0.125, length, ROWS=64, COLUMNS=32, WIDTH=width)
+        launch.sync()
+        q, k, v = (one.astype(np.float64) for one in given)
+        weights = np.exp(q @ k.transpose(0, 2, 1) * 0.125)
+        np.testing.assert_allclose(out.numpy(), weights @ v / weights.sum(2, keepdims=True), rtol=1e-2, atol=2e-3)
+
     def test_what_cannot_be_launched_is_told(self, vm, numbers):
         import triton_kernels as kernels
 
@@ -170,6 +191,32 @@ class TestTriton:
         bfloats.stored = "BF16"
         kernels.add[(-(-N // 1024),)](bfloats, tensors[1], out, N, BLOCK=1024)
         assert torch.equal(out.cpu(), torch.from_numpy(x).to(torch.bfloat16).float() + torch.from_numpy(y))
+
+    def test_results_are_those_of_plain_launches(self, vm, numbers):
+        """Bit for bit, over more pages than there are frames."""
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if vm.simulated:
+            pytest.skip("tensors on a GPU need one")
+        import triton_kernels as kernels
+
+        def compared(kernel, grid, given, out, *rest, **constants):
+            plain = torch.zeros(out.shape, dtype=getattr(torch, out.dtype.name), device="cuda")
+            kernel[grid](*(torch.from_numpy(one).cuda() for one in given), plain, *rest, **constants)
+            launch = kernel[grid](*(vm.array(one.copy(), read_only=True) for one in given), out, *rest, **constants)
+            launch.sync()
+            plain = plain.cpu().numpy()
+            assert plain.any() and out.numpy().tobytes() == plain.tobytes(), kernel.fn.__name__
+
+        rows, columns = 300, 1000
+        x, y = (numbers.standard_normal((rows, columns)).astype(np.float32) for _ in range(2))
+        compared(kernels.add, (-(-x.size // 1024),), [x, y], vm.zeros(x.shape), x.size, BLOCK=1024)
+        compared(kernels.softmax, (rows,), [x], vm.zeros(x.shape), columns, BLOCK=1024)
+        compared(kernels.layer_norm, (rows,), [x, y[0], y[1]], vm.zeros(x.shape), columns, 1e-5, BLOCK=1024)
+        a, b = (numbers.standard_normal((512, 512)).astype(np.float16) for _ in range(2))
+        compared(kernels.matmul, (8, 8), [a, b], vm.zeros(a.shape), 512, 512, 512, 512, M=64, N=64, TILE=32)
+        heads = [numbers.standard_normal((4, 1024, 64)).astype(np.float16) for _ in range(3)]
+        out = vm.zeros((4, 1024, 64), np.float16)
+        compared(kernels.attention, (16, 4), heads, out, 0.125, 1024, ROWS=64, COLUMNS=32, WIDTH=64)
 
     def test_autotuned_kernels_are_tuned_over_arrays(self, triton, vm, numbers):
         if vm.simulated:
