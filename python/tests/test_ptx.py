@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import runpy
 import sys
 
@@ -53,6 +54,27 @@ def test_a_kernel_of_numba_is_called_by_hand(vm, numbers):
     array = lambda data: (0, 0, N, 4, data, N, 4)  # noqa: E731
     vm.load_ptx(PLAIN.with_name("numba_axpy.ptx"))["axpy"][(N + 255) // 256, 256](*array(of_x), *array(of_y), 2.0).sync()
     assert (of_y.numpy() == y + 2 * x).all()
+
+
+def test_kernels_of_cub_reduce_and_scan(vm, numbers):
+    """What CUB's host code launches for `cub.cu`, with its own structures, of which the scan's blocks wait for each other."""
+    x = numbers.integers(-9, 99, N).astype(np.float32)
+    of_x, out = vm.array(x.copy(), read_only=True), vm.zeros(N, np.float32)
+    text = PLAIN.with_name("cub.ptx").read_text()
+    module = vm.load_ptx(text, name="cub.ptx")
+    last = next(name for name in re.findall(r"\.entry (\w+)", text) if "SingleTile" in name and "EPfSC_i" in name)
+    shares = np.zeros((), [("tiles", "i4"), ("big", "i4", 3), ("base", "i4"), ("items", "u4"), ("grid", "i4"), ("block", "i4", 3)])[()]
+    blocks = shares["grid"] = -(-N // 4096)
+    shares["items"] = N
+    parts, total, operator = vm.buffer(blocks), vm.buffer(1), np.uint8(0)
+    module["DeviceReduceKernel"][blocks, 256](of_x, parts, np.uint32(N), shares, operator, operator)
+    module[last][1, 256](parts, total, np.int32(blocks), operator, np.float32(0), operator).sync()
+    assert total.numpy()[0] == x.sum(dtype=np.float64)
+    tiles = -(-N // (288 * 8))
+    tile_states = vm.buffer(32 + tiles, np.uint64)
+    module["DeviceScanInitKernel"][-(-tiles // 128), 128](tile_states, tiles)
+    module["DeviceScanKernel"][tiles, 288](of_x, out, tile_states, 0, operator, operator, np.uint32(N)).sync()
+    assert (out.numpy() == x.cumsum(dtype=np.float64)).all()
 
 
 def test_kernels_are_found_in_what_nvcc_builds(vm, numbers, tmp_path):
