@@ -238,6 +238,26 @@ class TestTriton:
         out = vm.zeros((4, 1024, 64), np.float16)
         compared(kernels.attention, (16, 4), heads, out, 0.125, 1024, ROWS=64, COLUMNS=32, WIDTH=64)
 
+    def test_operators_in_compiled_functions(self, vm, numbers):
+        """A kernel over an array is the body of an operator, which torch.compile calls as it is."""
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if vm.simulated:
+            pytest.skip("tensors on a GPU need one")
+        import triton_kernels as kernels
+
+        (x, y), (of_x, _) = arrays(vm, numbers)
+
+        @torch.library.custom_op("gpuvm_tests::add_paged", mutates_args=(), schema="(Tensor other) -> Tensor")
+        def add_paged(other):
+            out = torch.empty_like(other)
+            kernels.add[(-(-N // 1024),)](of_x, other, out, N, BLOCK=1024)
+            return out
+
+        add_paged.register_fake(torch.empty_like)
+        compiled = torch.compile(lambda other: add_paged(other * 2) + 1)
+        for _ in range(2):
+            assert torch.equal(compiled(torch.from_numpy(y).cuda()).cpu(), torch.from_numpy(x + 2 * y + 1))
+
     def test_autotuned_kernels_are_tuned_over_arrays(self, triton, vm, numbers):
         if vm.simulated:
             pytest.skip("the simulated GPU's times say nothing")
