@@ -115,6 +115,8 @@ class Operand:
         self.value = value
         self.dtype: Optional[np.dtype[Any]] = None
         self.is_array = True
+        if output and isinstance(value, Array) and value.read_only:
+            raise ArgumentError(f"argument {place + 1}, `{self.name}`, is written, and the array is read-only")
         if isinstance(value, (Array, Buffer)):
             self.dtype, self.shape = value.dtype, value.shape
             self.strides = self._by_rows()
@@ -127,9 +129,8 @@ class Operand:
         elif isinstance(value, (bool, int, float, complex, np.generic)) and not output:
             self.is_array, self.shape, self.strides = False, (), ()
         else:
-            raise ArgumentError(f"argument {place + 1}, `{self.name}`, is an object of type {type(value).__name__}: expected an array" + (
-                "" if output else " or a number"
-            ))
+            expected = "an array" if output else "an array or a number"
+            raise ArgumentError(f"argument {place + 1}, `{self.name}`, is an object of type {type(value).__name__}: expected {expected}")
 
     def _by_rows(self) -> Tuple[int, ...]:
         size = self.dtype.itemsize if self.dtype else 1

@@ -108,6 +108,7 @@ class TestElementwise:
             (lambda: add(x, wide), "`y` is float32, and an array of float64 was given"),
             (lambda: add(x, vm.zeros(8, np.float32)), "cannot be broadcast"),
             (lambda: add(x, x, vm.zeros((1, 9), np.float32)), None),
+            (lambda: add(x, x, vm.array(np.zeros(9, np.float32), read_only=True)), "argument 3, `z`, is written"),
             (lambda: raw(x), "say size="),
             (lambda: add(1, 2), "arrays of 0 Vms"),
         ]:

@@ -64,6 +64,8 @@ def test_kernels_of_cub_reduce_and_scan(vm, numbers):
     module = vm.load_ptx(text, name="cub.ptx")
     last = next(name for name in re.findall(r"\.entry (\w+)", text) if "SingleTile" in name and "EPfSC_i" in name)
     shares = np.zeros((), [("tiles", "i4"), ("big", "i4", 3), ("base", "i4"), ("items", "u4"), ("grid", "i4"), ("block", "i4", 3)])[()]
+    for name in ("DeviceReduceKernel", last, "DeviceScanInitKernel", "DeviceScanKernel"):
+        assert module[name].at_home is None, "each access looks its page up"
     blocks = shares["grid"] = -(-N // 4096)
     shares["items"] = N
     parts, total, operator = vm.buffer(blocks), vm.buffer(1), np.uint8(0)
