@@ -14,7 +14,7 @@ use cudarc::{
 use gpuvm::{Arg, ArrayDesc, CudaGpu, ElementType, Gpu, LaunchConfig, Region, StreamHandle, Use, Vm};
 
 const SOURCE: &str = include_str!("cudarc.cu");
-/// The same over a plain pointer, of which gpuvm knows nothing.
+/// A kernel over plain pointers, which knows nothing of gpuvm.
 const PLAIN: &str = r#"extern "C" __global__ void count_plain(const unsigned* keys, unsigned long long n, unsigned* bins, unsigned bin_count) {
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * 1ull * blockDim.x)
         atomicAdd(&bins[keys[i] % bin_count], 1u);
