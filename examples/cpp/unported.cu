@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-__global__ void saxpy(const float* x, float* y, float a, unsigned long long n) {
+static __global__ void saxpy(const float* x, float* y, float a, unsigned long long n) {
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] += a * x[i];
 }
 

@@ -186,7 +186,24 @@ gpuvm_arg arg_of(const T& value) {
     return arg(value);
 }
 
-// The symbol of a function in its file, from the table that is there unless the file was stripped; else nothing.
+// nvcc's name for what the host's compiler calls so: without the L before names that only one file has.
+inline std::string device_name(const std::string& symbol) {
+    std::size_t at = symbol.rfind("_Z", 0) == 0 ? 2 : symbol.size();
+    const bool nested = at < symbol.size() && symbol[at] == 'N';
+    std::string name = symbol.substr(0, at += nested);
+    do {
+        at += at < symbol.size() && symbol[at] == 'L';
+        std::size_t length = 0, digits = at;
+        for (; digits < symbol.size() && symbol[digits] >= '0' && symbol[digits] <= '9'; ++digits)
+            length = 10 * length + static_cast<std::size_t>(symbol[digits] - '0');
+        if (digits == at || length > symbol.size() - digits) break;
+        name.append(symbol, at, digits + length - at);
+        at = digits + length;
+    } while (nested);
+    return name.append(symbol, at, std::string::npos);
+}
+
+// A kernel's symbol in its file, from the table that is there unless the file was stripped; else nothing.
 inline std::string symbol_of(const std::string& path, const Dl_info& at, const void* function) {
     std::ifstream file(path, std::ios::binary);
     const auto read = [&](std::uint64_t place, auto& out) {
@@ -210,7 +227,7 @@ inline std::string symbol_of(const std::string& path, const Dl_info& at, const v
             std::string name;
             file.seekg(static_cast<std::streamoff>(names.sh_offset + symbol.st_name));
             std::getline(file, name, '\0');
-            return name;
+            return device_name(name);
         }
     }
     return "";
