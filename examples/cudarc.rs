@@ -14,6 +14,11 @@ use cudarc::{
 use gpuvm::{Arg, ArrayDesc, CudaGpu, ElementType, Gpu, LaunchConfig, Region, StreamHandle, Use, Vm};
 
 const SOURCE: &str = include_str!("cudarc.cu");
+/// A kernel over plain pointers, which knows nothing of gpuvm.
+const PLAIN: &str = r#"extern "C" __global__ void count_plain(const unsigned* keys, unsigned long long n, unsigned* bins, unsigned bin_count) {
+    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * 1ull * blockDim.x)
+        atomicAdd(&bins[keys[i] % bin_count], 1u);
+}"#;
 const KEYS: u32 = 1 << 20;
 const BINS: u32 = 1000;
 const BLOCKS: u32 = 64;
@@ -89,13 +94,18 @@ fn run(vm: &Vm) -> Result<(), Box<dyn Error>> {
         let bins = unsafe { Arg::address(ElementType::U32, address) };
         loaded_by_gpuvm.launch_on(&borrowed, shape(), (&keys, bins, BINS))?
     };
-    for launch in [first, second, third] {
+    for launch in [
+        first,
+        second,
+        third,
+        launch_plain(vm, (&stream, &borrowed), &keys, &mut bins)?,
+    ] {
         launch.sync()?;
     }
 
     let counted = stream.clone_dtoh(&bins)?;
     for (bin, &count) in (0..BINS).zip(&counted) {
-        let expected = 3 * (KEYS / BINS + u32::from(bin < KEYS % BINS));
+        let expected = 4 * (KEYS / BINS + u32::from(bin < KEYS % BINS));
         if count != expected {
             return Err(format!("bin {bin} has {count} keys, expected {expected}").into());
         }
@@ -104,7 +114,7 @@ fn run(vm: &Vm) -> Result<(), Box<dyn Error>> {
     // Not println!, which panics where the output is closed or full.
     writeln!(
         stdout(),
-        "{KEYS} keys were counted by a kernel of gpuvm's, by one of cudarc's and by that of a PTX file: {} pages fetched into {} frames",
+        "{KEYS} keys were counted by a kernel of gpuvm's, by one of cudarc's, by that of a PTX file and by one over plain pointers: {} pages fetched into {} frames",
         stats.pages_fetched,
         vm.frames()
     )?;
@@ -130,6 +140,21 @@ fn compile(vm: &Vm, context: &Arc<CudaContext>) -> Result<nvrtc::Ptx, Box<dyn Er
         ..nvrtc::CompileOptions::default()
     };
     Ok(nvrtc::compile_ptx_with_opts(SOURCE, options)?)
+}
+
+/// A plain kernel, as cudarc compiles it: its PTX is rewritten to look pages up, and the array is given for one of its pointers.
+fn launch_plain(
+    vm: &Vm,
+    (stream, borrowed): (&CudaStream, &StreamHandle),
+    keys: &Region<u32>,
+    bins: &mut CudaSlice<u32>,
+) -> Result<gpuvm::Launch, Box<dyn Error>> {
+    let ptx = nvrtc::compile_ptx(PLAIN)?.to_src();
+    let kernel = vm.load_ptx("plain.ptx", ptx.as_bytes())?.kernel("count_plain")?;
+    let (address, _in_use) = bins.device_ptr_mut(stream);
+    // SAFETY: as for the first launch.
+    let bins = unsafe { Arg::address(ElementType::U32, address) };
+    Ok(kernel.launch_on(borrowed, shape(), (keys, u64::from(KEYS), bins, BINS))?)
 }
 
 /// Launches a function of cudarc's by cudarc: gpuvm has the array ready, and watches the launch.

@@ -1,12 +1,12 @@
 // Adds 8 MiB of numbers with GPU memory for an eighth of them, by a kernel that knows nothing of gpuvm: plain pointers,
-// compiled by nvcc as ever. Its PTX is in the program, which loads it from itself.
+// compiled by nvcc as ever. Its PTX is in the program, from where the first launch loads it.
 #include <cstdio>
-#include <gpuvm/host.hpp>
+#include <gpuvm/launch.cuh>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
 
-__global__ void saxpy(const float* x, float* y, float a, unsigned long long n) {
+static __global__ void saxpy(const float* x, float* y, float a, unsigned long long n) {
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] += a * x[i];
 }
 
@@ -17,9 +17,7 @@ static void run() {
     std::iota(x.begin(), x.end(), 0.0f);
     auto of_x = vm.region(x), of_y = vm.region(y);
 
-    const auto kernel = vm.load_ptx_file("/proc/self/exe").kernel("saxpy");
-    for (int times = 0; times < 3; ++times)
-        kernel.launch(host::config(64, 256), of_x, of_y, 2.0f, static_cast<unsigned long long>(x.size())).sync();
+    for (int times = 0; times < 3; ++times) host::launch(vm, {64, 256}, saxpy, of_x, of_y, 2.0f, x.size()).sync();
 
     const auto sums = of_y.to_vector();
     for (std::size_t i = 0; i < x.size(); ++i) {

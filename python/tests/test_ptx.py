@@ -1,8 +1,9 @@
-"""Kernels that know nothing of gpuvm: PTX of nvcc, and kernels of Triton and CuPy as they are."""
+"""Kernels that know nothing of gpuvm: PTX of nvcc, and kernels of Triton as they are."""
 
 from __future__ import annotations
 
 import pathlib
+import re
 import runpy
 import sys
 
@@ -45,6 +46,37 @@ def test_a_kernel_of_nvcc_takes_arrays_of_any_placement(vm, numbers, placement):
     total = vm.buffer(1, np.float64)
     vm.load_ptx(PLAIN.read_text())["total"][8, 256](of_y, N, total).sync()
     assert total.numpy()[0] == y.sum(dtype=np.float64)
+
+
+def test_a_kernel_of_numba_is_called_by_hand(vm, numbers):
+    (x, y), (of_x, of_y) = arrays(vm, numbers)
+    # What Numba makes of an array: two owners, length, size of an element, address, shape, strides.
+    array = lambda data: (0, 0, N, 4, data, N, 4)  # noqa: E731
+    vm.load_ptx(PLAIN.with_name("numba_axpy.ptx"))["axpy"][(N + 255) // 256, 256](*array(of_x), *array(of_y), 2.0).sync()
+    assert (of_y.numpy() == y + 2 * x).all()
+
+
+def test_kernels_of_cub_reduce_and_scan(vm, numbers):
+    """What CUB's host code launches for `cub.cu`, with its own structures, of which the scan's blocks wait for each other."""
+    x = numbers.integers(-9, 99, N).astype(np.float32)
+    of_x, out = vm.array(x.copy(), read_only=True), vm.zeros(N, np.float32)
+    text = PLAIN.with_name("cub.ptx").read_text()
+    module = vm.load_ptx(text, name="cub.ptx")
+    last = next(name for name in re.findall(r"\.entry (\w+)", text) if "SingleTile" in name and "EPfSC_i" in name)
+    shares = np.zeros((), [("tiles", "i4"), ("big", "i4", 3), ("base", "i4"), ("items", "u4"), ("grid", "i4"), ("block", "i4", 3)])[()]
+    for name in ("DeviceReduceKernel", last, "DeviceScanInitKernel", "DeviceScanKernel"):
+        assert module[name].at_home is None, "each access looks its page up"
+    blocks = shares["grid"] = -(-N // 4096)
+    shares["items"] = N
+    parts, total, operator = vm.buffer(blocks), vm.buffer(1), np.uint8(0)
+    module["DeviceReduceKernel"][blocks, 256](of_x, parts, np.uint32(N), shares, operator, operator)
+    module[last][1, 256](parts, total, np.int32(blocks), operator, np.float32(0), operator).sync()
+    assert total.numpy()[0] == x.sum(dtype=np.float64)
+    tiles = -(-N // (288 * 8))
+    tile_states = vm.buffer(32 + tiles, np.uint64)
+    module["DeviceScanInitKernel"][-(-tiles // 128), 128](tile_states, tiles)
+    module["DeviceScanKernel"][tiles, 288](of_x, out, tile_states, 0, operator, operator, np.uint32(N)).sync()
+    assert (out.numpy() == x.cumsum(dtype=np.float64)).all()
 
 
 def test_kernels_are_found_in_what_nvcc_builds(vm, numbers, tmp_path):
@@ -96,13 +128,11 @@ def test_what_is_wrong_is_told(vm, numbers, tmp_path):
         vm.load_ptx(PLAIN)["axpy"][1, 32](whole, whole, 1.0, 9)
 
 
-@pytest.mark.parametrize("name", ["take", "triton_kernel", "cupy_kernel"])
+@pytest.mark.parametrize("name", ["take", "triton_kernel", "numba_kernel", "cupy_kernel"])
 def test_examples_run(name, capsys):
     library = name.split("_")[0]
     if library != name:
         pytest.importorskip(library, reason=f"{library} is not installed")
-    if library == "cupy" and conftest.GPU == "simulated":
-        pytest.skip("CuPy asks its GPU what to compile for")
     runpy.run_path(str(PLAIN.parents[3] / "python" / "examples" / f"{name}.py"), run_name="__main__")
     assert "iB" in capsys.readouterr().out
 
@@ -136,6 +166,19 @@ class TestTriton:
         wide = x.reshape(rows, columns).astype(np.float64)
         wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
         np.testing.assert_allclose(out.numpy().reshape(rows, columns), wide * y[:columns] + y[:columns], rtol=1e-4, atol=1e-3)
+
+    def test_attention(self, vm, numbers):
+        import triton_kernels as kernels
+
+        heads, length, width = 2, 128, 64
+        given = [numbers.standard_normal((heads, length, width)).astype(np.float16) for _ in range(3)]
+        q, k, v = (vm.array(one.copy(), read_only=True) for one in given)
+        out = vm.zeros((heads, length, width), np.float16)
+        launch = kernels.attention[(length // 64, heads)](q, k, v, out, 0.125, length, ROWS=64, COLUMNS=32, WIDTH=width)
+        launch.sync()
+        q, k, v = (one.astype(np.float64) for one in given)
+        weights = np.exp(q @ k.transpose(0, 2, 1) * 0.125)
+        np.testing.assert_allclose(out.numpy(), weights @ v / weights.sum(2, keepdims=True), rtol=1e-2, atol=2e-3)
 
     def test_what_cannot_be_launched_is_told(self, vm, numbers):
         import triton_kernels as kernels
@@ -171,6 +214,52 @@ class TestTriton:
         kernels.add[(-(-N // 1024),)](bfloats, tensors[1], out, N, BLOCK=1024)
         assert torch.equal(out.cpu(), torch.from_numpy(x).to(torch.bfloat16).float() + torch.from_numpy(y))
 
+    def test_results_are_those_of_plain_launches(self, vm, numbers):
+        """Bit for bit, over more pages than there are frames."""
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if vm.simulated:
+            pytest.skip("tensors on a GPU need one")
+        import triton_kernels as kernels
+
+        def compared(kernel, grid, given, out, *rest, **constants):
+            plain = torch.zeros(out.shape, dtype=getattr(torch, out.dtype.name), device="cuda")
+            kernel[grid](*(torch.from_numpy(one).cuda() for one in given), plain, *rest, **constants)
+            launch = kernel[grid](*(vm.array(one.copy(), read_only=True) for one in given), out, *rest, **constants)
+            launch.sync()
+            plain = plain.cpu().numpy()
+            assert plain.any() and out.numpy().tobytes() == plain.tobytes(), kernel.fn.__name__
+
+        rows, columns = 300, 1000
+        x, y = (numbers.standard_normal((rows, columns)).astype(np.float32) for _ in range(2))
+        compared(kernels.add, (-(-x.size // 1024),), [x, y], vm.zeros(x.shape), x.size, BLOCK=1024)
+        compared(kernels.softmax, (rows,), [x], vm.zeros(x.shape), columns, BLOCK=1024)
+        compared(kernels.layer_norm, (rows,), [x, y[0], y[1]], vm.zeros(x.shape), columns, 1e-5, BLOCK=1024)
+        a, b = (numbers.standard_normal((512, 512)).astype(np.float16) for _ in range(2))
+        compared(kernels.matmul, (8, 8), [a, b], vm.zeros(a.shape), 512, 512, 512, 512, M=64, N=64, TILE=32)
+        heads = [numbers.standard_normal((4, 1024, 64)).astype(np.float16) for _ in range(3)]
+        out = vm.zeros((4, 1024, 64), np.float16)
+        compared(kernels.attention, (16, 4), heads, out, 0.125, 1024, ROWS=64, COLUMNS=32, WIDTH=64)
+
+    def test_operators_in_compiled_functions(self, vm, numbers):
+        """A kernel over an array is the body of an operator, which torch.compile calls as it is."""
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if vm.simulated:
+            pytest.skip("tensors on a GPU need one")
+        import triton_kernels as kernels
+
+        (x, y), (of_x, _) = arrays(vm, numbers)
+
+        @torch.library.custom_op("gpuvm_tests::add_paged", mutates_args=(), schema="(Tensor other) -> Tensor")
+        def add_paged(other):
+            out = torch.empty_like(other)
+            kernels.add[(-(-N // 1024),)](of_x, other, out, N, BLOCK=1024)
+            return out
+
+        add_paged.register_fake(torch.empty_like)
+        compiled = torch.compile(lambda other: add_paged(other * 2) + 1)
+        for _ in range(2):
+            assert torch.equal(compiled(torch.from_numpy(y).cuda()).cpu(), torch.from_numpy(x + 2 * y + 1))
+
     def test_autotuned_kernels_are_tuned_over_arrays(self, triton, vm, numbers):
         if vm.simulated:
             pytest.skip("the simulated GPU's times say nothing")
@@ -184,39 +273,3 @@ class TestTriton:
             tuned[lambda meta: (-(-N // meta["BLOCK"]),)](of_x, of_y, out, N)
             assert (out.numpy() == x + y).all()
         assert tuned.best_config.kwargs["BLOCK"] in (256, 1024, 2048)
-
-
-def test_raw_kernels_of_cupy(vm, numbers):
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    if vm.simulated:
-        pytest.skip("CuPy asks its GPU what to compile for")
-    import gpuvm.cupy
-
-    source = r"""
-    extern "C" __global__ void scale(const float* x, float* out, float by, long long n) {
-        long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-        if (i < n) out[i] = x[i] * by;
-    }
-    template <class T> __global__ void square(const T* x, T* out, long long n) {
-        long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-        if (i < n) out[i] = x[i] * x[i];
-    }"""
-    (x,), (of_x,) = arrays(vm, numbers, 1)
-    out, blocks = vm.zeros(N, np.float32), ((N + 255) // 256,)
-    scale = gpuvm.cupy.paged(cupy.RawKernel(source, "scale"))
-    for by in (2, 3):
-        scale(blocks, (256,), (of_x, out, np.float32(by), N))
-        assert (out.numpy() == x * by).all()
-    # CuPy's own memory beside it, on its stream.
-    theirs = cupy.zeros(N, np.float32)
-    with cupy.cuda.Stream():
-        scale(blocks, (256,), (of_x, theirs, 4.0, N))
-        assert (cupy.asnumpy(theirs + 1) == x * 4 + 1).all()
-    module = cupy.RawModule(code=source, name_expressions=["square<float>", "square<double>"])
-    square = gpuvm.cupy.paged(module.get_function("square<float>"))
-    square(blocks, (256,), (of_x, out, N))
-    assert (out.numpy() == x * x).all()
-    with pytest.raises(gpuvm.errors.ArgumentError, match="arrays of 0 Vms"):
-        scale(blocks, (256,), (theirs, theirs, 1.0, N))
-    with pytest.raises(gpuvm.errors.CompileError, match="nothing"):
-        gpuvm.cupy.paged(cupy.RawKernel('extern "C" __global__ void k() { nothing(); }', "k"))((1,), (1,), (of_x,))

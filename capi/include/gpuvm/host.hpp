@@ -12,6 +12,8 @@
 #include <exception>
 #include <initializer_list>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -390,6 +392,17 @@ class Module : public detail::handle<gpuvm_module, gpuvm_module_free> {
     }
 };
 
+namespace detail {
+
+// Kernels of files that have PTX in them, which a virtual memory has loaded.
+struct own_kernels {
+    std::mutex mutex;
+    std::map<std::pair<std::string, std::uint32_t>, Module> files;
+    std::map<std::pair<const void*, std::uint32_t>, Kernel> kernels;
+};
+
+}  // namespace detail
+
 // A setting of a virtual memory by its name, such as {"frame_memory", 1 << 20}, {"launch_deadline", 2.5} (seconds),
 // {"transport", "soft"} or {"guarded_regions", true}. gpuvm_setting_name() lists all.
 struct setting {
@@ -413,6 +426,12 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     Vm() : Vm(std::vector<setting>{}) {}
     Vm(std::initializer_list<setting> settings) : Vm(std::vector<setting>(settings)) {}
     explicit Vm(const std::vector<setting>& settings) : handle(make(settings)) {}
+
+    // Frees it and throws what its end has to say.
+    void close() {
+        own_.reset();
+        handle::close();
+    }
 
     // `length` elements whose bytes are zero.
     template <class T>
@@ -537,6 +556,21 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         check(gpuvm_module_load_ptx_file(raw(), gpu, path.c_str(), &module));
         return Module(module);
     }
+    // The kernel that nvcc made of a function of the program, from the PTX in its file: `find()` says which file that
+    // is, and what the kernel is called there. It is loaded by the first call, and stays as long as this object.
+    template <class Find>
+    const Kernel& own_kernel(const void* function, std::uint32_t gpu, Find&& find) const {
+        if (!own_) throw error(GPUVM_CODE_INVALID_HANDLE, "the virtual memory was closed");
+        const std::lock_guard<std::mutex> lock(own_->mutex);
+        Kernel& kernel = own_->kernels[{function, gpu}];
+        if (!kernel) {
+            const std::pair<std::string, std::string> at = find();
+            Module& file = own_->files[{at.first, gpu}];
+            if (!file) file = load_ptx_file(at.first, gpu);
+            kernel = file.kernel(at.second);
+        }
+        return kernel;
+    }
     // One kernel of a source.
     Kernel kernel(const std::string& name, const std::string& source, const char* kernel, std::uint32_t gpu = 0) const {
         return compile(name, source, {kernel}, gpu).kernel(kernel);
@@ -634,6 +668,8 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         for (const setting& one : settings) all.push_back({one.name.c_str(), one.text.c_str(), 0});
         return detail::stored<gpuvm_vm>(gpuvm_vm_new, all.data(), all.size());
     }
+
+    std::unique_ptr<detail::own_kernels> own_ = std::make_unique<detail::own_kernels>();
 };
 
 }  // namespace gpuvm::host

@@ -4,6 +4,12 @@
 //   __global__ void scale(gpuvm::array<float> a, float by);
 //   gpuvm::host::launch(vm, {64, 256}, scale, paged, 2.0f).sync();
 //
+// or of a kernel that knows nothing of gpuvm, for whose pointers regions are given: its PTX, which the program has in
+// it unless it was left out, is rewritten to look pages up (docs/PTX.md)
+//
+//   __global__ void saxpy(const float* x, float* y, float a, int n);
+//   gpuvm::host::launch(vm, {64, 256}, saxpy, x, y, 2.0f, n).sync();
+//
 // or, with the program's own <<<>>> and whatever else goes on the stream before and behind it:
 //
 //   gpuvm::host::config shape(64, 256);
@@ -16,9 +22,14 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <elf.h>
 
+#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <tuple>
 
 #include <gpuvm/gpuvm.cuh>
@@ -138,6 +149,118 @@ struct enqueuing {
     }
 };
 
+// Whether paged memory was given for a plain pointer: then the kernel's PTX is loaded, and looks pages up.
+template <class Param, class Arg>
+struct looked_up : std::false_type {};
+template <class T, class U>
+struct looked_up<T*, Region<U>> : std::true_type {
+    static_assert(std::is_void_v<T> || std::is_same_v<std::remove_const_t<T>, U>,
+                  "the region's elements have another type than what the pointer points to");
+};
+
+// A parameter of a kernel that looks pages up: an argument of gpuvm.h for a pointer, and a number as the kernel has it.
+template <class Param>
+struct plain {
+    template <class Arg>
+    static Param of(const Arg& arg) {
+        return static_cast<Param>(arg);
+    }
+};
+template <class T>
+struct plain<T*> {
+    template <class U>
+    static gpuvm_arg of(const Region<U>& region) {
+        return gpuvm_arg_region(region.raw());
+    }
+    static gpuvm_arg of(const Buffer<std::remove_const_t<T>>& buffer) { return gpuvm_arg_buffer(buffer.raw()); }
+    static gpuvm_arg of(const Elastic<std::remove_const_t<T>>& elastic) { return gpuvm_arg_elastic(elastic.raw()); }
+    // Memory that gpuvm does not know.
+    static gpuvm_arg of(T* pointer) {
+        return gpuvm_arg_address(gpuvm_number(GPUVM_TYPE_U8), reinterpret_cast<std::uintptr_t>(pointer));
+    }
+    static gpuvm_arg of(std::nullptr_t) { return of(static_cast<T*>(nullptr)); }
+};
+inline gpuvm_arg arg_of(const gpuvm_arg& arg) { return arg; }
+template <class T>
+gpuvm_arg arg_of(const T& value) {
+    return arg(value);
+}
+
+// nvcc's name for what the host's compiler calls so: without the L before names that only one file has.
+inline std::string device_name(const std::string& symbol) {
+    std::size_t at = symbol.rfind("_Z", 0) == 0 ? 2 : symbol.size();
+    const bool nested = at < symbol.size() && symbol[at] == 'N';
+    std::string name = symbol.substr(0, at += nested);
+    do {
+        at += at < symbol.size() && symbol[at] == 'L';
+        std::size_t length = 0, digits = at;
+        for (; digits < symbol.size() && symbol[digits] >= '0' && symbol[digits] <= '9'; ++digits)
+            length = 10 * length + static_cast<std::size_t>(symbol[digits] - '0');
+        if (digits == at || length > symbol.size() - digits) break;
+        name.append(symbol, at, digits + length - at);
+        at = digits + length;
+    } while (nested);
+    return name.append(symbol, at, std::string::npos);
+}
+
+// A kernel's symbol in its file, from the table that is there unless the file was stripped; else nothing.
+inline std::string symbol_of(const std::string& path, const Dl_info& at, const void* function) {
+    std::ifstream file(path, std::ios::binary);
+    const auto read = [&](std::uint64_t place, auto& out) {
+        file.seekg(static_cast<std::streamoff>(place));
+        return static_cast<bool>(file.read(reinterpret_cast<char*>(&out), sizeof out));
+    };
+    Elf64_Ehdr head{};
+    if (!read(0, head)) return "";
+    const auto address = reinterpret_cast<std::uintptr_t>(function);
+    const auto wanted = head.e_type == ET_DYN ? address - reinterpret_cast<std::uintptr_t>(at.dli_fbase) : address;
+    const auto section = [&](std::uint32_t number, Elf64_Shdr& out) {
+        return read(head.e_shoff + std::uint64_t(number) * head.e_shentsize, out);
+    };
+    Elf64_Shdr symbols{}, names{};
+    for (std::uint32_t number = 0; number < head.e_shnum && section(number, symbols); ++number) {
+        if (symbols.sh_type != SHT_SYMTAB || !section(symbols.sh_link, names)) continue;
+        Elf64_Sym symbol{};
+        const auto end = symbols.sh_offset + symbols.sh_size;
+        for (auto place = symbols.sh_offset; place < end && read(place, symbol); place += sizeof symbol) {
+            if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_value != wanted) continue;
+            std::string name;
+            file.seekg(static_cast<std::streamoff>(names.sh_offset + symbol.st_name));
+            std::getline(file, name, '\0');
+            return device_name(name);
+        }
+    }
+    return "";
+}
+
+// The file that has the kernel, and its symbol in the PTX there.
+inline std::pair<std::string, std::string> place_of(const void* function) {
+    std::string path = "/proc/self/exe";
+    Dl_info at{};
+    if (dladdr(function, &at) && at.dli_fname && std::strchr(at.dli_fname, '/')) {
+        // The program itself is called as its caller has called it, wherever it works by now.
+        std::error_code failed;
+        if (!std::filesystem::equivalent(at.dli_fname, path, failed) && !failed) path = at.dli_fname;
+    }
+    const char* name = nullptr;
+    const cudaError_t outcome = cudaFuncGetName(&name, function);
+    if (outcome == cudaSuccess) return {path, name};
+    // CUDA does not know without a GPU, which the simulated one does not need.
+    (void)cudaGetLastError();
+    const std::string symbol = symbol_of(path, at, function);
+    if (symbol.empty()) check_cuda("the kernel's name", outcome);
+    return {path, symbol};
+}
+
+template <class... Given>
+Launch launch_looked_up(const place& at, const config& shape, const void* function, const Given&... given) {
+    const gpuvm_arg all[] = {arg_of(given)...};
+    gpuvm_launch launch{};
+    const Kernel& kernel = at.vm.own_kernel(function, at.gpu, [&] { return place_of(function); });
+    check(gpuvm_kernel_launch(kernel.raw(), &shape, all, sizeof...(Given), &launch));
+    return Launch(launch);
+}
+
 template <unsigned Features, class Enqueue, class... Args>
 Launch launch_by(const place& at, const config& shape, const char* name, Enqueue& enqueue,
                  const std::tuple<Args...>& args) {
@@ -205,22 +328,27 @@ Launch launch_by(const place& at, const config& shape, const char* name, Enqueue
 }
 
 // A launch of a kernel that is compiled into the program. Regions are given for a gpuvm::array, Broadcasts for a
-// gpuvm::broadcast, Buffers and Elastics for a pointer; all else is the kernel's as it is.
+// gpuvm::broadcast, Buffers and Elastics for a pointer; all else is the kernel's as it is. Where a Region is given for
+// a pointer, the kernel is one that looks pages up.
 template <unsigned Features = gpuvm::detail::kFeatures, class... Params, class... Args>
 Launch launch(const place& at, const config& shape, void (*kernel)(Params...), const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter of the kernel");
     const void* function = reinterpret_cast<const void*>(kernel);
-    const char* name = nullptr;
-    check_cuda("the kernel", cudaFuncGetName(&name, function));
-    auto enqueue = [&](cudaStream_t stream, auto... views) {
-        // Exactly the parameters: `param::of` has made them so.
-        void* all[sizeof...(Params) + 1] = {&views...};
-        auto side = [](std::uint32_t n) { return n ? n : 1; };
-        const dim3 grid(shape.grid[0], side(shape.grid[1]), side(shape.grid[2]));
-        const dim3 block(shape.block[0], side(shape.block[1]), side(shape.block[2]));
-        check_cuda(name, cudaLaunchKernel(function, grid, block, all, shape.dynamic_shared_bytes, stream));
-    };
-    return detail::launch_by<Features>(at, shape, name, enqueue, std::tuple{detail::param<Params>::of(args)...});
+    if constexpr ((detail::looked_up<Params, Args>::value || ...)) {
+        return detail::launch_looked_up(at, shape, function, detail::plain<Params>::of(args)...);
+    } else {
+        const char* name = nullptr;
+        check_cuda("the kernel", cudaFuncGetName(&name, function));
+        auto enqueue = [&](cudaStream_t stream, auto... views) {
+            // Exactly the parameters: `param::of` has made them so.
+            void* all[sizeof...(Params) + 1] = {&views...};
+            auto side = [](std::uint32_t n) { return n ? n : 1; };
+            const dim3 grid(shape.grid[0], side(shape.grid[1]), side(shape.grid[2]));
+            const dim3 block(shape.block[0], side(shape.block[1]), side(shape.block[2]));
+            check_cuda(name, cudaLaunchKernel(function, grid, block, all, shape.dynamic_shared_bytes, stream));
+        };
+        return detail::launch_by<Features>(at, shape, name, enqueue, std::tuple{detail::param<Params>::of(args)...});
+    }
 }
 
 }  // namespace gpuvm::host

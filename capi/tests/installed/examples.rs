@@ -62,12 +62,18 @@ fn a_program_with_kernels_of_its_own_is_built_by_cmake() {
     ran(Command::new("cmake")
         .arg("--build")
         .arg(&build)
-        .args(["--target", "scale"]));
+        .args(["--target", "scale", "unported"]));
     // The GPU that any machine has is the simulated one, which has no kernels of programs.
     let mut program = bounded(build.join("scale"));
     let ended = output(program.env("CUDA_VISIBLE_DEVICES", ""));
     let told = said(&ended);
     assert!(!ended.status.success() && told.contains("for an NVIDIA GPU"), "{told}");
+    // It runs the PTX of plain kernels.
+    let told = ran(bounded(build.join("unported")).env("CUDA_VISIBLE_DEVICES", ""));
+    assert!(
+        told.contains("simulated GPU") && told.contains("pages came to GPU memory"),
+        "{told}"
+    );
 }
 
 #[test]

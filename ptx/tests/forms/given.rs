@@ -7,7 +7,7 @@ use gpuvm_ptx::{Access, Item, Left, Module, Position, Report, rewrite};
 use crate::{input, layout};
 
 /// The files of `tests/inputs`.
-pub const FILES: [&str; 7] = [
+pub const FILES: [&str; 11] = [
     "plain.ptx",
     "spaces.ptx",
     "left.ptx",
@@ -15,6 +15,10 @@ pub const FILES: [&str; 7] = [
     "triton_softmax.ptx",
     "triton_layer_norm.ptx",
     "triton_matmul.ptx",
+    "triton_attention.ptx",
+    "numba_axpy.ptx",
+    "numba_five_points.ptx",
+    "cub.ptx",
 ];
 
 fn text(name: &str) -> String {

@@ -53,6 +53,29 @@ def matmul(a, b, c, K, a_row, b_row, c_row, M: tl.constexpr, N: tl.constexpr, TI
     tl.store(c + m[:, None] * c_row + n[None, :], sum)
 
 
+@triton.jit
+def attention(q, k, v, out, scale, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr):
+    """One head's rows of softmax(q k^T scale) v, without the whole of the softmax: the forward pass of Flash Attention."""
+    head, row = tl.program_id(1) * length * WIDTH, tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at, column = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+    rows = head + row[:, None] * WIDTH + at[None, :]
+    query = tl.load(q + rows)
+    most = tl.full((ROWS,), -float("inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    sum = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(0, length, COLUMNS):
+        keys = tl.load(k + head + (start + column)[None, :] * WIDTH + at[:, None])
+        score = tl.dot(query, keys) * (scale * 1.44269504)
+        above = tl.maximum(most, tl.max(score, 1))
+        weight = tl.math.exp2(score - above[:, None])
+        shrunk = tl.math.exp2(most - above)
+        values = tl.load(v + head + (start + column)[:, None] * WIDTH + at[None, :])
+        sum = tl.dot(weight.to(tl.float16), values, sum * shrunk[:, None])
+        total = total * shrunk + tl.sum(weight, 1)
+        most = above
+    tl.store(out + rows, (sum / total[:, None]).to(tl.float16))
+
+
 FLOATS, HALVES = "*fp32", "*fp16"
 KERNELS = {
     add: (dict(x=FLOATS, y=FLOATS, out=FLOATS, n="i32"), dict(BLOCK=1024)),
@@ -62,6 +85,10 @@ KERNELS = {
         dict(a=HALVES, b=HALVES, c=FLOATS, K="i32", a_row="i32", b_row="i32", c_row="i32"),
         dict(M=64, N=64, TILE=32),
     ),
+    attention: (
+        dict(q=HALVES, k=HALVES, v=HALVES, out=HALVES, scale="fp32", length="i32"),
+        dict(ROWS=64, COLUMNS=32, WIDTH=64),
+    ),
 }
 
 
@@ -69,7 +96,7 @@ def write() -> None:
     for kernel, (types, constants) in KERNELS.items():
         signature = types | {name: "constexpr" for name in constants}
         # Pointers, and the numbers of a matrix's columns, are multiples of 16.
-        aligned = [i for i, kind in enumerate(types.values()) if kind.startswith("*") or kernel is matmul]
+        aligned = [i for i, (name, kind) in enumerate(types.items()) if kind.startswith("*") or kernel is matmul or name == "length"]
         source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in aligned})
         compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": 4, "num_stages": 3})
         name = kernel.fn.__name__
