@@ -4,7 +4,7 @@ use std::fmt::{Result, Write as _};
 
 use crate::access::Access;
 use crate::model::{Address, Guard};
-use crate::sharing::{Group, Share};
+use crate::sharing::{Group, Share, Used};
 use crate::table::{AT_HOME, ENTRY_BYTES, TableLayout, WINDOW};
 
 /// The registers of a block.
@@ -12,9 +12,11 @@ const BLOCK: &str =
     "{ .reg .b64 %gpuvm_a, %gpuvm_e, %gpuvm_t; .reg .b32 %gpuvm_i, %gpuvm_h, %gpuvm_w; .reg .pred %gpuvm_p;\n";
 /// Those for the page before.
 const BEFORE: &str = "\t.reg .b64 %gpuvm_f; .reg .b32 %gpuvm_l; .reg .pred %gpuvm_q;\n";
+/// That for several guards.
+const GUARDS: &str = "\t.reg .pred %gpuvm_o;\n";
 
 /// An access that looks up, or uses what another one has looked up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct LookUp<'i, 'a> {
     /// What it does.
     pub(crate) access: Access,
@@ -23,7 +25,7 @@ pub(crate) struct LookUp<'i, 'a> {
     /// Its address.
     pub(crate) address: &'i Address<'a>,
     /// What it shares, and with whom.
-    pub(crate) shared: Option<(Share, Group)>,
+    pub(crate) shared: Option<(Share, &'i Group<'a>)>,
 }
 
 /// Registers of so many groups: `x` is the base of each after its last address was looked up, `y` the same by the entry of the page before,
@@ -51,7 +53,8 @@ impl TableLayout {
         }
         if share.is_first {
             text.push_str(if group.bytes() > 0 { BEFORE } else { "" });
-            let _ = self.first(&mut text, look_up, &group);
+            text.push_str(if group.used().nth(1).is_some() { GUARDS } else { "" });
+            let _ = self.first(&mut text, look_up, group);
         }
         if look_up.access.writes() {
             let _ = self.marked(&mut text, look_up);
@@ -70,7 +73,8 @@ impl TableLayout {
 
     /// `%gpuvm_a` is where the access has to go.
     fn alone(&self, out: &mut String, look_up: &LookUp<'_, '_>) -> Result {
-        let LookUp { access, guard, .. } = *look_up;
+        let LookUp { access, guard, .. } = look_up;
+        let (access, guard) = (*access, *guard);
         address(out, look_up.address)?;
         inside(out, guard)?;
         self.entry_of_page(out)?;
@@ -85,12 +89,13 @@ impl TableLayout {
         Ok(())
     }
 
-    /// Looks up for a group: the page of its last address, and where it reaches into the page before, that one.
-    fn first(&self, out: &mut String, look_up: &LookUp<'_, '_>, group: &Group) -> Result {
+    /// Looks up for a group: the page of its last address, and where it reaches into the page before, that one. Each where an access lies
+    /// in it that happens: entries of other pages may have no memory.
+    fn first(&self, out: &mut String, look_up: &LookUp<'_, '_>, group: &Group<'_>) -> Result {
         let (number, bytes) = (group.number, group.bytes());
         let (base, last) = (look_up.address.base, group.last());
         writeln!(out, "\tadd.s64 %gpuvm_a, {base}, {last};")?;
-        inside(out, look_up.guard)?;
+        from_base(out)?;
         if bytes > 0 {
             let in_page = (1_u32 << self.page_shift()) - 1;
             writeln!(
@@ -98,6 +103,7 @@ impl TableLayout {
                 "\tmov.b32 %gpuvm_l, %gpuvm_i;\n\tand.b32 %gpuvm_r{number}, %gpuvm_i, {in_page};"
             )?;
         }
+        is_last_used(out, group)?;
         self.entry_of_page(out)?;
         if bytes > 0 {
             // The group's first address less the window's: its upper half says whether that one is inside.
@@ -105,11 +111,10 @@ impl TableLayout {
                 out,
                 "\tsub.cc.u32 %gpuvm_l, %gpuvm_l, {bytes};\n\tsubc.u32 %gpuvm_h, %gpuvm_h, 0;"
             )?;
-            is_below_length(out, "%gpuvm_q", look_up.guard)?;
+            is_before_used(out, group)?;
             write!(
                 out,
-                "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_r{number}, {bytes}, %gpuvm_q;\n\tmov.b64 %gpuvm_f, 0;\n\
-                 \t@%gpuvm_q ld.global.nc.u64 %gpuvm_f, [%gpuvm_t+-{ENTRY_BYTES}];\n"
+                "\tmov.b64 %gpuvm_f, 0;\n\t@%gpuvm_q ld.global.nc.u64 %gpuvm_f, [%gpuvm_t+-{ENTRY_BYTES}];\n"
             )?;
         }
         if group.loads && self.touches_by(Access::Load) {
@@ -170,26 +175,92 @@ fn address(out: &mut String, address: &Address<'_>) -> Result {
     }
 }
 
-/// `%gpuvm_i` and `%gpuvm_h` are the address less the window's, `%gpuvm_w` the upper half of its length, and `%gpuvm_p` says whether the
-/// address is inside.
-fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
+/// `%gpuvm_i` and `%gpuvm_h` are the address less the window's, `%gpuvm_w` the upper half of its length.
+fn from_base(out: &mut String) -> Result {
     // The upper halves of base and length. They are operands in constant memory, not loads.
     write!(
         out,
         "\tmov.b64 {{%gpuvm_i, %gpuvm_h}}, %gpuvm_a;\n\tld.const.u32 %gpuvm_w, [{WINDOW}+4];\n\
          \tsub.s32 %gpuvm_h, %gpuvm_h, %gpuvm_w;\n\tld.const.u32 %gpuvm_w, [{WINDOW}+12];\n"
-    )?;
+    )
+}
+
+/// As [`from_base`], and `%gpuvm_p` says whether the address is inside.
+fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
+    from_base(out)?;
     is_below_length(out, "%gpuvm_p", guard)
+}
+
+/// `%gpuvm_p` says whether a group's last address is inside of the window, and an access that happens in its page.
+fn is_last_used(out: &mut String, group: &Group<'_>) -> Result {
+    let used = || group.used();
+    // It is in its own page.
+    let all = used().find(|one| one.nearest == 0 && (one.guard.is_none() || used().count() == 1));
+    if let Some(all) = all {
+        return is_below_length(out, "%gpuvm_p", all.guard);
+    }
+    let number = group.number;
+    any(out, "%gpuvm_p", used(), |out, to, used| match used.nearest {
+        0 => is_below_length(out, to, used.guard),
+        nearest => compare(out, to, "ge", &format!("%gpuvm_r{number}, {nearest}"), used.guard),
+    })?;
+    writeln!(out, "\tsetp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %gpuvm_p;")
+}
+
+/// `%gpuvm_q` says whether the group's first address, which `%gpuvm_h` is the upper half of, is inside of the window, and an access that
+/// happens in the page before that of its last one.
+fn is_before_used(out: &mut String, group: &Group<'_>) -> Result {
+    let (number, bytes) = (group.number, group.bytes());
+    let used = || group.used();
+    let all = used().find(|one| one.farthest == bytes && (one.guard.is_none() || used().count() == 1));
+    if let Some(all) = all {
+        is_below_length(out, "%gpuvm_q", all.guard)?;
+        return writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_r{number}, {bytes}, %gpuvm_q;");
+    }
+    let reach = used().filter(|used| used.farthest > 0);
+    any(out, "%gpuvm_q", reach, |out, to, used| {
+        compare(
+            out,
+            to,
+            "lt",
+            &format!("%gpuvm_r{number}, {}", used.farthest),
+            used.guard,
+        )
+    })?;
+    writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w, %gpuvm_q;")
+}
+
+/// `is` says whether one of some conditions holds, of which there is one at least.
+fn any<'a>(
+    out: &mut String,
+    is: &str,
+    all: impl Iterator<Item = Used<'a>>,
+    one: impl Fn(&mut String, &str, Used<'a>) -> Result,
+) -> Result {
+    for (at, used) in all.enumerate() {
+        if at == 0 {
+            one(out, is, used)?;
+        } else {
+            one(out, "%gpuvm_o", used)?;
+            writeln!(out, "\tor.pred {is}, {is}, %gpuvm_o;")?;
+        }
+    }
+    Ok(())
 }
 
 /// `is` says whether `%gpuvm_h` is below `%gpuvm_w`, in threads that access: the others look up nothing.
 fn is_below_length(out: &mut String, is: &str, guard: Option<Guard<'_>>) -> Result {
+    compare(out, is, "lt", "%gpuvm_h, %gpuvm_w", guard)
+}
+
+/// `is` says whether two numbers compare so, in threads that access.
+fn compare(out: &mut String, is: &str, how: &str, both: &str, guard: Option<Guard<'_>>) -> Result {
     match guard {
         Some(Guard { register, negated }) => {
             let not = if negated { "!" } else { "" };
-            writeln!(out, "\tsetp.lt.and.u32 {is}, %gpuvm_h, %gpuvm_w, {not}{register};")
+            writeln!(out, "\tsetp.{how}.and.u32 {is}, {both}, {not}{register};")
         }
-        None => writeln!(out, "\tsetp.lt.u32 {is}, %gpuvm_h, %gpuvm_w;"),
+        None => writeln!(out, "\tsetp.{how}.u32 {is}, {both};"),
     }
 }
 

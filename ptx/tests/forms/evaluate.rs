@@ -185,7 +185,11 @@ impl Thread {
         };
         if name == "setp" {
             let (a, b) = (value(1)?, value(2)?);
-            let mut holds = if instruction.has("lt") { a < b } else { a != b };
+            let mut holds = match instruction.modifiers().next() {
+                Some("lt") => a < b,
+                Some("ge") => a >= b,
+                _ => a != b,
+            };
             if instruction.has("and") {
                 holds &= match &operands[3] {
                     Operand::Name(name) | Operand::Number(name) => self.predicate(name),
@@ -193,6 +197,13 @@ impl Thread {
                 };
             }
             self.predicates.insert(first, holds);
+            return Ok(());
+        }
+        if let ("or", [_, Operand::Name(left), Operand::Name(right)]) = (name, operands.as_slice())
+            && instruction.has("pred")
+        {
+            self.predicates
+                .insert(first, self.predicate(left) || self.predicate(right));
             return Ok(());
         }
         let value = match name {

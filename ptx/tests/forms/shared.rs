@@ -35,13 +35,16 @@ fn wanted(plain: &[Event]) -> Vec<Event> {
     wanted
 }
 
-/// What a thread does with some registers, in which `%p1` holds and `%p2` does not.
+/// What a thread does with some registers. `%p1` holds, `%p2` and `%p3` do not, but for those that are among the registers.
 fn run(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Vec<Event>, String> {
     Ok(thread(text, registers, flags)?.events)
 }
 
 fn thread(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Thread, String> {
-    let mut thread = Thread::new(registers, &[("%p1", true), ("%p2", false)]);
+    let mut predicates = vec![("%p1", true), ("%p2", false), ("%p3", false)];
+    let given = registers.iter().filter(|(name, _)| name.starts_with("%p"));
+    predicates.extend(given.map(|(name, value)| (*name, *value != 0)));
+    let mut thread = Thread::new(registers, &predicates);
     thread.flags = flags;
     thread.run(text)?;
     Ok(thread)
@@ -134,8 +137,19 @@ fn both(body: &str) -> (String, String, usize) {
 fn check(body: &str, look_ups: usize) {
     let (text, touching, found) = both(body);
     assert_eq!(found, look_ups, "{body}\n{text}");
-    for at in addresses() {
-        let registers = [("%rd1", at), ("%rd2", at.wrapping_add(8 * PAGE + 64)), ("%rd8", at)];
+    let guards = if body.contains('@') { 8 } else { 1 };
+    for (at, guards) in addresses()
+        .into_iter()
+        .flat_map(|at| (0..guards).map(move |guards| (at, guards)))
+    {
+        let registers = [
+            ("%rd1", at),
+            ("%rd2", at.wrapping_add(8 * PAGE + 64)),
+            ("%rd8", at),
+            ("%p1", guards & 1 ^ 1),
+            ("%p2", guards & 2),
+            ("%p3", guards & 4),
+        ];
         is_right(&kernel(body), &text, &touching, &registers).unwrap_or_else(|wrong| panic!("{body}\n{wrong}\n{text}"));
     }
 }
@@ -207,16 +221,36 @@ fn what_is_defined_again_is_looked_up_again() {
 }
 
 #[test]
-fn a_guard_shares_what_has_the_same_one_or_none() {
-    // Of the last two the first store is within what all threads look up.
+fn guards_share_whose_predicates_are_there_at_the_first_access() {
     check_lines(
         "1: @%p1 ld +0; @%p1 st +4
-        2: @%p2 ld +0; @!%p2 st +4
-        2: @%p2 ld +0; st +0
-        2: @%p2 ld +0; @%p1 st +0
-        2: @%p1 ld +0; setp.ne.u32 %p1, 0, 0; @%p1 st +0
+        1: @%p2 ld +0; @!%p2 st +4
+        1: @%p2 ld +0; st +0
+        1: @%p2 ld +0; @%p1 st +0
+        1: ld +0; @%p2 st +4
         1: ld +0; ld +8; @%p1 st +4; @%p2 st +0
-        2: ld +0; @%p2 st +4",
+        1: @%p1 ld +8; @%p2 ld +4; @%p3 ld +0; @!%p3 ld +12; @%p2 ld +16; @%p1 st -4
+        1: @%p1 ld +0; @%p2 st +4092
+        2: @%p1 ld +0; @%p2 st +4096
+        1: setp.ne.u32 %p1, 0, 0; @%p2 ld +0; @%p1 st +4",
+    );
+    // Predicates that come later, and a name that is another register's at the first access.
+    check_lines(
+        "2: @%p1 ld +0; setp.ne.u32 %p1, 0, 0; @%p1 st +0
+        2: ld +0; setp.ne.u32 %p1, 1, 0; @%p1 st +4
+        1: ld +0; ld +8; setp.ne.u32 %p1, 1, 0; @%p1 st +4
+        3: @%p2 ld +0; ld.global.u64 %rd9, [%rd2]; setp.ne.u32 %p2, 1, 0; @%p2 ld +4; @%p2 ld +8
+        2: { .reg .pred %p1; @%p1 ld +0; }; @%p1 ld +4
+        2: @%p1 ld +0; .reg .pred %p10; @%p10 ld +4",
+    );
+}
+
+#[test]
+fn sums_of_registers_are_followed() {
+    check_lines(
+        "1: add.s64 %rd3, %rd1, %rd5; add.s64 %rd4, %rd1, 64; add.s64 %rd6, %rd5, %rd4; ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd6], %r1
+        2: add.s64 %rd3, %rd1, %rd5; add.s64 %rd5, %rd5, %rd7; add.s64 %rd6, %rd5, %rd1; ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd6], %r1
+        2: add.s64 %rd3, %rd1, %rd5; ld.global.u32 %r1, [%rd3]; L:; add.s64 %rd6, %rd5, %rd1; st.global.u32 [%rd6], %r1",
     );
 }
 
@@ -252,18 +286,24 @@ fn random_programs_access_what_they_did() {
         let mut body = String::new();
         for _ in 0..2 + numbers.below(14) {
             let register = ["%rd1", "%rd2", "%rd3"][numbers.below(3) as usize];
-            let guard = ["", "", "", "@%p1 ", "@!%p1 ", "@%p2 "][numbers.below(6) as usize];
+            let guard = ["", "", "", "@%p1 ", "@!%p1 ", "@%p2 ", "@%p3 ", "@!%p3 "][numbers.below(8) as usize];
             let near = [4, 32, 600, 5000][numbers.below(4) as usize];
             let offset = numbers.below(2 * near).cast_signed() - near.cast_signed();
             let offset = offset & !7;
-            body += &match numbers.below(12) {
+            body += &match numbers.below(13) {
                 0..4 => format!("{guard}ld.global.u32 %r1, [{register}+{offset}];\n"),
                 4..7 => format!("{guard}st.global.u32 [{register}+{offset}], %r1;\n"),
                 7 => format!("{guard}atom.add.u32 %r1, [{register}], 1;\n"),
                 8 => format!("{guard}ld.global.u64 {register}, [{register}+{offset}];\n"),
                 9 => format!("{guard}add.s64 {register}, {register}, {offset};\n"),
                 10 => format!("{guard}mov.u64 {register}, %rd{};\n", 1 + numbers.below(3)),
-                _ => ["L:\n", "setp.ne.u32 %p1, 0, 0;\n", "@%p2 bra OUT;\n"][numbers.below(3) as usize]
+                11 => format!("add.s64 {register}, %rd{}, %rd9;\n", 1 + numbers.below(3)),
+                _ => [
+                    "L:\n",
+                    "setp.ne.u32 %p1, 0, 0;\n",
+                    "setp.ne.u32 %p3, 1, 0;\n",
+                    "@%p2 bra OUT;\n",
+                ][numbers.below(4) as usize]
                     .replace('L', &format!("L{}", body.len())),
             };
         }
@@ -273,7 +313,17 @@ fn random_programs_access_what_they_did() {
         for _ in 0..12 {
             let all = addresses();
             let mut address = || all[numbers.below(all.len() as u64) as usize] & !7;
-            let registers = [("%rd1", address()), ("%rd2", address()), ("%rd3", address())];
+            let registers = [address(), address(), address()];
+            let guards = numbers.below(8);
+            let registers = [
+                ("%rd1", registers[0]),
+                ("%rd2", registers[1]),
+                ("%rd3", registers[2]),
+                ("%rd9", numbers.below(3) * 32),
+                ("%p1", guards & 1),
+                ("%p2", guards & 2),
+                ("%p3", guards & 4),
+            ];
             is_right(&kernel(&body), &text, &touching, &registers)
                 .unwrap_or_else(|wrong| panic!("seed {seed}\n{body}\n{wrong}\n{text}"));
         }
