@@ -13,7 +13,7 @@ const BLOCK: &str =
 /// Those for the page before.
 const BEFORE: &str = "\t.reg .b64 %gpuvm_f; .reg .b32 %gpuvm_l; .reg .pred %gpuvm_q;\n";
 /// That for several guards.
-const GUARDS: &str = "\t.reg .pred %gpuvm_o;\n";
+const GUARDS: &str = "\t.reg .pred %gpuvm_o, %gpuvm_u;\n";
 
 /// An access that looks up, or uses what another one has looked up.
 #[derive(Debug, Clone)]
@@ -89,8 +89,8 @@ impl TableLayout {
         Ok(())
     }
 
-    /// Looks up for a group: the page of its last address, and where it reaches into the page before, that one. Each where an access lies
-    /// in it that happens: entries of other pages may have no memory.
+    /// Looks up for a group: the page of its last address, and where it reaches into the page before, that one. Where accesses under several
+    /// guards share, it may be that the one that happens lies in the other page of the two: then the page is not marked.
     fn first(&self, out: &mut String, look_up: &LookUp<'_, '_>, group: &Group<'_>) -> Result {
         let (number, bytes) = (group.number, group.bytes());
         let (base, last) = (look_up.address.base, group.last());
@@ -103,7 +103,8 @@ impl TableLayout {
                 "\tmov.b32 %gpuvm_l, %gpuvm_i;\n\tand.b32 %gpuvm_r{number}, %gpuvm_i, {in_page};"
             )?;
         }
-        is_last_used(out, group)?;
+        let marks = group.loads && self.touches_by(Access::Load);
+        is_last_used(out, group, marks)?;
         self.entry_of_page(out)?;
         if bytes > 0 {
             // The group's first address less the window's: its upper half says whether that one is inside.
@@ -111,13 +112,13 @@ impl TableLayout {
                 out,
                 "\tsub.cc.u32 %gpuvm_l, %gpuvm_l, {bytes};\n\tsubc.u32 %gpuvm_h, %gpuvm_h, 0;"
             )?;
-            is_before_used(out, group)?;
+            is_before_used(out, group, marks)?;
             write!(
                 out,
                 "\tmov.b64 %gpuvm_f, 0;\n\t@%gpuvm_q ld.global.nc.u64 %gpuvm_f, [%gpuvm_t+-{ENTRY_BYTES}];\n"
             )?;
         }
-        if group.loads && self.touches_by(Access::Load) {
+        if marks {
             is_at_home(out, "%gpuvm_e", "%gpuvm_p")?;
             mark(out)?;
             if bytes > 0 {
@@ -191,43 +192,69 @@ fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
     is_below_length(out, "%gpuvm_p", guard)
 }
 
-/// `%gpuvm_p` says whether a group's last address is inside of the window, and an access that happens in its page.
-fn is_last_used(out: &mut String, group: &Group<'_>) -> Result {
+/// `%gpuvm_p` says whether a group's last address is inside of the window, and whether an access happens; exactly: in that page.
+fn is_last_used(out: &mut String, group: &Group<'_>, exactly: bool) -> Result {
     let used = || group.used();
-    // It is in its own page.
     let all = used().find(|one| one.nearest == 0 && (one.guard.is_none() || used().count() == 1));
-    if let Some(all) = all {
-        return is_below_length(out, "%gpuvm_p", all.guard);
+    match all {
+        Some(all) => is_below_length(out, "%gpuvm_p", all.guard),
+        None if exactly => {
+            let number = group.number;
+            any(out, "%gpuvm_p", used(), |out, to, used| {
+                let both = format!("%gpuvm_r{number}, {}", used.nearest);
+                compare(out, to, "ge", &both, used.guard)
+            })?;
+            writeln!(out, "\tsetp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %gpuvm_p;")
+        }
+        None => {
+            let guard = any_guard(out, group)?;
+            is_below_length(out, "%gpuvm_p", guard)
+        }
     }
-    let number = group.number;
-    any(out, "%gpuvm_p", used(), |out, to, used| match used.nearest {
-        0 => is_below_length(out, to, used.guard),
-        nearest => compare(out, to, "ge", &format!("%gpuvm_r{number}, {nearest}"), used.guard),
-    })?;
-    writeln!(out, "\tsetp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %gpuvm_p;")
 }
 
-/// `%gpuvm_q` says whether the group's first address, which `%gpuvm_h` is the upper half of, is inside of the window, and an access that
-/// happens in the page before that of its last one.
-fn is_before_used(out: &mut String, group: &Group<'_>) -> Result {
+/// `%gpuvm_q` says whether a group reaches into the page before, its first address, which `%gpuvm_h` is the upper half of, is inside of the
+/// window, and an access happens; exactly: in that page. [`is_last_used`] comes first.
+fn is_before_used(out: &mut String, group: &Group<'_>, exactly: bool) -> Result {
     let (number, bytes) = (group.number, group.bytes());
     let used = || group.used();
     let all = used().find(|one| one.farthest == bytes && (one.guard.is_none() || used().count() == 1));
-    if let Some(all) = all {
-        is_below_length(out, "%gpuvm_q", all.guard)?;
-        return writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_r{number}, {bytes}, %gpuvm_q;");
+    if all.is_none() && exactly {
+        let reach = used().filter(|used| used.farthest > 0);
+        any(out, "%gpuvm_q", reach, |out, to, used| {
+            let both = format!("%gpuvm_r{number}, {}", used.farthest);
+            compare(out, to, "lt", &both, used.guard)
+        })?;
+        return writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w, %gpuvm_q;");
     }
-    let reach = used().filter(|used| used.farthest > 0);
-    any(out, "%gpuvm_q", reach, |out, to, used| {
-        compare(
-            out,
-            to,
-            "lt",
-            &format!("%gpuvm_r{number}, {}", used.farthest),
-            used.guard,
-        )
-    })?;
-    writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w, %gpuvm_q;")
+    let guard = match all {
+        Some(all) => all.guard,
+        None => any_guard(out, group)?,
+    };
+    is_below_length(out, "%gpuvm_q", guard)?;
+    writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_r{number}, {bytes}, %gpuvm_q;")
+}
+
+/// A guard that holds where one of a group's does: `%gpuvm_o`. None where one access has none.
+fn any_guard(out: &mut String, group: &Group<'_>) -> std::result::Result<Option<Guard<'static>>, std::fmt::Error> {
+    if group.used().any(|used| used.guard.is_none()) {
+        return Ok(None);
+    }
+    for (at, Guard { register, negated }) in group.used().filter_map(|used| used.guard).enumerate() {
+        match (at, negated) {
+            (0, false) => writeln!(out, "\tmov.pred %gpuvm_o, {register};")?,
+            (0, true) => writeln!(out, "\tnot.pred %gpuvm_o, {register};")?,
+            (_, false) => writeln!(out, "\tor.pred %gpuvm_o, %gpuvm_o, {register};")?,
+            (_, true) => write!(
+                out,
+                "\tnot.pred %gpuvm_u, {register};\n\tor.pred %gpuvm_o, %gpuvm_o, %gpuvm_u;\n"
+            )?,
+        }
+    }
+    Ok(Some(Guard {
+        register: "%gpuvm_o",
+        negated: false,
+    }))
 }
 
 /// `is` says whether one of some conditions holds, of which there is one at least.

@@ -199,11 +199,18 @@ impl Thread {
             self.predicates.insert(first, holds);
             return Ok(());
         }
-        if let ("or", [_, Operand::Name(left), Operand::Name(right)]) = (name, operands.as_slice())
-            && instruction.has("pred")
-        {
-            self.predicates
-                .insert(first, self.predicate(left) || self.predicate(right));
+        if instruction.has("pred") {
+            let holds = |at: usize| match operands.get(at) {
+                Some(Operand::Name(name)) => Ok(self.predicate(name)),
+                other => Err(format!("{other:?} is no predicate")),
+            };
+            let value = match name {
+                "mov" => holds(1)?,
+                "not" => !holds(1)?,
+                "or" => holds(1)? || holds(2)?,
+                _ => return Err(format!("{name}.pred")),
+            };
+            self.predicates.insert(first, value);
             return Ok(());
         }
         let value = match name {
