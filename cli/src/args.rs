@@ -17,6 +17,7 @@ use crate::apps::RunAppArgs;
 use crate::bench::Bench;
 use crate::doctor::args::DoctorArgs;
 pub use crate::machine::MachineArgs;
+use crate::ptx::RunArgs;
 use crate::simulate::args::SimulateArgs;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
 use crate::sizes::{parse_interval, parse_memory, parse_vertex};
@@ -187,6 +188,10 @@ pub struct PtxArgs {
     /// Replace an output that is there already.
     #[arg(long)]
     pub force: bool,
+
+    /// A first try of a kernel.
+    #[command(flatten)]
+    pub kernel: RunArgs,
 }
 
 /// A table's layout by its page size.

@@ -1,5 +1,7 @@
 //! `gpuvm ptx`.
 
+mod first_try;
+mod given;
 mod registers;
 
 use std::collections::HashMap;
@@ -12,6 +14,7 @@ use crate::args::PtxArgs;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::stdout;
+pub use first_try::RunArgs;
 pub use registers::AssembleError;
 use registers::{BeforeAndAfter, Used};
 
@@ -22,6 +25,10 @@ pub fn run(args: &PtxArgs) -> Result<(), CliError> {
         path: path.clone(),
         source,
     })?;
+    if let Some(kernel) = &args.kernel.run {
+        let page_bytes = 1 << args.page_size.page_shift();
+        return first_try::run(&args.kernel, kernel, &path.display().to_string(), &bytes, page_bytes);
+    }
     let texts = texts(args, bytes)?;
     if texts.len() > 1 && args.output.is_some() {
         return Err(CliError::SeveralTexts {
