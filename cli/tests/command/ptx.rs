@@ -178,3 +178,90 @@ fn cuda_s_assembler_counts_registers() {
     let kernels = out.matches("\nkernel ").count() + usize::from(out.starts_with("kernel "));
     assert_eq!(out.matches(" before, ").count(), kernels, "{out}");
 }
+
+/// What the command says of a kernel that it runs.
+fn run(arguments: &str) -> (i32, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |body: &str| {
+        format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out)\n{{\n.reg .b64 %rd<3>;\n.reg .b32 %r<3>;\n\
+             ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.x;\nadd.u32 %r1, %r1, 5;\n{body}\nret;\n}}\n"
+        )
+    };
+    for (name, body) in [
+        ("all.ptx", "st.global.u32 [%rd1+8], %r1;"),
+        ("outside.ptx", "st.global.u32 [%rd1+1048576], %r1;"),
+        ("barrier.ptx", "bar.sync 3;"),
+    ] {
+        std::fs::write(folder.path().join(name), text(body)).unwrap();
+    }
+    // It needs a C++ compiler, which is found by PATH.
+    finish(gpuvm(folder.path(), &format!("ptx {arguments}")))
+}
+
+#[test]
+fn a_kernel_is_run_over_arrays_in_frames_and_at_home() {
+    let plain = input("plain.ptx");
+    let axpy = "--run axpy --grid 4 --block 64 --arg f32:10000=index --arg f32:10000 --arg 2.5 --arg 10000";
+    for (pages, frames) in [("none", 0), ("half", 10), ("all", 20)] {
+        let (status, out, err) = run(&format!("{plain} {axpy} --pages {pages}"));
+        assert_eq!((status, err.as_str()), (0, ""), "{out}");
+        let wanted = format!(
+            "`axpy` ran; {frames} of 20 pages were in frames\narray 1, f32[10000]: 0, 1, 2, 3, 4, 5, 6, 7, ..\n\
+             array 2, f32[10000]: 0, 2.5, 5, 7.5, 10, 12.5, 15, 17.5, ..\nno data races\n"
+        );
+        assert_eq!(out, wanted);
+    }
+    // Out of a fat binary, over numbers that the seed draws.
+    let random = "--run axpy --arg f32:3=random --arg f32:3=random --arg 0 --arg 3 --block 1";
+    let of = |seed: u32| run(&format!("{} {random} --seed {seed}", input("plain.fatbin")));
+    let (one, other) = (of(1), of(2));
+    assert!(one.0 == 0 && one == of(1) && one.1 != other.1, "{one:?} {other:?}");
+}
+
+#[test]
+fn what_a_kernel_does_wrong_is_told() {
+    let (status, out, err) = run("all.ptx --run k --grid 3 --arg u32:10");
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(
+        out.contains(" data races:\n  element 2 of array 1: a weak store of 4 bytes"),
+        "{out}"
+    );
+    let (_, out, _) = run("all.ptx --run k --block 1 --arg u32:4");
+    assert!(
+        out.contains("array 1, u32[4]: 0, 0, 5, 0\n") && out.contains("no data races"),
+        "{out}"
+    );
+    let (_, out, _) = run("all.ptx --run k --grid 70000 --block 1 --arg u32:4");
+    assert!(out.contains("races were not looked for"), "{out}");
+    let plain = input("plain.ptx");
+    for (arguments, code, message) in [
+        ("outside.ptx --run k --arg u32:10", 1, "invalid memory access"),
+        (
+            "barrier.ptx --run k --arg u32:10",
+            1,
+            "barriers with a number other than 0 (line ",
+        ),
+        ("all.ptx --run other --arg u32:10", 1, "no kernel named `other`"),
+        ("all.ptx --run k", 1, "`k` takes 1 arguments (.u64), and --arg gives 0"),
+        (
+            "all.ptx --run k --arg 2.5",
+            1,
+            "`2.5` is given where the kernel takes .u64 of 8 bytes",
+        ),
+        ("all.ptx --run k --arg f16:10", 2, "`f16` is no type"),
+        ("all.ptx --run k --arg u32:0", 2, "an array has 1 to"),
+        ("all.ptx --run k --arg u32:10 --grid 1,2,3,4", 2, "one to three numbers"),
+        ("all.ptx --run k --arg u32:10 --pages some", 2, "none, half, all"),
+        ("all.ptx --arg u32:10", 2, "--run <KERNEL>"),
+        (
+            &*format!("{plain} --run axpy --arg null --arg null --arg 1 --arg 5"),
+            1,
+            "invalid memory access",
+        ),
+    ] {
+        let (status, _, err) = run(arguments);
+        assert_eq!(status, code, "{arguments}: {err}");
+        assert!(err.contains(message) && !err.contains("panicked"), "{arguments}: {err}");
+    }
+}
