@@ -12,8 +12,10 @@ const BLOCK: &str =
     "{ .reg .b64 %gpuvm_a, %gpuvm_e, %gpuvm_t; .reg .b32 %gpuvm_i, %gpuvm_h, %gpuvm_w; .reg .pred %gpuvm_p;\n";
 /// Those for the page before.
 const BEFORE: &str = "\t.reg .b64 %gpuvm_f; .reg .b32 %gpuvm_l; .reg .pred %gpuvm_q;\n";
-/// That for several guards.
+/// Those for several guards.
 const GUARDS: &str = "\t.reg .pred %gpuvm_o, %gpuvm_u;\n";
+/// Those for stores.
+const STORES: &str = "\t.reg .pred %gpuvm_s, %gpuvm_v;\n";
 
 /// An access that looks up, or uses what another one has looked up.
 #[derive(Debug, Clone)]
@@ -48,15 +50,16 @@ impl TableLayout {
             return (text, "[%gpuvm_a]".to_owned());
         };
         let number = group.number;
-        if share.is_first || look_up.access.writes() || share.below > 0 {
+        if share.is_first || share.marks_itself || share.below > 0 {
             text.push_str(BLOCK);
         }
         if share.is_first {
             text.push_str(if group.bytes() > 0 { BEFORE } else { "" });
             text.push_str(if group.used().nth(1).is_some() { GUARDS } else { "" });
+            text.push_str(if group.stored().next().is_some() { STORES } else { "" });
             let _ = self.first(&mut text, look_up, group);
         }
-        if look_up.access.writes() {
+        if share.marks_itself {
             let _ = self.marked(&mut text, look_up);
         }
         let Share { below, offset, .. } = share;
@@ -84,13 +87,15 @@ impl TableLayout {
         }
         self.place(out, "%gpuvm_a", "%gpuvm_a", "%gpuvm_e")?;
         if touches || access.writes() {
-            mark(out)?;
+            self.mark_address(out)?;
+            mark(out, 0, "%gpuvm_p")?;
         }
         Ok(())
     }
 
     /// Looks up for a group: the page of its last address, and where it reaches into the page before, that one. Where accesses under several
-    /// guards share, it may be that the one that happens lies in the other page of the two: then the page is not marked.
+    /// guards share, it may be that the one that happens lies in the other page of the two: then the page is not marked. It is marked for
+    /// all stores of the group.
     fn first(&self, out: &mut String, look_up: &LookUp<'_, '_>, group: &Group<'_>) -> Result {
         let (number, bytes) = (group.number, group.bytes());
         let (base, last) = (look_up.address.base, group.last());
@@ -103,8 +108,12 @@ impl TableLayout {
                 "\tmov.b32 %gpuvm_l, %gpuvm_i;\n\tand.b32 %gpuvm_r{number}, %gpuvm_i, {in_page};"
             )?;
         }
-        let marks = group.loads && self.touches_by(Access::Load);
-        is_last_used(out, group, marks)?;
+        let touches = group.loads && self.touches_by(Access::Load);
+        let (used, stored): (Vec<Used<'_>>, Vec<Used<'_>>) = (group.used().collect(), group.stored().collect());
+        is_last_used(out, "%gpuvm_p", number, &used, touches)?;
+        if !stored.is_empty() {
+            is_last_used(out, "%gpuvm_s", number, &stored, true)?;
+        }
         self.entry_of_page(out)?;
         if bytes > 0 {
             // The group's first address less the window's: its upper half says whether that one is inside.
@@ -112,18 +121,35 @@ impl TableLayout {
                 out,
                 "\tsub.cc.u32 %gpuvm_l, %gpuvm_l, {bytes};\n\tsubc.u32 %gpuvm_h, %gpuvm_h, 0;"
             )?;
-            is_before_used(out, group, marks)?;
+            is_before_used(out, "%gpuvm_q", group, &used, touches)?;
+            if !stored.is_empty() {
+                is_before_used(out, "%gpuvm_v", group, &stored, true)?;
+            }
             write!(
                 out,
                 "\tmov.b64 %gpuvm_f, 0;\n\t@%gpuvm_q ld.global.nc.u64 %gpuvm_f, [%gpuvm_t+-{ENTRY_BYTES}];\n"
             )?;
         }
-        if marks {
-            is_at_home(out, "%gpuvm_e", "%gpuvm_p")?;
-            mark(out)?;
-            if bytes > 0 {
-                is_at_home(out, "%gpuvm_f", "%gpuvm_q")?;
-                out.push_str("\tmov.b32 %gpuvm_w, 1;\n\t@%gpuvm_q st.global.u8 [%gpuvm_t+-1], %gpuvm_w;\n");
+        if touches || !stored.is_empty() {
+            self.mark_address(out)?;
+            for (entry, used, stores, offset) in [
+                ("%gpuvm_e", "%gpuvm_p", "%gpuvm_s", 0),
+                ("%gpuvm_f", "%gpuvm_q", "%gpuvm_v", -1),
+            ] {
+                if offset < 0 && bytes == 0 {
+                    continue;
+                }
+                if touches {
+                    is_at_home(out, entry, used)?;
+                }
+                match (touches, stored.is_empty()) {
+                    (true, true) => mark(out, offset, used)?,
+                    (false, _) => mark(out, offset, stores)?,
+                    (true, false) => {
+                        writeln!(out, "\tor.pred {used}, {used}, {stores};")?;
+                        mark(out, offset, used)?;
+                    }
+                }
             }
         }
         self.place(out, &format!("%gpuvm_x{number}"), base, "%gpuvm_e")?;
@@ -146,7 +172,16 @@ impl TableLayout {
         address(out, look_up.address)?;
         inside(out, look_up.guard)?;
         self.page(out)?;
-        mark(out)
+        self.mark_address(out)?;
+        mark(out, 0, "%gpuvm_p")
+    }
+
+    /// `%gpuvm_t` is the address of page `%gpuvm_i`'s mark.
+    fn mark_address(&self, out: &mut String) -> Result {
+        write!(
+            out,
+            "\tld.const.u64 %gpuvm_t, [{WINDOW}+24];\n\tmad.wide.u32 %gpuvm_t, %gpuvm_i, 1, %gpuvm_t;\n"
+        )
     }
 
     /// `%gpuvm_i` is the page's number.
@@ -192,55 +227,52 @@ fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
     is_below_length(out, "%gpuvm_p", guard)
 }
 
-/// `%gpuvm_p` says whether a group's last address is inside of the window, and whether an access happens; exactly: in that page.
-fn is_last_used(out: &mut String, group: &Group<'_>, exactly: bool) -> Result {
-    let used = || group.used();
-    let all = used().find(|one| one.nearest == 0 && (one.guard.is_none() || used().count() == 1));
-    match all {
-        Some(all) => is_below_length(out, "%gpuvm_p", all.guard),
+/// `is` says whether a group's last address is inside of the window, and whether one of some accesses of the group happens; exactly: in that
+/// page.
+fn is_last_used(out: &mut String, is: &str, number: usize, used: &[Used<'_>], exactly: bool) -> Result {
+    let is_alone = |one: &&Used<'_>| one.nearest == 0 && (one.guard.is_none() || used.len() == 1);
+    match used.iter().find(is_alone) {
+        Some(alone) => is_below_length(out, is, alone.guard),
         None if exactly => {
-            let number = group.number;
-            any(out, "%gpuvm_p", used(), |out, to, used| {
-                let both = format!("%gpuvm_r{number}, {}", used.nearest);
-                compare(out, to, "ge", &both, used.guard)
+            any(out, is, used.iter(), |out, to, used| match used.nearest {
+                0 => is_below_length(out, to, used.guard),
+                nearest => compare(out, to, "ge", &format!("%gpuvm_r{number}, {nearest}"), used.guard),
             })?;
-            writeln!(out, "\tsetp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %gpuvm_p;")
+            writeln!(out, "\tsetp.lt.and.u32 {is}, %gpuvm_h, %gpuvm_w, {is};")
         }
         None => {
-            let guard = any_guard(out, group)?;
-            is_below_length(out, "%gpuvm_p", guard)
+            let guard = any_guard(out, used)?;
+            is_below_length(out, is, guard)
         }
     }
 }
 
-/// `%gpuvm_q` says whether a group reaches into the page before, its first address, which `%gpuvm_h` is the upper half of, is inside of the
-/// window, and an access happens; exactly: in that page. [`is_last_used`] comes first.
-fn is_before_used(out: &mut String, group: &Group<'_>, exactly: bool) -> Result {
+/// `is` says whether a group reaches into the page before, its first address, which `%gpuvm_h` is the upper half of, is inside of the
+/// window, and one of some accesses of the group happens; exactly: in that page.
+fn is_before_used(out: &mut String, is: &str, group: &Group<'_>, used: &[Used<'_>], exactly: bool) -> Result {
     let (number, bytes) = (group.number, group.bytes());
-    let used = || group.used();
-    let all = used().find(|one| one.farthest == bytes && (one.guard.is_none() || used().count() == 1));
-    if all.is_none() && exactly {
-        let reach = used().filter(|used| used.farthest > 0);
-        any(out, "%gpuvm_q", reach, |out, to, used| {
-            let both = format!("%gpuvm_r{number}, {}", used.farthest);
-            compare(out, to, "lt", &both, used.guard)
-        })?;
-        return writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w, %gpuvm_q;");
-    }
-    let guard = match all {
-        Some(all) => all.guard,
-        None => any_guard(out, group)?,
+    let is_alone = |one: &&Used<'_>| one.farthest == bytes && (one.guard.is_none() || used.len() == 1);
+    let guard = match used.iter().find(is_alone) {
+        Some(alone) => alone.guard,
+        None if exactly => {
+            any(out, is, used.iter(), |out, to, used| {
+                let both = format!("%gpuvm_r{number}, {}", used.farthest);
+                compare(out, to, "lt", &both, used.guard)
+            })?;
+            return writeln!(out, "\tsetp.lt.and.u32 {is}, %gpuvm_h, %gpuvm_w, {is};");
+        }
+        None => any_guard(out, used)?,
     };
-    is_below_length(out, "%gpuvm_q", guard)?;
-    writeln!(out, "\tsetp.lt.and.u32 %gpuvm_q, %gpuvm_r{number}, {bytes}, %gpuvm_q;")
+    is_below_length(out, is, guard)?;
+    writeln!(out, "\tsetp.lt.and.u32 {is}, %gpuvm_r{number}, {bytes}, {is};")
 }
 
-/// A guard that holds where one of a group's does: `%gpuvm_o`. None where one access has none.
-fn any_guard(out: &mut String, group: &Group<'_>) -> std::result::Result<Option<Guard<'static>>, std::fmt::Error> {
-    if group.used().any(|used| used.guard.is_none()) {
+/// A guard that holds where one of several does: `%gpuvm_o`. None where an access has none.
+fn any_guard(out: &mut String, used: &[Used<'_>]) -> std::result::Result<Option<Guard<'static>>, std::fmt::Error> {
+    if used.iter().any(|used| used.guard.is_none()) {
         return Ok(None);
     }
-    for (at, Guard { register, negated }) in group.used().filter_map(|used| used.guard).enumerate() {
+    for (at, Guard { register, negated }) in used.iter().filter_map(|used| used.guard).enumerate() {
         match (at, negated) {
             (0, false) => writeln!(out, "\tmov.pred %gpuvm_o, {register};")?,
             (0, true) => writeln!(out, "\tnot.pred %gpuvm_o, {register};")?,
@@ -258,11 +290,11 @@ fn any_guard(out: &mut String, group: &Group<'_>) -> std::result::Result<Option<
 }
 
 /// `is` says whether one of some conditions holds, of which there is one at least.
-fn any<'a>(
+fn any<'u, 'a: 'u>(
     out: &mut String,
     is: &str,
-    all: impl Iterator<Item = Used<'a>>,
-    one: impl Fn(&mut String, &str, Used<'a>) -> Result,
+    all: impl Iterator<Item = &'u Used<'a>>,
+    one: impl Fn(&mut String, &str, &Used<'a>) -> Result,
 ) -> Result {
     for (at, used) in all.enumerate() {
         if at == 0 {
@@ -300,11 +332,15 @@ fn is_at_home(out: &mut String, entry: &str, is: &str) -> Result {
     )
 }
 
-/// Marks page `%gpuvm_i` where `%gpuvm_p` holds. `%gpuvm_t` is the mark's address.
-fn mark(out: &mut String) -> Result {
+/// Marks the page whose mark is at `%gpuvm_t`, or a neighbour, where `is` holds.
+fn mark(out: &mut String, offset: i32, is: &str) -> Result {
+    let at = if offset == 0 {
+        String::new()
+    } else {
+        format!("+{offset}")
+    };
     write!(
         out,
-        "\tld.const.u64 %gpuvm_t, [{WINDOW}+24];\n\tmad.wide.u32 %gpuvm_t, %gpuvm_i, 1, %gpuvm_t;\n\
-         \tmov.b32 %gpuvm_w, 1;\n\t@%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w;\n"
+        "\tmov.b32 %gpuvm_w, 1;\n\t@{is} st.global.u8 [%gpuvm_t{at}], %gpuvm_w;\n"
     )
 }

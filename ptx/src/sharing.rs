@@ -275,6 +275,8 @@ pub(crate) struct Group<'a> {
     range: (i64, i64),
     /// By their guards.
     parts: Vec<Part<'a>>,
+    /// Those of them that change what is there.
+    stores: Vec<Part<'a>>,
     /// The first access's.
     place: Place,
     /// What the first access's register adds to the base.
@@ -318,6 +320,7 @@ impl<'a> Group<'a> {
         Self {
             range: (first.offset, first.offset),
             parts: Vec::new(),
+            stores: Vec::new(),
             place: first.place,
             origin: first.offset.wrapping_sub(first.own),
             loads: false,
@@ -339,7 +342,16 @@ impl<'a> Group<'a> {
 
     /// Where its accesses are, by their guards.
     pub(crate) fn used(&self) -> impl Iterator<Item = Used<'a>> {
-        self.parts.iter().map(|part| Used {
+        self.of(&self.parts)
+    }
+
+    /// Where those are that the first access sets marks for.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = Used<'a>> {
+        self.of(&self.stores)
+    }
+
+    fn of(&self, parts: &[Part<'a>]) -> impl Iterator<Item = Used<'a>> {
+        parts.iter().map(|part| Used {
             guard: part.condition.map(|condition| condition.guard),
             nearest: self.range.1.abs_diff(part.range.1),
             farthest: self.range.1.abs_diff(part.range.0),
@@ -373,16 +385,23 @@ impl<'a> Group<'a> {
             && last.abs_diff(first) < page_bytes
     }
 
-    /// Takes one that it does not cover.
-    fn add(&mut self, access: &Neighbour<'a>) {
+    /// Takes one that the first access looks up for too.
+    fn add(&mut self, access: &Neighbour<'a>, writes: bool) {
         self.range = with(self.range, access.offset);
-        match self.parts.iter_mut().find(|part| part.is_under(access.condition)) {
-            Some(part) => part.range = with(part.range, access.offset),
-            None => self.parts.push(Part {
-                condition: access.condition,
-                range: (access.offset, access.offset),
-            }),
+        add_to(&mut self.parts, access);
+        if writes {
+            add_to(&mut self.stores, access);
         }
+    }
+}
+
+fn add_to<'a>(parts: &mut Vec<Part<'a>>, access: &Neighbour<'a>) {
+    match parts.iter_mut().find(|part| part.is_under(access.condition)) {
+        Some(part) => part.range = with(part.range, access.offset),
+        None => parts.push(Part {
+            condition: access.condition,
+            range: (access.offset, access.offset),
+        }),
     }
 }
 
@@ -397,6 +416,8 @@ pub(crate) struct Share {
     pub(crate) below: u64,
     /// What its address adds to the register of the first access, as that was there.
     pub(crate) offset: i64,
+    /// It sets the mark itself: the first access does not know whether it happens.
+    pub(crate) marks_itself: bool,
 }
 
 /// Finds the groups of a function's accesses, in their order. Those without neighbours have no share.
@@ -407,7 +428,7 @@ pub(crate) fn share<'a>(
     let mut groups: Vec<Group<'_>> = Vec::new();
     // The newest last.
     let mut open: HashMap<usize, Vec<usize>> = HashMap::new();
-    let found: Vec<Option<(Neighbour<'_>, usize)>> = accesses
+    let found: Vec<Option<(Neighbour<'_>, usize, bool)>> = accesses
         .map(|access| {
             let (neighbour, access) = access?;
             let open = open.entry(neighbour.number).or_default();
@@ -424,25 +445,27 @@ pub(crate) fn share<'a>(
                 groups.len() - 1
             });
             let group = &mut groups[at];
-            if !group.covers(&neighbour) {
-                group.add(&neighbour);
+            let is_known = group.admits(&neighbour, page_bytes);
+            if is_known {
+                group.add(&neighbour, access.writes());
             }
             group.loads |= access.reads() && !access.writes();
             group.members += 1;
-            Some((neighbour, at))
+            Some((neighbour, at, access.writes() && !is_known))
         })
         .collect();
     let shared = groups.iter_mut().filter(|group| group.members > 1);
     shared.enumerate().for_each(|(number, group)| group.number = number);
     let mut was_seen = vec![false; groups.len()];
     let shares = found.into_iter().map(|found| {
-        let (neighbour, at) = found?;
+        let (neighbour, at, marks_itself) = found?;
         let group = &groups[at];
         let share = Share {
             group: at,
             is_first: !std::mem::replace(&mut was_seen[at], true),
             below: group.range.1.abs_diff(neighbour.offset),
             offset: neighbour.offset.wrapping_sub(group.origin),
+            marks_itself,
         };
         (group.members > 1).then_some(share)
     });

@@ -30,7 +30,7 @@ fn a_file_is_rewritten_and_the_report_printed() {
     let (status, out, err) = ptx(folder.path(), "in.ptx");
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
     for part in [
-        "kernel k: 2 accesses are looked up",
+        "kernel k: 2 accesses are looked up (look-ups: 2)",
         "loads                                     1",
         "stores                                    1",
         "at home: cp.async.bulk.prefetch.L2.global (line 10, column 1)",
