@@ -360,6 +360,16 @@ pub enum CliError {
         /// What is wrong, and where.
         source: PtxError,
     },
+    /// A statement that the simulated GPU does not run.
+    #[error("{} has a statement in line {line} that the simulated GPU does not run", path.display())]
+    NotSimulated {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        line: usize,
+        /// What it is.
+        source: gpuvm::Error,
+    },
     /// The rewritten PTX could not be written.
     #[error("cannot write {path}")]
     WritePtx {

@@ -137,19 +137,11 @@ fn accesses<'i, 'a>(
     }
     let mut open = Vec::new();
     for (at, statement) in body.iter().enumerate() {
+        values.pass(&statement.kind);
         match &statement.kind {
-            StatementKind::Open => {
-                names.open();
-                values.scope();
-            }
-            StatementKind::Close => {
-                names.close();
-                values.scope();
-            }
-            StatementKind::Declaration(declaration) => {
-                names.declare(declaration);
-                values.scope();
-            }
+            StatementKind::Open => names.open(),
+            StatementKind::Close => names.close(),
+            StatementKind::Declaration(declaration) => names.declare(declaration),
             StatementKind::Instruction(instruction) => {
                 if let Some((decision, register)) = decide(module, statement, instruction, names, here)? {
                     let neighbour = match (decision, register) {
@@ -169,8 +161,7 @@ fn accesses<'i, 'a>(
                 definitions.note(instruction, names);
                 values.note(instruction, names);
             }
-            StatementKind::Label(_) => values.label(),
-            StatementKind::Pragma | StatementKind::Directive => {}
+            StatementKind::Label(_) | StatementKind::Pragma | StatementKind::Directive => {}
         }
     }
     let origins = definitions.origins(names.registers());

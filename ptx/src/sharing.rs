@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use crate::access::Access;
-use crate::model::{Address, Guard, Instruction, Offset, Operand};
+use crate::model::{Address, Guard, Instruction, Offset, Operand, StatementKind};
 use crate::names::{Meaning, Names};
 
 /// Groups of one number that accesses may join.
@@ -83,17 +83,19 @@ impl Values {
         }
     }
 
-    /// Others may come here with other values.
-    pub(crate) fn label(&mut self) {
-        self.stretch += 1;
-        self.run += 1;
-        self.time += 1;
-        self.begun = self.time;
-    }
-
-    /// Names may mean something else from here on.
-    pub(crate) fn scope(&mut self) {
-        self.scope += 1;
+    /// A statement begins. Others may come to a label with other values; names may mean something else after a declaration, in a block and
+    /// behind it.
+    pub(crate) fn pass(&mut self, statement: &StatementKind<'_>) {
+        match statement {
+            StatementKind::Label(_) => {
+                self.stretch += 1;
+                self.run += 1;
+                self.time += 1;
+                self.begun = self.time;
+            }
+            StatementKind::Open | StatementKind::Close | StatementKind::Declaration(_) => self.scope += 1,
+            StatementKind::Instruction(_) | StatementKind::Pragma | StatementKind::Directive => {}
+        }
     }
 
     fn set(&mut self, register: usize, value: Value, since: usize) {

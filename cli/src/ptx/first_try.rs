@@ -1,11 +1,12 @@
 //! `gpuvm ptx --run`: one launch of a kernel on the simulated GPU, over arrays whose pages are in frames, at home, or both.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gpuvm::sim::{Mode, SimGpu, SimOptions};
-use gpuvm::{Arg, ElementType, Kernel, LaunchConfig, RawBuffer, RawRegion, SimulatedGpu, Transport, Vm};
+use gpuvm::{Arg, ElementType, Kernel, LaunchConfig, Module, RawBuffer, RawRegion, SimulatedGpu, Transport, Vm};
 
 use crate::error::CliError;
 use crate::ptx::given::{Array, Given, number_for};
@@ -174,7 +175,7 @@ pub fn run(args: &RunArgs, name: &str, file: &str, ptx: &[u8], page_bytes: u64) 
     };
     // Frames for all, and one for what a part of a page is rounded to.
     let vm = builder(pages + 16).gpu(SimulatedGpu::new()).build()?;
-    let kernel = vm.load_ptx(file, ptx)?.kernel(name)?;
+    let kernel = load(&vm, file, ptx)?.kernel(name)?;
     let numbers = args.numbers(&kernel)?;
     let mut regions: Vec<(&Array, RawRegion)> = Vec::new();
     for array in args.arrays() {
@@ -216,6 +217,34 @@ pub fn run(args: &RunArgs, name: &str, file: &str, ptx: &[u8], page_bytes: u64) 
             "races were not looked for: the launch has more than {RACING_THREADS_MAX} threads"
         ))?),
     }
+}
+
+/// Loads the text. What the simulated GPU does not run has its line there, and in the error that behind the rewriting.
+fn load(vm: &Vm, file: &str, ptx: &[u8]) -> Result<Module, CliError> {
+    vm.load_ptx(file, ptx).map_err(|source| match line_of(ptx, &source) {
+        Some(line) => CliError::NotSimulated {
+            path: file.into(),
+            line,
+            source,
+        },
+        None => CliError::Vm(source),
+    })
+}
+
+/// The line of a statement that an error quotes, in the text that was given.
+fn line_of(ptx: &[u8], error: &dyn Error) -> Option<usize> {
+    let text = std::str::from_utf8(ptx).ok()?;
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let at = causes.find_map(|error| {
+        let said = error.to_string();
+        let mut quoted = said
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|quoted| quoted.ends_with(';'));
+        quoted.find_map(|statement| text.find(statement))
+    })?;
+    Some(1 + text[..at].matches('\n').count())
 }
 
 /// Brings pages to frames: one of `step` of each array, for the launch behind this one.
