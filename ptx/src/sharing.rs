@@ -277,8 +277,6 @@ pub(crate) struct Group<'a> {
     range: (i64, i64),
     /// By their guards.
     parts: Vec<Part<'a>>,
-    /// Those of them that change what is there.
-    stores: Vec<Part<'a>>,
     /// The first access's.
     place: Place,
     /// What the first access's register adds to the base.
@@ -295,6 +293,8 @@ pub(crate) struct Group<'a> {
 struct Part<'a> {
     condition: Option<Condition<'a>>,
     range: (i64, i64),
+    /// Of those that change what is there.
+    stores: Option<(i64, i64)>,
 }
 
 /// Where accesses under a guard are, from the group's last address.
@@ -322,7 +322,6 @@ impl<'a> Group<'a> {
         Self {
             range: (first.offset, first.offset),
             parts: Vec::new(),
-            stores: Vec::new(),
             place: first.place,
             origin: first.offset.wrapping_sub(first.own),
             loads: false,
@@ -344,20 +343,21 @@ impl<'a> Group<'a> {
 
     /// Where its accesses are, by their guards.
     pub(crate) fn used(&self) -> impl Iterator<Item = Used<'a>> {
-        self.of(&self.parts)
+        self.parts.iter().map(|part| self.used_in(part, part.range))
     }
 
     /// Where those are that the first access sets marks for.
     pub(crate) fn stored(&self) -> impl Iterator<Item = Used<'a>> {
-        self.of(&self.stores)
+        let stores = self.parts.iter().filter_map(|part| Some((part, part.stores?)));
+        stores.map(|(part, range)| self.used_in(part, range))
     }
 
-    fn of(&self, parts: &[Part<'a>]) -> impl Iterator<Item = Used<'a>> {
-        parts.iter().map(|part| Used {
+    fn used_in(&self, part: &Part<'a>, range: (i64, i64)) -> Used<'a> {
+        Used {
             guard: part.condition.map(|condition| condition.guard),
-            nearest: self.range.1.abs_diff(part.range.1),
-            farthest: self.range.1.abs_diff(part.range.0),
-        })
+            nearest: self.range.1.abs_diff(range.1),
+            farthest: self.range.1.abs_diff(range.0),
+        }
     }
 
     /// Whether what is looked up is there for an access, wherever that is in the text.
@@ -389,21 +389,22 @@ impl<'a> Group<'a> {
 
     /// Takes one that the first access looks up for too.
     fn add(&mut self, access: &Neighbour<'a>, writes: bool) {
-        self.range = with(self.range, access.offset);
-        add_to(&mut self.parts, access);
+        let offset = access.offset;
+        self.range = with(self.range, offset);
+        let at = self.parts.iter().position(|part| part.is_under(access.condition));
+        let at = at.unwrap_or_else(|| {
+            self.parts.push(Part {
+                condition: access.condition,
+                range: (offset, offset),
+                stores: None,
+            });
+            self.parts.len() - 1
+        });
+        let part = &mut self.parts[at];
+        part.range = with(part.range, offset);
         if writes {
-            add_to(&mut self.stores, access);
+            part.stores = Some(part.stores.map_or((offset, offset), |stores| with(stores, offset)));
         }
-    }
-}
-
-fn add_to<'a>(parts: &mut Vec<Part<'a>>, access: &Neighbour<'a>) {
-    match parts.iter_mut().find(|part| part.is_under(access.condition)) {
-        Some(part) => part.range = with(part.range, access.offset),
-        None => parts.push(Part {
-            condition: access.condition,
-            range: (access.offset, access.offset),
-        }),
     }
 }
 
@@ -428,21 +429,22 @@ pub(crate) fn share<'a>(
     page_bytes: u64,
 ) -> (Vec<Group<'a>>, Vec<Option<Share>>) {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    // The newest last.
-    let mut open: HashMap<usize, Vec<usize>> = HashMap::new();
+    // By number, the newest last: numbers are given in order.
+    let mut open: Vec<[Option<usize>; OPEN_MAX]> = Vec::new();
     let found: Vec<Option<(Neighbour<'_>, usize, bool)>> = accesses
         .map(|access| {
             let (neighbour, access) = access?;
-            let open = open.entry(neighbour.number).or_default();
-            let fits = |at: &&usize| {
-                let group: &Group<'_> = &groups[**at];
+            if open.len() <= neighbour.number {
+                open.resize(neighbour.number + 1, [None; OPEN_MAX]);
+            }
+            let open = &mut open[neighbour.number];
+            let fits = |at: &usize| {
+                let group: &Group<'_> = &groups[*at];
                 group.covers(&neighbour) || group.admits(&neighbour, page_bytes)
             };
-            let at = open.iter().rev().find(fits).copied().unwrap_or_else(|| {
-                if open.len() == OPEN_MAX {
-                    open.remove(0);
-                }
-                open.push(groups.len());
+            let at = open.iter().rev().flatten().copied().find(fits).unwrap_or_else(|| {
+                open.rotate_left(1);
+                open[OPEN_MAX - 1] = Some(groups.len());
                 groups.push(Group::new(&neighbour));
                 groups.len() - 1
             });

@@ -234,7 +234,7 @@ fn load(vm: &Vm, file: &str, ptx: &[u8]) -> Result<Module, CliError> {
 /// The line of a statement that an error quotes, in the text that was given.
 fn line_of(ptx: &[u8], error: &dyn Error) -> Option<usize> {
     let text = std::str::from_utf8(ptx).ok()?;
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
     let at = causes.find_map(|error| {
         let said = error.to_string();
         let mut quoted = said
