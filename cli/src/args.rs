@@ -17,6 +17,7 @@ use crate::apps::RunAppArgs;
 use crate::bench::Bench;
 use crate::doctor::args::DoctorArgs;
 pub use crate::machine::MachineArgs;
+use crate::ptx::RunArgs;
 use crate::simulate::args::SimulateArgs;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
 use crate::sizes::{parse_interval, parse_memory, parse_vertex};
@@ -126,7 +127,8 @@ pub enum Command {
     /// Rewrites the PTX of kernels that were not written for gpuvm, so that each access to global memory looks its page up, and says what
     /// was changed and what was left.
     ///
-    /// The input is what `nvcc -ptx`, NVRTC, clang or Triton write. docs/PTX.md says what holds for rewritten kernels.
+    /// The input is what `nvcc -ptx`, NVRTC, clang or Triton write, or a program, a library, an object or a fat binary that has such text in it.
+    /// docs/PTX.md says what holds for rewritten kernels.
     Ptx(PtxArgs),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     ///
@@ -160,7 +162,7 @@ pub enum Command {
 /// PTX that is rewritten.
 #[derive(Debug, Args)]
 pub struct PtxArgs {
-    /// A PTX file.
+    /// A PTX file, or a program, a library, an object or a fat binary of nvcc's.
     pub input: PathBuf,
 
     /// The rewritten file. Without it nothing is written but the report.
@@ -175,9 +177,21 @@ pub struct PtxArgs {
     #[arg(long)]
     pub touches: bool,
 
+    /// Of a program's PTX for several architectures, that which a GPU of this one would get, such as 90. Without it: the newest.
+    #[arg(long, value_name = "NUMBER")]
+    pub architecture: Option<u32>,
+
+    /// CUDA's assembler, which counts registers before and after. Without it: the one in $CUDA_HOME/bin or in $PATH, if there is one.
+    #[arg(long, value_name = "PATH")]
+    pub ptxas: Option<PathBuf>,
+
     /// Replace an output that is there already.
     #[arg(long)]
     pub force: bool,
+
+    /// A first try of a kernel.
+    #[command(flatten)]
+    pub kernel: RunArgs,
 }
 
 /// A table's layout by its page size.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use gpuvm_memory_node::NodeError;
-use gpuvm_ptx::PtxError;
+use gpuvm_ptx::{FatBinaryError, PtxError};
 use gpuvm_simulate::campaign::CampaignError;
 use gpuvm_simulate::mutations::MutationError;
 use gpuvm_tenants::{FolderError, GpuKey, PeerError};
@@ -13,6 +13,8 @@ use gpuvm_workloads::apps::{AppError, FormatError};
 use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
 use gpuvm_workloads::graph::{GraphError, SourceError};
+
+use crate::ptx::AssembleError;
 
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -321,6 +323,35 @@ pub enum CliError {
         /// Why not.
         source: io::Error,
     },
+    /// A program or a library whose PTX cannot be taken out of it.
+    #[error("cannot read the PTX in {path}")]
+    FatBinary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: FatBinaryError,
+    },
+    /// A program or a library without PTX, or without any that the architecture that was asked for runs.
+    #[error("{} {}", path.display(), no_ptx(architectures))]
+    NoPtx {
+        /// The file.
+        path: PathBuf,
+        /// Those that it has PTX for.
+        architectures: Vec<u32>,
+    },
+    /// One file was asked for where several texts are rewritten.
+    #[error(
+        "{path} has PTX of {texts} source files, and --output is one file; take them out with `cuobjdump -xptx all {path}` first"
+    )]
+    SeveralTexts {
+        /// The file.
+        path: PathBuf,
+        /// How many there are.
+        texts: usize,
+    },
+    /// The assembler that was asked for did not count registers.
+    #[error("cannot count registers")]
+    Registers(#[source] AssembleError),
     /// PTX that cannot be rewritten.
     #[error("cannot rewrite {path}")]
     RewritePtx {
@@ -328,6 +359,16 @@ pub enum CliError {
         path: PathBuf,
         /// What is wrong, and where.
         source: PtxError,
+    },
+    /// A statement that the simulated GPU does not run.
+    #[error("{} has a statement in line {line} that the simulated GPU does not run", path.display())]
+    NotSimulated {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        line: usize,
+        /// What it is.
+        source: gpuvm::Error,
     },
     /// The rewritten PTX could not be written.
     #[error("cannot write {path}")]
@@ -346,6 +387,20 @@ pub enum CliError {
     /// Ctrl-C could not be arranged for.
     #[error("cannot set up the handling of signals")]
     Signals(#[source] io::Error),
+}
+
+/// What a program without PTX that would do lacks.
+fn no_ptx(architectures: &[u32]) -> String {
+    match architectures {
+        [] => "has no PTX; compile it with `-gencode arch=compute_75,code=compute_75`".to_owned(),
+        all => {
+            let all: Vec<String> = all.iter().map(u32::to_string).collect();
+            format!(
+                "has no PTX that this architecture runs; it has some for {}",
+                all.join(", ")
+            )
+        }
+    }
 }
 
 impl CliError {

@@ -88,7 +88,13 @@ impl FunctionReport {
 impl fmt::Display for FunctionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.is_entry { "kernel" } else { "function" };
-        writeln!(f, "{kind} {}: {} accesses are looked up", self.name, self.changed.len())?;
+        writeln!(
+            f,
+            "{kind} {}: {} accesses are looked up (look-ups: {})",
+            self.name,
+            self.changed.len(),
+            self.look_ups
+        )?;
         for access in Access::ALL {
             match self.count(access) {
                 0 => {}

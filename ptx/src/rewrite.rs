@@ -98,7 +98,7 @@ struct Open<'i, 'a> {
     statement: usize,
     decision: Decision<'i, 'a>,
     register: Option<usize>,
-    neighbour: Option<Neighbour>,
+    neighbour: Option<Neighbour<'a>>,
 }
 
 /// What is done with a statement, by its place, and where it is for its neighbours.
@@ -106,11 +106,11 @@ struct Open<'i, 'a> {
 struct Decided<'i, 'a> {
     statement: usize,
     decision: Decision<'i, 'a>,
-    neighbour: Option<Neighbour>,
+    neighbour: Option<Neighbour<'a>>,
 }
 
 /// Finds which look-ups are shared.
-fn share(accesses: &[Decided<'_, '_>], layout: &TableLayout) -> (Vec<Group>, Vec<Option<Share>>) {
+fn share<'a>(accesses: &[Decided<'_, 'a>], layout: &TableLayout) -> (Vec<Group<'a>>, Vec<Option<Share>>) {
     let looked_up = accesses.iter().map(|access| match access.decision {
         Decision::LookUp(kind, ..) => access.neighbour.map(|neighbour| (neighbour, kind)),
         Decision::Leave(..) => None,
@@ -137,6 +137,7 @@ fn accesses<'i, 'a>(
     }
     let mut open = Vec::new();
     for (at, statement) in body.iter().enumerate() {
+        values.pass(&statement.kind);
         match &statement.kind {
             StatementKind::Open => names.open(),
             StatementKind::Close => names.close(),
@@ -160,8 +161,7 @@ fn accesses<'i, 'a>(
                 definitions.note(instruction, names);
                 values.note(instruction, names);
             }
-            StatementKind::Label(_) => values.label(),
-            StatementKind::Pragma | StatementKind::Directive => {}
+            StatementKind::Label(_) | StatementKind::Pragma | StatementKind::Directive => {}
         }
     }
     let origins = definitions.origins(names.registers());
@@ -268,7 +268,7 @@ impl Output<'_, '_> {
         function: &Function<'_>,
         body: &[Statement<'_>],
         decisions: &[Decided<'_, '_>],
-        (groups, shares): &(Vec<Group>, Vec<Option<Share>>),
+        (groups, shares): &(Vec<Group<'_>>, Vec<Option<Share>>),
     ) -> FunctionReport {
         let mut report = FunctionReport {
             name: function.name.to_owned(),
@@ -297,7 +297,7 @@ impl Output<'_, '_> {
                         access,
                         guard: instruction.guard,
                         address,
-                        shared: share.map(|share| (share, groups[share.group])),
+                        shared: share.map(|share| (share, &groups[share.group])),
                     });
                     self.text.push_str(&before);
                     self.text.push_str(if before.is_empty() { "" } else { "\t" });

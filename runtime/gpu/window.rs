@@ -111,9 +111,9 @@ impl Window {
         }
         let doing = || "reserving addresses for rewritten kernels".to_owned();
         let bytes = PAGES << layout.page_shift();
-        // One granule more, to begin at a multiple.
-        let addresses = gpu.reserve(bytes + GRANULE_BYTES, &[]).doing(doing)?;
-        let base = addresses.addr().next_multiple_of(GRANULE_BYTES);
+        // One granule more, to begin at a multiple, and another one, so that other memory is a page away.
+        let addresses = gpu.reserve(bytes + 2 * GRANULE_BYTES, &[]).doing(doing)?;
+        let base = (addresses.addr() + (1 << layout.page_shift())).next_multiple_of(GRANULE_BYTES);
         let (entries, marks) = (Table::new(gpu, PAGES * ENTRY_BYTES)?, Table::new(gpu, PAGES)?);
         Ok(Self {
             described: gpuvm_ptx::Window {
@@ -161,8 +161,9 @@ impl Window {
             first,
             pages,
         };
-        self.entries
-            .fill(handles, first * ENTRY_BYTES..(first + used) * ENTRY_BYTES)?;
+        // A look-up that guards share may read the entry before the first one and that behind the last one.
+        let (before, behind) = (first.saturating_sub(1), (first + used + 1).min(PAGES));
+        self.entries.fill(handles, before * ENTRY_BYTES..behind * ENTRY_BYTES)?;
         self.marks.fill(handles, first..first + used)?;
         // Of whoever had the place before.
         let places = self.places(&slot);

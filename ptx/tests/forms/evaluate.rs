@@ -185,7 +185,11 @@ impl Thread {
         };
         if name == "setp" {
             let (a, b) = (value(1)?, value(2)?);
-            let mut holds = if instruction.has("lt") { a < b } else { a != b };
+            let mut holds = match instruction.modifiers().next() {
+                Some("lt") => a < b,
+                Some("ge") => a >= b,
+                _ => a != b,
+            };
             if instruction.has("and") {
                 holds &= match &operands[3] {
                     Operand::Name(name) | Operand::Number(name) => self.predicate(name),
@@ -193,6 +197,20 @@ impl Thread {
                 };
             }
             self.predicates.insert(first, holds);
+            return Ok(());
+        }
+        if instruction.has("pred") {
+            let holds = |at: usize| match operands.get(at) {
+                Some(Operand::Name(name)) => Ok(self.predicate(name)),
+                other => Err(format!("{other:?} is no predicate")),
+            };
+            let value = match name {
+                "mov" => holds(1)?,
+                "not" => !holds(1)?,
+                "or" => holds(1)? || holds(2)?,
+                _ => return Err(format!("{name}.pred")),
+            };
+            self.predicates.insert(first, value);
             return Ok(());
         }
         let value = match name {

@@ -2,7 +2,7 @@
 
 use gpuvm_ptx::{QUIET, TableLayout, rewrite};
 
-use crate::evaluate::{BASE, Event, PAGES, SHIFT, Thread, place};
+use crate::evaluate::{BASE, Event, FRAMES, HOMES, PAGES, SHIFT, Thread, place};
 use crate::{kernel, layout, rewritten};
 
 const PAGE: u64 = 1 << SHIFT;
@@ -20,28 +20,58 @@ fn writes(opcode: &str) -> bool {
     opcode.starts_with("st") || opcode.starts_with("atom") || opcode.starts_with("red")
 }
 
-/// What a thread has to do in a text that does `plain`, by pages that all look up for themselves.
-fn wanted(plain: &[Event]) -> Vec<Event> {
-    let mut wanted = Vec::new();
-    for event in plain {
-        let Event::Access(opcode, address) = event else {
-            continue;
-        };
-        if writes(opcode) && (BASE..END).contains(address) {
-            wanted.push(Event::Marked((address - BASE) >> SHIFT));
-        }
-        wanted.push(Event::Access(opcode.clone(), placed(*address)));
-    }
-    wanted
+/// The pages of the window that accesses of some kind use.
+fn pages(plain: &[Event], is_it: impl Fn(&str) -> bool) -> Vec<u64> {
+    let page = |event: &Event| match event {
+        Event::Access(opcode, at) if (BASE..END).contains(at) && is_it(opcode) => Some((at - BASE) >> SHIFT),
+        _ => None,
+    };
+    plain.iter().filter_map(page).collect()
 }
 
-/// What a thread does with some registers, in which `%p1` holds and `%p2` does not.
+/// What is wrong with what a thread did in a text that does `plain`, by pages that are in other places: accesses that are not the same, a
+/// store whose page was not marked before it, a mark of a page that is not stored to and that `also` does not name.
+fn wrong(events: &[Event], plain: &[Event], also: impl Fn(u64) -> bool) -> Option<String> {
+    let accesses = |events: &[Event]| -> Vec<Event> {
+        let is_access = |event: &&Event| matches!(event, Event::Access(..));
+        events.iter().filter(is_access).cloned().collect()
+    };
+    let wanted = accesses(plain).into_iter().map(|event| match event {
+        Event::Access(opcode, at) => Event::Access(opcode, placed(at)),
+        marked @ Event::Marked(_) => marked,
+    });
+    let wanted: Vec<Event> = wanted.collect();
+    if accesses(events) != wanted {
+        return Some(format!("{events:x?} instead of {wanted:x?}"));
+    }
+    let stored = pages(plain, writes);
+    let (mut left, mut marked) = (stored.iter(), Vec::new());
+    for event in events {
+        match event {
+            Event::Marked(page) if stored.contains(page) || also(*page) => marked.push(*page),
+            Event::Marked(page) => return Some(format!("page {page:x} is marked: {events:x?} for {plain:x?}")),
+            // Those of the window are in other places.
+            Event::Access(opcode, at) if writes(opcode) && (FRAMES..HOMES + (PAGES << SHIFT)).contains(at) => {
+                if !left.next().is_some_and(|page| marked.contains(page)) {
+                    return Some(format!("a store is not marked: {events:x?} for {plain:x?}"));
+                }
+            }
+            Event::Access(..) => {}
+        }
+    }
+    left.next().map(|_| "stores are missing".to_owned())
+}
+
+/// What a thread does with some registers. `%p1` holds, `%p2` and `%p3` do not, but for those that are among the registers.
 fn run(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Vec<Event>, String> {
     Ok(thread(text, registers, flags)?.events)
 }
 
 fn thread(text: &str, registers: &[(&str, u64)], flags: bool) -> Result<Thread, String> {
-    let mut thread = Thread::new(registers, &[("%p1", true), ("%p2", false)]);
+    let mut predicates = vec![("%p1", true), ("%p2", false), ("%p3", false)];
+    let given = registers.iter().filter(|(name, _)| name.starts_with("%p"));
+    predicates.extend(given.map(|(name, value)| (*name, *value != 0)));
+    let mut thread = Thread::new(registers, &predicates);
     thread.flags = flags;
     thread.run(text)?;
     Ok(thread)
@@ -65,61 +95,36 @@ fn addresses() -> Vec<u64> {
         .collect()
 }
 
-/// What stays of the marks where loads mark, too: the accesses, and which of them follow the mark of their own page at once.
-fn accesses(events: &[Event]) -> Vec<(Event, bool)> {
-    let is_marked = |at: usize| match (at.checked_sub(1).map(|before| &events[before]), &events[at]) {
-        (Some(Event::Marked(page)), to) => {
-            let Event::Access(opcode, found) = to else { return false };
-            let begin = placed(BASE + (page << SHIFT));
-            writes(opcode) && (begin..begin + PAGE).contains(found)
-        }
-        _ => false,
-    };
-    let found = events.iter().enumerate();
-    let found = found.filter(|(_, event)| matches!(event, Event::Access(..)));
-    found.map(|(at, event)| (event.clone(), is_marked(at))).collect()
-}
-
 /// Whether a rewritten text does what the given one does.
 fn is_right(given: &str, text: &str, touching: &str, registers: &[(&str, u64)]) -> Result<(), String> {
     let plain = run(given, registers, false)?;
-    let wanted = wanted(&plain);
     let Thread { events, looked_up, .. } = thread(text, registers, false)?;
-    if events != wanted {
-        return Err(format!("{registers:x?}: {events:x?} instead of {wanted:x?}"));
-    }
     let touched = run(touching, registers, true)?;
-    if accesses(&touched) != accesses(&wanted) {
-        return Err(format!("{registers:x?}, touches: {touched:x?} instead of {wanted:x?}"));
-    }
+    let used = pages(&plain, |_| true);
     // Loads mark pages at home, which have odd numbers, and no others.
-    let pages = |loads: bool| {
-        let of_it = plain.iter().filter_map(move |event| match event {
-            Event::Access(opcode, at) if (BASE..END).contains(at) && (!loads || !writes(opcode)) => {
-                Some((at - BASE) >> SHIFT)
-            }
-            _ => None,
-        });
-        of_it.collect::<Vec<_>>()
-    };
-    let marks: Vec<u64> = touched
+    let at_home = |page: u64| page % 2 == 1 && used.contains(&page);
+    let wrong = wrong(&events, &plain, |_| false).or_else(|| wrong(&touched, &plain, at_home));
+    if let Some(wrong) = wrong {
+        return Err(format!("{registers:x?}: {wrong}"));
+    }
+    let loaded = pages(&plain, |opcode| !writes(opcode));
+    let all = loaded
         .iter()
-        .filter_map(|event| match event {
-            Event::Marked(page) => Some(*page),
-            Event::Access(..) => None,
-        })
-        .collect();
-    let all = pages(true)
-        .into_iter()
-        .filter(|page| page % 2 == 1)
-        .all(|page| marks.contains(&page));
-    let used = pages(false);
-    // Entries of other pages may have no memory.
-    let none_else = marks.iter().chain(&looked_up).all(|page| used.contains(page));
+        .all(|page| page % 2 == 0 || touched.contains(&Event::Marked(*page)));
+    // Entries of other pages may have no memory, but for those next to what is accessed: guards may keep the access that is there.
+    let has_guards = given.contains("@%p") || given.contains("@!%p");
+    let is_near = |page: &u64| {
+        let mut accesses = plain.iter().filter_map(|event| match event {
+            Event::Access(_, at) => Some(at >> SHIFT),
+            Event::Marked(_) => None,
+        });
+        has_guards && accesses.any(|near| near.abs_diff((BASE >> SHIFT) + page) == 1)
+    };
+    let none_else = looked_up.iter().all(|page| used.contains(page) || is_near(page));
     match all && none_else {
         true => Ok(()),
         false => Err(format!(
-            "{registers:x?}: marks {marks:x?}, entries {looked_up:x?} for {plain:x?}"
+            "{registers:x?}: {touched:x?}, entries {looked_up:x?} for {plain:x?}"
         )),
     }
 }
@@ -134,8 +139,19 @@ fn both(body: &str) -> (String, String, usize) {
 fn check(body: &str, look_ups: usize) {
     let (text, touching, found) = both(body);
     assert_eq!(found, look_ups, "{body}\n{text}");
-    for at in addresses() {
-        let registers = [("%rd1", at), ("%rd2", at.wrapping_add(8 * PAGE + 64)), ("%rd8", at)];
+    let guards = if body.contains('@') { 8 } else { 1 };
+    for (at, guards) in addresses()
+        .into_iter()
+        .flat_map(|at| (0..guards).map(move |guards| (at, guards)))
+    {
+        let registers = [
+            ("%rd1", at),
+            ("%rd2", at.wrapping_add(8 * PAGE + 64)),
+            ("%rd8", at),
+            ("%p1", guards & 1 ^ 1),
+            ("%p2", guards & 2),
+            ("%p3", guards & 4),
+        ];
         is_right(&kernel(body), &text, &touching, &registers).unwrap_or_else(|wrong| panic!("{body}\n{wrong}\n{text}"));
     }
 }
@@ -207,16 +223,36 @@ fn what_is_defined_again_is_looked_up_again() {
 }
 
 #[test]
-fn a_guard_shares_what_has_the_same_one_or_none() {
-    // Of the last two the first store is within what all threads look up.
+fn guards_share_whose_predicates_are_there_at_the_first_access() {
     check_lines(
         "1: @%p1 ld +0; @%p1 st +4
-        2: @%p2 ld +0; @!%p2 st +4
-        2: @%p2 ld +0; st +0
-        2: @%p2 ld +0; @%p1 st +0
-        2: @%p1 ld +0; setp.ne.u32 %p1, 0, 0; @%p1 st +0
+        1: @%p2 ld +0; @!%p2 st +4
+        1: @%p2 ld +0; st +0
+        1: @%p2 ld +0; @%p1 st +0
+        1: ld +0; @%p2 st +4
         1: ld +0; ld +8; @%p1 st +4; @%p2 st +0
-        2: ld +0; @%p2 st +4",
+        1: @%p1 ld +8; @%p2 ld +4; @%p3 ld +0; @!%p3 ld +12; @%p2 ld +16; @%p1 st -4
+        1: @%p1 ld +0; @%p2 st +4092
+        2: @%p1 ld +0; @%p2 st +4096
+        1: setp.ne.u32 %p1, 0, 0; @%p2 ld +0; @%p1 st +4",
+    );
+    // Predicates that come later, and a name that is another register's at the first access.
+    check_lines(
+        "2: @%p1 ld +0; setp.ne.u32 %p1, 0, 0; @%p1 st +0
+        2: ld +0; setp.ne.u32 %p1, 1, 0; @%p1 st +4
+        1: ld +0; ld +8; setp.ne.u32 %p1, 1, 0; @%p1 st +4
+        3: @%p2 ld +0; ld.global.u64 %rd9, [%rd2]; setp.ne.u32 %p2, 1, 0; @%p2 ld +4; @%p2 ld +8
+        2: { .reg .pred %p1; @%p1 ld +0; }; @%p1 ld +4
+        2: @%p1 ld +0; .reg .pred %p10; @%p10 ld +4",
+    );
+}
+
+#[test]
+fn sums_of_registers_are_followed() {
+    check_lines(
+        "1: add.s64 %rd3, %rd1, %rd5; add.s64 %rd4, %rd1, 64; add.s64 %rd6, %rd5, %rd4; ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd6], %r1
+        2: add.s64 %rd3, %rd1, %rd5; add.s64 %rd5, %rd5, %rd7; add.s64 %rd6, %rd5, %rd1; ld.global.u32 %r1, [%rd3]; st.global.u32 [%rd6], %r1
+        2: add.s64 %rd3, %rd1, %rd5; ld.global.u32 %r1, [%rd3]; L:; add.s64 %rd6, %rd5, %rd1; st.global.u32 [%rd6], %r1",
     );
 }
 
@@ -252,18 +288,24 @@ fn random_programs_access_what_they_did() {
         let mut body = String::new();
         for _ in 0..2 + numbers.below(14) {
             let register = ["%rd1", "%rd2", "%rd3"][numbers.below(3) as usize];
-            let guard = ["", "", "", "@%p1 ", "@!%p1 ", "@%p2 "][numbers.below(6) as usize];
+            let guard = ["", "", "", "@%p1 ", "@!%p1 ", "@%p2 ", "@%p3 ", "@!%p3 "][numbers.below(8) as usize];
             let near = [4, 32, 600, 5000][numbers.below(4) as usize];
             let offset = numbers.below(2 * near).cast_signed() - near.cast_signed();
             let offset = offset & !7;
-            body += &match numbers.below(12) {
+            body += &match numbers.below(13) {
                 0..4 => format!("{guard}ld.global.u32 %r1, [{register}+{offset}];\n"),
                 4..7 => format!("{guard}st.global.u32 [{register}+{offset}], %r1;\n"),
                 7 => format!("{guard}atom.add.u32 %r1, [{register}], 1;\n"),
                 8 => format!("{guard}ld.global.u64 {register}, [{register}+{offset}];\n"),
                 9 => format!("{guard}add.s64 {register}, {register}, {offset};\n"),
                 10 => format!("{guard}mov.u64 {register}, %rd{};\n", 1 + numbers.below(3)),
-                _ => ["L:\n", "setp.ne.u32 %p1, 0, 0;\n", "@%p2 bra OUT;\n"][numbers.below(3) as usize]
+                11 => format!("add.s64 {register}, %rd{}, %rd9;\n", 1 + numbers.below(3)),
+                _ => [
+                    "L:\n",
+                    "setp.ne.u32 %p1, 0, 0;\n",
+                    "setp.ne.u32 %p3, 1, 0;\n",
+                    "@%p2 bra OUT;\n",
+                ][numbers.below(4) as usize]
                     .replace('L', &format!("L{}", body.len())),
             };
         }
@@ -273,7 +315,17 @@ fn random_programs_access_what_they_did() {
         for _ in 0..12 {
             let all = addresses();
             let mut address = || all[numbers.below(all.len() as u64) as usize] & !7;
-            let registers = [("%rd1", address()), ("%rd2", address()), ("%rd3", address())];
+            let registers = [address(), address(), address()];
+            let guards = numbers.below(8);
+            let registers = [
+                ("%rd1", registers[0]),
+                ("%rd2", registers[1]),
+                ("%rd3", registers[2]),
+                ("%rd9", numbers.below(3) * 32),
+                ("%p1", guards & 1),
+                ("%p2", guards & 2),
+                ("%p3", guards & 4),
+            ];
             is_right(&kernel(&body), &text, &touching, &registers)
                 .unwrap_or_else(|wrong| panic!("seed {seed}\n{body}\n{wrong}\n{text}"));
         }
@@ -315,12 +367,17 @@ fn mistakes_of_shared_look_ups_are_seen() {
         add.s64 %gpuvm_a, %rd1, 4; => add.s64 %gpuvm_a, %rd1, 0;
         [%gpuvm_x0+4] => [%gpuvm_x0+8]
         [%gpuvm_a+-8] => [%gpuvm_x0+-8]
-        add.s64 %gpuvm_a, %rd1, -8; => add.s64 %gpuvm_a, %rd1, 4;
-        @%gpuvm_p st.global.u8 [%gpuvm_t], %gpuvm_w; =>
+        setp.ge.u32 %gpuvm_s, %gpuvm_r0, 12; => setp.ge.u32 %gpuvm_s, %gpuvm_r0, 8;
+        setp.ge.u32 %gpuvm_s, %gpuvm_r0, 12; => setp.ge.u32 %gpuvm_s, %gpuvm_r0, 16;
+        setp.lt.and.u32 %gpuvm_v, %gpuvm_r0, 12, %gpuvm_v; =>
+        setp.lt.and.u32 %gpuvm_v, %gpuvm_r0, 12, %gpuvm_v; => setp.lt.and.u32 %gpuvm_v, %gpuvm_r0, 8, %gpuvm_v;
+        @%gpuvm_v st.global.u8 [%gpuvm_t+-1], %gpuvm_w; => @%gpuvm_v st.global.u8 [%gpuvm_t], %gpuvm_w;
+        @%gpuvm_v st.global.u8 [%gpuvm_t+-1], %gpuvm_w; =>
+        @%gpuvm_s st.global.u8 [%gpuvm_t], %gpuvm_w; =>
         %gpuvm_w, %p2; => %gpuvm_w, %p1;
         setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %p2; => setp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;
         @%p2 st.global.u32 => st.global.u32
-        ld.global.f32 %f3 => add.s64 %rd1, %rd1, 4096; ld.global.f32 %f3";
+        ld.global.f32 %f3 => add.s64 %gpuvm_x0, %gpuvm_x0, 4096; ld.global.f32 %f3";
     let changed = |text: &str, mistake: &str| {
         let (wanted, instead) = mistake.split_once("=>").expect("an arrow");
         assert!(text.contains(wanted.trim()), "{wanted}\n{text}");
@@ -336,6 +393,56 @@ fn mistakes_of_shared_look_ups_are_seen() {
         and.b64 %gpuvm_f, %gpuvm_f, -2; =>";
     for mistake in mistakes.lines() {
         assert!(is_seen(STENCIL, &text, &changed(&touching, mistake)), "{mistake}");
+    }
+}
+
+/// Mistakes where accesses have several guards.
+#[test]
+fn mistakes_of_guards_that_share_are_seen() {
+    let body = written("@%p1 ld +0; @!%p2 ld +4; @%p3 ld +8; @%p1 st +4; @%p3 st -8");
+    let (text, touching, look_ups) = both(&body);
+    assert_eq!(look_ups, 1);
+    let is_seen = |text: &str, touching: &str| {
+        addresses()
+            .into_iter()
+            .flat_map(|at| (0..8).map(move |guards| (at, guards)))
+            .any(|(at, guards)| {
+                let registers = [
+                    ("%rd1", at),
+                    ("%p1", guards & 1),
+                    ("%p2", guards & 2),
+                    ("%p3", guards & 4),
+                ];
+                is_right(&kernel(&body), text, touching, &registers).is_err()
+            })
+    };
+    assert!(!is_seen(&text, &touching));
+    // A guard that is not asked, one the wrong way round, no guard at all; of marks also where an access is in its page.
+    let mistakes = "or.pred %gpuvm_o, %gpuvm_o, %p3; =>
+        not.pred %gpuvm_u, %p2; => mov.pred %gpuvm_u, %p2;
+        mov.pred %gpuvm_o, %p1; => not.pred %gpuvm_o, %p1;
+        setp.lt.and.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w, %gpuvm_o; => setp.lt.u32 %gpuvm_p, %gpuvm_h, %gpuvm_w;
+        setp.lt.and.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w, %gpuvm_o; => setp.lt.u32 %gpuvm_q, %gpuvm_h, %gpuvm_w;
+        setp.ge.and.u32 %gpuvm_o, %gpuvm_r0, 4, !%p2; => setp.ge.and.u32 %gpuvm_o, %gpuvm_r0, 0, !%p2;
+        setp.ge.and.u32 %gpuvm_p, %gpuvm_r0, 4, %p1; => setp.ge.and.u32 %gpuvm_p, %gpuvm_r0, 5, %p1;
+        setp.ge.and.u32 %gpuvm_s, %gpuvm_r0, 4, %p1; => setp.ge.and.u32 %gpuvm_s, %gpuvm_r0, 8, %p1;
+        setp.ge.and.u32 %gpuvm_o, %gpuvm_r0, 16, %p3; => setp.ge.and.u32 %gpuvm_o, %gpuvm_r0, 12, %p3;
+        or.pred %gpuvm_s, %gpuvm_s, %gpuvm_o; =>
+        or.pred %gpuvm_v, %gpuvm_v, %gpuvm_o; =>
+        setp.lt.and.u32 %gpuvm_v, %gpuvm_r0, 4, %p1; => setp.lt.u32 %gpuvm_v, %gpuvm_r0, 4;
+        setp.lt.and.u32 %gpuvm_o, %gpuvm_r0, 4, !%p2; => setp.lt.and.u32 %gpuvm_o, %gpuvm_r0, 4, %p2;
+        setp.lt.and.u32 %gpuvm_q, %gpuvm_r0, 8, %p1; => setp.lt.u32 %gpuvm_q, %gpuvm_r0, 8;";
+    for mistake in mistakes.lines() {
+        let (wanted, instead) = mistake.split_once("=>").expect("an arrow");
+        let (wanted, instead) = (wanted.trim(), instead.trim());
+        assert!(
+            text.contains(wanted) || touching.contains(wanted),
+            "{wanted}\n{text}\n{touching}"
+        );
+        assert!(
+            is_seen(&text.replace(wanted, instead), &touching.replace(wanted, instead)),
+            "{mistake}"
+        );
     }
 }
 
@@ -366,7 +473,7 @@ fn a_second_form_marks_nothing_by_its_loads() {
         let registers = [("%rd1", at), ("%rd2", BASE + PAGE)];
         let plain = run(&given, &registers, false).expect("it runs");
         let found = run(&format!("{header}{second}"), &registers, true).expect("it runs");
-        assert_eq!(found, wanted(&plain));
+        assert_eq!(wrong(&found, &plain, |_| false), None);
     }
     // What has no loads needs none.
     let stores = kernel("st.global.u32 [%rd1], 1;");

@@ -1,12 +1,13 @@
 //! PTX of compilers on the simulated GPU, after it was rewritten with a window in which nothing is paged.
 
 mod arithmetic;
+mod planted;
 
 use std::sync::Arc;
 
 use crate::common::{Bed, bed_on, builder};
 use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, LaunchConfig, Module, ParamInfo, PtxKernel};
-use gpuvm_ptx::{TableLayout, WINDOW, Window, rewrite};
+use gpuvm_ptx::{Rewritten, TableLayout, WINDOW, Window, rewrite};
 use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder, SimOptions};
 
 /// A file of ptx/tests/inputs.
@@ -18,6 +19,11 @@ fn input(name: &str) -> String {
 /// All kernels of a text, which is rewritten with a window in which nothing is paged, or with that which is given.
 fn load(gpu: &SimGpu, text: &str, window: Window) -> Result<Arc<dyn Module>, GpuError> {
     let rewritten = rewrite(text.as_bytes(), &TableLayout::new(4096).unwrap()).unwrap();
+    load_rewritten(gpu, &rewritten, window)
+}
+
+/// All kernels of a text that was rewritten.
+fn load_rewritten(gpu: &SimGpu, rewritten: &Rewritten, window: Window) -> Result<Arc<dyn Module>, GpuError> {
     let entries = rewritten.report.functions.iter().filter(|function| function.is_entry);
     let kernels: Vec<PtxKernel> = entries
         .map(|function| PtxKernel {
