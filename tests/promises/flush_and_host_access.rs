@@ -8,12 +8,12 @@ use crate::common::{
     BASIC, Bench, PAGE_WORDS, STEP, compare, refused, scaled, simulated_soft, small, stepped, with_causes,
 };
 use gpuvm::soft::{Fault, FaultPlan};
-use gpuvm::{Error, LaunchConfig};
+use gpuvm::{Error, LaunchConfig, Placement};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 #[test]
 fn a_flush_comes_after_every_launch_before_it() {
-    let bench = Bench::new(small(64), BASIC);
+    let bench = Bench::new(small(64).placement(Placement::Fetch), BASIC);
     let pages = 30;
     let a = bench.vm.region::<u32>().zeroed(pages * PAGE_WORDS).unwrap();
     for round in 0..5u32 {
@@ -36,7 +36,7 @@ fn a_flush_comes_after_every_launch_before_it() {
 
 #[test]
 fn reads_see_launches_and_launches_see_writes_without_a_sync() {
-    let bench = Bench::new(small(8), BASIC);
+    let bench = Bench::new(small(8).placement(Placement::Fetch), BASIC);
     let n = 20 * PAGE_WORDS + 7;
     let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let mut model = vec![0u32; n as usize];
@@ -63,7 +63,7 @@ fn reads_see_launches_and_launches_see_writes_without_a_sync() {
 
 #[test]
 fn host_access_past_the_end_is_refused() {
-    let bench = Bench::new(small(8), BASIC);
+    let bench = Bench::new(small(8).placement(Placement::Fetch), BASIC);
     let a = bench.vm.region::<u32>().name("ten").from_iter(0..10).unwrap();
     for message in [
         refused(a.read(10, &mut [0])),
@@ -89,7 +89,7 @@ fn host_access_past_the_end_is_refused() {
 
 /// A flush beside kernels that write on: the even elements were written before, the odd ones count up meanwhile.
 fn flush_beside(writer: &str) {
-    let bench = Bench::new(small(16), BASIC);
+    let bench = Bench::new(small(16).placement(Placement::Fetch), BASIC);
     let pages = 8;
     let n = (pages * PAGE_WORDS) as usize;
     let home: Vec<AtomicU32> = (0..n).map(|_| AtomicU32::new(0)).collect();
@@ -181,7 +181,7 @@ fn a_page_that_cannot_go_home_keeps_no_other_from_it() {
 
 #[test]
 fn no_update_is_lost_beside_flushes() {
-    let bench = Bench::new(small(6), BASIC);
+    let bench = Bench::new(small(6).placement(Placement::Fetch), BASIC);
     let n = 20 * PAGE_WORDS;
     let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let mut flushes = 0;

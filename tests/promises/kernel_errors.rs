@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{Adjust, BASIC, Bench, FAULTY, PAGE_WORDS, refused, scaled, simulated, small, with_causes};
-use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, Value};
+use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Placement, Region, Value};
 
 fn bench() -> Bench {
     Bench::new(small(16), FAULTY)
@@ -30,7 +30,9 @@ fn works(bench: &Bench, a: &Region<u32>) {
 #[test]
 fn an_index_past_the_end_is_an_error_with_index_and_size() {
     let bench = bench();
-    let a = region(&bench);
+    // Where pages are looked up, what is read past the end has any value.
+    let a = bench.vm.region::<u32>().name("data").placement(Placement::Fetch);
+    let a = a.from_iter(0..10 * PAGE_WORDS as u32 + 3).unwrap();
     let (n, out) = (a.len(), bench.vm.buffer::<u32>(1).unwrap());
     let one = || LaunchConfig::new(1, 1);
     for index in [n, n + 1, 1 << 40, u64::MAX] {
