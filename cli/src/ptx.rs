@@ -59,9 +59,12 @@ pub fn run(args: &PtxArgs) -> Result<(), CliError> {
     ))?)
 }
 
+/// A text, and the architecture that it was compiled for where the file says so.
+type Text = (Option<String>, Vec<u8>);
+
 /// The texts of a file: it is one, or it is a program, a library, an object or a fat binary, which has one of each source file for the GPU
 /// that was asked for, or the newest.
-fn texts(args: &PtxArgs, bytes: Vec<u8>) -> Result<Vec<(Option<String>, Vec<u8>)>, CliError> {
+fn texts(args: &PtxArgs, bytes: Vec<u8>) -> Result<Vec<Text>, CliError> {
     if !is_binary(&bytes) {
         return Ok(vec![(None, bytes)]);
     }
