@@ -131,7 +131,8 @@ pub(crate) fn launch_over(
     // Asked while the regions' launches are locked.
     let enqueue = |_vm: u64| enqueue(there.iter().all(|on| on.view.is_complete()));
     let job = Job::ByCaller(name, Box::new(enqueue));
-    let in_flight = gpu.enqueue(stream, job, &LaunchConfig::new(1, 1), named, &launch::label(name));
+    let config = LaunchConfig::new(1, 1).untimed();
+    let in_flight = gpu.enqueue(stream, job, &config, named, &launch::label(name));
     let in_flight = gpu.or_lost(in_flight)?;
     Ok(Launch::new(Arc::clone(gpu), in_flight))
 }
