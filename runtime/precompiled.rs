@@ -122,7 +122,10 @@ pub(crate) fn launch_over(
     let there = regions.iter().map(|region| gpu.or_lost(region.inner.on(gpu)));
     let there: Vec<_> = there.collect::<Result<_>>()?;
     let named = Named {
-        memories: regions.iter().map(|region| (Arc::clone(&region.inner) as _, true)).collect(),
+        memories: regions
+            .iter()
+            .map(|region| (Arc::clone(&region.inner) as _, true))
+            .collect(),
         looks_up: !regions.is_empty(),
         by: if at_home { Table::Home } else { Table::Entries },
         pageless: regions.is_empty(),

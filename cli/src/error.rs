@@ -346,7 +346,9 @@ pub enum CliError {
         source: gpuvm::GpuError,
     },
     /// The library that programs are run with is not where it belongs.
-    #[error("cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: install it, or build the crate gpuvm-exec")]
+    #[error(
+        "cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: install it, or build the crate gpuvm-exec"
+    )]
     NoExecLibrary,
     /// A program that cannot be run.
     #[error("cannot run {program}")]

@@ -8,9 +8,9 @@ use std::process::Command;
 use crate::args::ExecArgs;
 use crate::error::CliError;
 
-/// The library that is loaded into the program, and where it is, from this command's folder.
+/// The library that is loaded into the program, and where it is, from this command's folder; in the last one tests have it built.
 const LIBRARY: &str = "libgpuvm_exec.so";
-const FOLDERS: [&str; 2] = [".", "../lib"];
+const FOLDERS: [&str; 3] = [".", "../lib", "deps"];
 /// What the loader loads before all else.
 const PRELOAD: &str = "LD_PRELOAD";
 

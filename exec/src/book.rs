@@ -207,7 +207,13 @@ mod tests {
         let mut book = book();
         let first = book.allocate(1).unwrap();
         assert_eq!((first.addr, first.new_slab), (BASE, Some(BASE..BASE + (16 << 20))));
-        assert_eq!(book.allocate(513).unwrap(), Allocated { addr: BASE + 512, new_slab: None });
+        assert_eq!(
+            book.allocate(513).unwrap(),
+            Allocated {
+                addr: BASE + 512,
+                new_slab: None
+            }
+        );
         assert_eq!(book.allocate(0).unwrap().addr, BASE + 1536);
         assert_eq!(book.free(BASE + 512), Freed::Piece);
         assert_eq!(book.free(BASE + 512), Freed::Unknown, "twice");

@@ -102,13 +102,18 @@ impl Loaded {
     }
 
     fn write(&self, window: &[u8; Window::BYTES]) -> Result<(), String> {
-        let addr = self.handle.window().ok_or("the rewritten code has no variable for the window")?;
+        let addr = self
+            .handle
+            .window()
+            .ok_or("the rewritten code has no variable for the window")?;
         let (from, bytes) = (window.as_ptr().cast::<c_void>(), window.len());
         // SAFETY: the variable has so many bytes.
         let status = unsafe { call!(cuMemcpyHtoD_v2(addr => u64, from => *const c_void, bytes => usize)) };
         match status {
             SUCCESS => Ok(()),
-            status => Err(format!("the window cannot be described to the rewritten code: CUDA error {status}")),
+            status => Err(format!(
+                "the window cannot be described to the rewritten code: CUDA error {status}"
+            )),
         }
     }
 }
@@ -148,7 +153,10 @@ impl Code {
     pub fn remove(&mut self, handle: Handle) {
         if let Some(Ok(gone)) = self.loaded.remove(&handle) {
             let of_others = |function: &mut Function| {
-                !function.loaded.as_ref().is_some_and(|loaded| Arc::ptr_eq(loaded, &gone))
+                !function
+                    .loaded
+                    .as_ref()
+                    .is_some_and(|loaded| Arc::ptr_eq(loaded, &gone))
             };
             self.functions.retain(|_, function| of_others(function));
         }

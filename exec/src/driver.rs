@@ -17,7 +17,11 @@ type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 pub static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The version that `dlsym` had when it was new.
-const VERSION: &CStr = if cfg!(target_arch = "x86_64") { c"GLIBC_2.2.5" } else { c"GLIBC_2.17" };
+const VERSION: &CStr = if cfg!(target_arch = "x86_64") {
+    c"GLIBC_2.2.5"
+} else {
+    c"GLIBC_2.17"
+};
 
 /// The C library's `dlsym`. This library has one of its own.
 pub fn dlsym() -> DlSym {
@@ -119,9 +123,8 @@ pub fn architecture(device: i32) -> Option<u32> {
     let [major, minor] = NUMBERS.map(|number| {
         let mut value = 0;
         // SAFETY: an out-value.
-        let status = unsafe {
-            call!(cuDeviceGetAttribute(&raw mut value => *mut c_int, number => c_int, device => c_int))
-        };
+        let status =
+            unsafe { call!(cuDeviceGetAttribute(&raw mut value => *mut c_int, number => c_int, device => c_int)) };
         (status == SUCCESS).then_some(value)
     });
     u32::try_from(10 * major? + minor?).ok()

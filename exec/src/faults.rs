@@ -79,7 +79,11 @@ fn answer(questions: c_int, mend: Mend) {
         }
         // SAFETY: who asked waits for the answer, and the question lives until then.
         let question = unsafe { &*question };
-        let answer = if mend(question.addr, question.writes) { MENDED } else { NOT_OURS };
+        let answer = if mend(question.addr, question.writes) {
+            MENDED
+        } else {
+            NOT_OURS
+        };
         let word = &raw const question.answer;
         // Release: what was mended is seen with the answer. The question may be gone behind this.
         question.answer.store(answer, Ordering::Release);
@@ -156,10 +160,9 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             unsafe {
                 match action.sa_flags & libc::SA_SIGINFO {
                     0 => std::mem::transmute::<*const c_void, extern "C" fn(c_int)>(handler)(signal),
-                    _ => std::mem::transmute::<
-                        *const c_void,
-                        extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
-                    >(handler)(signal, info, context),
+                    _ => std::mem::transmute::<*const c_void, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(
+                        handler,
+                    )(signal, info, context),
                 }
             }
         }

@@ -68,7 +68,10 @@ fn of_text(text: &[u8], layout: &TableLayout) -> Result<Image, String> {
     let rewritten = rewrite(text, layout).map_err(|error| error.to_string())?;
     let functions = &rewritten.report.functions;
     // Any kernel may call them.
-    let of_all = functions.iter().filter(|function| !function.is_entry).find_map(uses_home);
+    let of_all = functions
+        .iter()
+        .filter(|function| !function.is_entry)
+        .find_map(uses_home);
     let kernels = functions.iter().filter(|function| function.is_entry).map(|function| {
         let kernel = KernelOf {
             quiet: function.quiet.as_deref().and_then(|name| CString::new(name).ok()),
@@ -113,7 +116,10 @@ mod tests {
         // SAFETY: a text that ends.
         let image = unsafe { rewritten(TEXT.as_ptr().cast(), 90, &layout()) }.unwrap();
         let plain = &image.kernels["plain"];
-        assert_eq!((plain.at_home.as_deref(), plain.quiet.as_deref()), (None, Some(c"gpuvm_quiet_plain")));
+        assert_eq!(
+            (plain.at_home.as_deref(), plain.quiet.as_deref()),
+            (None, Some(c"gpuvm_quiet_plain"))
+        );
         let reason = image.kernels["bulk"].at_home.clone().unwrap();
         assert!(reason.contains("looks no page up"), "{reason}");
         assert!(image.text.to_str().unwrap().contains("gpuvm_window"));

@@ -27,7 +27,10 @@ pub fn by_name(served: &[Served], symbol: &CStr) -> Option<*const ()> {
     if !symbol.to_bytes().starts_with(b"cu") {
         return None;
     }
-    served.iter().find(|served| served.symbol == symbol).map(|served| served.ours)
+    served
+        .iter()
+        .find(|served| served.symbol == symbol)
+        .map(|served| served.ours)
 }
 
 /// What is served in place of `found`, which the driver gave for a name, a version of CUDA and flags. `library` finds functions by their names in
@@ -40,13 +43,19 @@ pub fn by_version(
     library: impl Fn(&CStr) -> *mut c_void,
 ) -> Option<*const ()> {
     let base = name.to_str().ok()?;
-    let of_name = || served.iter().filter(|served| served.base == base || served.symbol == name);
+    let of_name = || {
+        served
+            .iter()
+            .filter(|served| served.base == base || served.symbol == name)
+    };
     of_name().next()?;
     // The driver mostly gives what the library has by that name.
     if let Some(same) = of_name().find(|served| library(served.symbol) == found) {
         return Some(same.ours);
     }
-    let others = ["", "_v2", "_v3", "_v4"].iter().flat_map(|version| ["", "_ptsz", "_ptds"].map(|stream| format!("{base}{version}{stream}")));
+    let others = ["", "_v2", "_v3", "_v4"]
+        .iter()
+        .flat_map(|version| ["", "_ptsz", "_ptds"].map(|stream| format!("{base}{version}{stream}")));
     let is_other = |name: String| CString::new(name).is_ok_and(|name| library(&name) == found);
     if others.into_iter().any(is_other) {
         // Newer than what is served, with other arguments.
@@ -54,7 +63,10 @@ pub fn by_version(
     }
     let per_thread = flags & PER_THREAD != 0 && of_name().any(|served| served.per_thread);
     let fits = |served: &&Served| served.per_thread == per_thread && served.version <= version;
-    of_name().filter(fits).max_by_key(|served| served.version).map(|served| served.ours)
+    of_name()
+        .filter(fits)
+        .max_by_key(|served| served.version)
+        .map(|served| served.ours)
 }
 
 #[cfg(test)]

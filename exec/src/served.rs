@@ -332,14 +332,22 @@ fn found_by(symbol: *const c_char, found: *mut *mut c_void, asked: (c_int, u64),
 
 /// Advice on memory: nothing comes of it where the memory is ours.
 fn hint(addr: u64, bytes: usize, call: impl FnOnce() -> Status) -> Status {
-    if window::touches(addr, bytes as u64) { SUCCESS } else { call() }
+    if window::touches(addr, bytes as u64) {
+        SUCCESS
+    } else {
+        call()
+    }
 }
 
 /// Loads code, rewritten where that can be. `call` is given it, and whether it is rewritten text.
 ///
 /// # Safety
 /// As [`code::rewritten`]; what `loaded` reads was set where `call` succeeds.
-unsafe fn load(code: *const c_void, loaded: impl FnOnce() -> Handle, call: impl Fn(*const c_void, bool) -> Status) -> Status {
+unsafe fn load(
+    code: *const c_void,
+    loaded: impl FnOnce() -> Handle,
+    call: impl Fn(*const c_void, bool) -> Status,
+) -> Status {
     // SAFETY: the caller's promise.
     let (status, image) = match unsafe { code::rewritten(code) } {
         Err(why) => (call(code, false), Err(why)),
@@ -348,7 +356,10 @@ unsafe fn load(code: *const c_void, loaded: impl FnOnce() -> Handle, call: impl 
             let text = std::mem::take(&mut image.text).into_raw();
             match call(text.cast_const().cast(), true) {
                 SUCCESS => (SUCCESS, Ok(image)),
-                status => (call(code, false), Err(format!("the driver refuses its rewritten text: CUDA error {status}"))),
+                status => (
+                    call(code, false),
+                    Err(format!("the driver refuses its rewritten text: CUDA error {status}")),
+                ),
             }
         }
     };
@@ -370,7 +381,10 @@ fn noted(status: Status, note: impl FnOnce(&mut code::Code)) -> Status {
 fn both(function: usize, set: impl Fn(usize) -> Status) -> Status {
     let status = set(function);
     if status == SUCCESS
-        && let Some(quiet) = state::lock().code.function(function).and_then(|function| function.quiet)
+        && let Some(quiet) = state::lock()
+            .code
+            .function(function)
+            .and_then(|function| function.quiet)
     {
         return set(quiet);
     }
@@ -384,7 +398,10 @@ fn launch(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Sta
 /// A call that reads or writes those bytes, on a stream if there is one. It is done when this returns: what the driver writes behind the call would
 /// not be seen.
 fn touch(parts: &[(u64, usize, bool)], stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
-    if !parts.iter().any(|&(addr, bytes, _)| window::touches(addr, bytes as u64)) {
+    if !parts
+        .iter()
+        .any(|&(addr, bytes, _)| window::touches(addr, bytes as u64))
+    {
         return call();
     }
     touch_with(stream, call, |state| {
@@ -477,5 +494,8 @@ fn all_else_is_found_where_it_is() {
     // SAFETY: the program itself.
     let own = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
     assert!(served_by_name(own, c"malloc".as_ptr()).is_null());
-    assert!(served_by_name(own, c"cuLaunchKernel".as_ptr()).is_null(), "where there is no driver");
+    assert!(
+        served_by_name(own, c"cuLaunchKernel".as_ptr()).is_null(),
+        "where there is no driver"
+    );
 }

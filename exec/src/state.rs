@@ -94,13 +94,17 @@ impl std::ops::Deref for Locked {
     type Target = State;
 
     fn deref(&self) -> &State {
-        self.state.as_ref().unwrap_or_else(|| unreachable!("`lock` has made it"))
+        self.state
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("`lock` has made it"))
     }
 }
 
 impl std::ops::DerefMut for Locked {
     fn deref_mut(&mut self) -> &mut State {
-        self.state.as_mut().unwrap_or_else(|| unreachable!("`lock` has made it"))
+        self.state
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("`lock` has made it"))
     }
 }
 
@@ -183,7 +187,10 @@ impl Slab {
     fn pin(&self) -> Result<(), String> {
         /// `CU_MEMHOSTREGISTER_PORTABLE` and `_DEVICEMAP`.
         const FLAGS: u32 = 3;
-        let (base, bytes) = (self.pages.start as *mut c_void, (self.pages.end - self.pages.start) as usize);
+        let (base, bytes) = (
+            self.pages.start as *mut c_void,
+            (self.pages.end - self.pages.start) as usize,
+        );
         // SAFETY: pages of the window, which stay until they are unpinned.
         match unsafe { call!(cuMemHostRegister_v2(base => *mut c_void, bytes => usize, FLAGS => u32)) } {
             SUCCESS => Ok(()),
@@ -195,7 +202,10 @@ impl Slab {
 fn allow(pages: Range<u64>, access: Access) -> Result<(), String> {
     match window::protect(pages, access) {
         true => Ok(()),
-        false => Err(format!("the system refuses to protect managed memory: {}", std::io::Error::last_os_error())),
+        false => Err(format!(
+            "the system refuses to protect managed memory: {}",
+            std::io::Error::last_os_error()
+        )),
     }
 }
 
@@ -264,7 +274,8 @@ impl State {
             (true, Pager::None) => slab.pin(),
         };
         if let Err(why) = ready {
-            self.summary.note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
+            self.summary
+                .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
             memory.book.forget(pages.start);
             window::empty(pages);
             return None;
@@ -336,7 +347,9 @@ impl State {
         }
         let made = match self.context() {
             (context, Some(gpu)) => self.page(context, gpu),
-            (_, None) => Err("the program's context is not its GPU's primary one, which the CUDA runtime uses".to_owned()),
+            (_, None) => {
+                Err("the program's context is not its GPU's primary one, which the CUDA runtime uses".to_owned())
+            }
         };
         if let Err(why) = made {
             self.give_up(&why);
@@ -465,7 +478,9 @@ impl State {
         };
         let loaded = function.and_then(|function| function.loaded.as_ref());
         loaded.map_or(Ok(()), |loaded| loaded.describe(&paging.window))?;
-        let Some(memory) = &mut self.memory else { return Ok(enqueue(handle)) };
+        let Some(memory) = &mut self.memory else {
+            return Ok(enqueue(handle));
+        };
         memory.slabs.values_mut().try_for_each(Slab::close)?;
         let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
         let stream = match paging.streams.entry(stream) {

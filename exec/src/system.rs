@@ -63,9 +63,9 @@ pub unsafe extern "C" fn writev(file: c_int, parts: *const libc::iovec, count: c
     }
     // SAFETY: the C library's function of that name has these arguments.
     unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize>(driver::next(
-            c"writev",
-        ))(file, parts, count)
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize>(
+            driver::next(c"writev"),
+        )(file, parts, count)
     }
 }
 
