@@ -113,8 +113,9 @@ fn is_store(context: *mut c_void) -> bool {
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the handler's second argument is one, of a fault.
     let addr = unsafe { (*info).si_addr() } as u64;
-    // SAFETY: the thread's own; and a number that may be asked for anywhere.
+    // SAFETY: the thread's own.
     let error = unsafe { *libc::__errno_location() };
+    // SAFETY: a number that may be asked for anywhere.
     let is_own = || unsafe { libc::getpid() } == PROCESS.load(Ordering::Relaxed);
     let mended = window::touches(addr, 1) && is_own() && ask(addr, is_store(context));
     // SAFETY: as above.

@@ -69,14 +69,10 @@ served! {
 
     [cuMemAllocManaged "cuMemAllocManaged" 6000 false]
     (addr: *mut u64, bytes: usize, flags: c_uint)
-    |call| match (addr.is_null() || bytes == 0).then_some(None).unwrap_or_else(|| state::lock().allocate(bytes as u64)) {
-        Some(found) => {
-            // SAFETY: the caller's out-value.
-            unsafe { addr.write(found) };
-            SUCCESS
-        }
+    |call| match allocated(addr, bytes as u64) {
+        true => SUCCESS,
         // SAFETY: handed on.
-        None => unsafe { call(addr, bytes, flags) },
+        false => unsafe { call(addr, bytes, flags) },
     };
     [cuMemFree_v2 "cuMemFree" 3020 false]
     (addr: u64)
@@ -328,6 +324,21 @@ fn found_by(symbol: *const c_char, found: *mut *mut c_void, asked: (c_int, u64),
         }
     }
     status
+}
+
+/// Managed memory of so many bytes; false where the driver is to answer.
+fn allocated(addr: *mut u64, bytes: u64) -> bool {
+    if addr.is_null() || bytes == 0 {
+        return false;
+    }
+    match state::lock().allocate(bytes) {
+        Some(found) => {
+            // SAFETY: the caller's out-value.
+            unsafe { addr.write(found) };
+            true
+        }
+        None => false,
+    }
 }
 
 /// Advice on memory: nothing comes of it where the memory is ours.

@@ -382,8 +382,7 @@ impl State {
             .map_err(|error| chain(&error))?;
         let window = vm.window_bytes().map_err(|error| chain(&error))?;
         self.summary.pages(frames / page * page, page);
-        let slabs = memory.slabs.values_mut();
-        let paged = slabs.map(|slab| slab.page(&vm)).collect::<Result<(), String>>();
+        let paged = memory.slabs.values_mut().try_for_each(|slab| slab.page(&vm));
         self.pager = Pager::Paging(Paging {
             vm,
             context,
@@ -518,5 +517,75 @@ impl State {
             Some(why) => self.summary.at_home(&name, why),
         }
         Ok(SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the host may do with the slab of an address, and the chunks that it has written.
+    fn slab_of(addr: u64) -> (Access, Vec<u64>) {
+        let state = lock();
+        let memory = state.memory.as_ref().unwrap();
+        let slab = &memory.slabs[&memory.book.slab_of(addr).unwrap().start];
+        (slab.access, slab.written.iter().copied().collect())
+    }
+
+    /// As before a launch.
+    fn close() {
+        let mut state = lock();
+        let slabs = &mut state.memory.as_mut().unwrap().slabs;
+        slabs.values_mut().try_for_each(Slab::close).unwrap();
+    }
+
+    #[test]
+    fn what_the_host_does_with_closed_memory_is_seen() {
+        let addr = lock().allocate(6 << 20).unwrap();
+        let word = |offset: u64| (addr + offset) as *mut u64;
+        // SAFETY: of all accesses here: they lie in the allocation, which nobody else knows.
+        unsafe { word(0).write_volatile(7) };
+        assert_eq!(slab_of(addr).0, Access::Write, "no launch has had it");
+        close();
+        assert_eq!(slab_of(addr), (Access::None, vec![]));
+        // SAFETY: as above.
+        assert_eq!(unsafe { word(0).read_volatile() }, 7);
+        assert_eq!(slab_of(addr), (Access::Read, vec![]), "a load asks for all of it");
+        // SAFETY: as above.
+        unsafe { word(CHUNK_BYTES + 8).write_volatile(9) };
+        assert_eq!(
+            slab_of(addr),
+            (Access::Read, vec![addr + CHUNK_BYTES]),
+            "a store for its chunk"
+        );
+        close();
+        // By several threads, and by a store first.
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                // SAFETY: as above; each has words of its own.
+                scope.spawn(move || unsafe { word(16 + 8 * thread).write_volatile(thread) });
+            }
+        });
+        assert_eq!(slab_of(addr), (Access::Read, vec![addr]));
+        // SAFETY: as above.
+        assert_eq!(
+            unsafe { (word(CHUNK_BYTES + 8).read_volatile(), word(24).read_volatile()) },
+            (9, 1)
+        );
+        close();
+        // A system call makes no fault.
+        let file = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        // SAFETY: bytes of the allocation.
+        let written = unsafe { crate::system::write(descriptor, word(0).cast::<c_void>().cast_const(), 4096) };
+        assert_eq!((written, slab_of(addr)), (4096, (Access::Read, vec![])));
+        let mut state = lock();
+        assert!(state.free(addr) && !state.free(addr), "it is freed once");
+    }
+
+    #[test]
+    fn chunks_side_by_side_are_dropped_together() {
+        assert_eq!(joined([0..2, 2..4, 6..8].into_iter()), [0..4, 6..8]);
+        assert_eq!(joined(std::iter::empty()), []);
     }
 }
