@@ -12,7 +12,7 @@ use std::time::Duration;
 use gpuvm::{CudaGpu, ElementType, RawRegion, StreamHandle, Transport, Vm};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
+use crate::book::{Allocated, Book, CHUNK_BYTES, Freed, SHARED_BYTES};
 use crate::code::Code;
 use crate::driver::{self, SUCCESS, Status, call};
 use crate::summary::Summary;
@@ -168,7 +168,11 @@ impl Slab {
         let Some(region) = &self.region else { return Ok(()) };
         for part in joined(written.into_iter().map(|chunk| self.of_chunk(chunk))) {
             let bytes = part.start - self.pages.start..part.end - self.pages.start;
-            region.evict_bytes(bytes).map_err(|error| chain(&error))?;
+            // What the host writes kernels read.
+            let evicted = region
+                .evict_bytes(bytes.clone())
+                .and_then(|()| region.want_bytes(bytes));
+            evicted.map_err(|error| chain(&error))?;
         }
         Ok(())
     }
@@ -179,7 +183,11 @@ impl Slab {
         let builder = vm.raw_region(ElementType::of::<u8>()).name("managed memory");
         // SAFETY: pages of the window, which stay until the region has been closed, and to which no Rust reference is.
         let region = unsafe { builder.from_owner((), base, bytes) };
-        self.region = Some(region.map_err(|error| chain(&error))?);
+        let region = self.region.insert(region.map_err(|error| chain(&error))?);
+        if bytes <= SHARED_BYTES {
+            // Of small allocations, not all of which are used: with all of its pages in frames kernels run in their faster form.
+            region.want_bytes(0..bytes).map_err(|error| chain(&error))?;
+        }
         Ok(())
     }
 
@@ -568,10 +576,8 @@ mod tests {
         });
         assert_eq!(slab_of(addr), (Access::Read, vec![addr]));
         // SAFETY: as above.
-        assert_eq!(
-            unsafe { (word(CHUNK_BYTES + 8).read_volatile(), word(24).read_volatile()) },
-            (9, 1)
-        );
+        let read = unsafe { (word(CHUNK_BYTES + 8).read_volatile(), word(24).read_volatile()) };
+        assert_eq!(read, (9, 1));
         close();
         // A system call makes no fault.
         let file = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();

@@ -130,6 +130,18 @@ impl<E> Region<E> {
         self.inner.release_some(&mut self.inner.quiesce(), &pages, false)
     }
 
+    /// Has the pages with some of these bytes that are at home come before the next launch that looks them up, as far as frames are free. Waits for
+    /// the launches that name the region.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    #[doc(hidden)]
+    pub fn want_bytes(&self, bytes: Range<u64>) -> Result<()> {
+        let (inner, pages) = (&self.inner, self.inner.pages.of_span(&bytes));
+        let mut launches = inner.quiesce();
+        inner.want(&mut launches, &pages)
+    }
+
     /// The type of its elements.
     pub fn element(&self) -> &ElementType {
         &self.inner.element

@@ -302,6 +302,16 @@ impl RegionInner {
         released
     }
 
+    /// Has pages come to frames on all GPUs before launches look them up. As [`release_pages`](Self::release_pages).
+    pub(super) fn want(&self, launches: &mut Naming, pages: &Range<u64>) -> Result<()> {
+        let mut wanted = Ok(());
+        for on in self.everywhere() {
+            let want = || on.view.want(&*on.gpu.device, pages.clone());
+            wanted = wanted.and(self.work_on(launches, &on, want));
+        }
+        wanted
+    }
+
     /// Gives the frames of some pages on all GPUs back. As [`release_pages`](Self::release_pages).
     pub(super) fn release_some(&self, launches: &mut Naming, pages: &Range<u64>, discard: bool) -> Result<()> {
         let mut released = Ok(());
