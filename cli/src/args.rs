@@ -167,7 +167,7 @@ pub enum Command {
 /// A program whose managed memory is paged.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
-    /// GPU memory for page frames. Default: what is free at the program's first launch, less a tenth.
+    /// GPU memory for page frames. Default: as much as the program has managed memory, up to what is free when it asks for some, less a tenth.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub frames: Option<u64>,
 

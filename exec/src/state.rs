@@ -23,6 +23,8 @@ use crate::{faults, settings, window};
 const DEADLINE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Of the GPU's free memory such a part is left for what the program asks for later.
 const LEFT_FREE: u64 = 10;
+/// Frames change by so many bytes.
+const FRAMES_STEP: u64 = 64 << 20;
 
 /// All that is known of the program.
 pub struct State {
@@ -65,6 +67,9 @@ struct Paging {
     vm: Vm,
     context: usize,
     window: [u8; gpuvm_ptx::Window::BYTES],
+    /// Bytes of frames, and most of them: as many as there is managed memory, and GPU memory.
+    frames: u64,
+    frames_max: u64,
     streams: HashMap<u64, StreamHandle>,
 }
 
@@ -277,6 +282,7 @@ impl State {
         };
         let ready = match (window::fill(pages.clone()), &self.pager) {
             (false, _) => Err("the system refuses the memory".to_owned()),
+            // It is about to begin.
             (true, Pager::New) => Ok(()),
             (true, Pager::Paging(paging)) => slab.page(&paging.vm),
             (true, Pager::None) => slab.pin(),
@@ -289,6 +295,9 @@ impl State {
             return None;
         }
         memory.slabs.insert(pages.start, slab);
+        // Programs take their time from the first launch on.
+        self.ready();
+        self.grow();
         Some(addr)
     }
 
@@ -373,31 +382,64 @@ impl State {
 
     fn page(&mut self, context: usize, gpu: i32) -> Result<(), String> {
         let Some(memory) = &mut self.memory else { return Ok(()) };
-        let page = settings::page_bytes();
-        let frames = match settings::frame_bytes() {
-            Some(bytes) => bytes,
-            None => driver::free_bytes().map_or(0, |free| free - free / LEFT_FREE),
-        };
         gpuvm_gpu::cuda::find_driver_by(driver::find);
-        let vm = Vm::builder()
+        let page = settings::page_bytes();
+        let builder = Vm::builder()
             .gpu(CudaGpu::ordinal(gpu.unsigned_abs()))
             .transport(Transport::Direct)
             .page_size(page)
-            .frame_memory(frames)
             .launch_deadline(DEADLINE)
-            .window_over(memory.window.clone())
-            .build()
-            .map_err(|error| chain(&error))?;
+            .window_over(memory.window.clone());
+        let free = driver::free_bytes().unwrap_or(0);
+        let (frames, frames_max, builder) = match settings::frame_bytes() {
+            Some(bytes) => (bytes, bytes, builder.frame_memory(bytes)),
+            None => {
+                let most = (free - free / LEFT_FREE).max(FRAMES_STEP);
+                let grows = builder.frame_memory(FRAMES_STEP).frame_capacity(most);
+                (FRAMES_STEP, most, grows)
+            }
+        };
+        let vm = builder.build().map_err(|error| chain(&error))?;
         let window = vm.window_bytes().map_err(|error| chain(&error))?;
-        self.summary.pages(frames / page * page, page);
         let paged = memory.slabs.values_mut().try_for_each(|slab| slab.page(&vm));
+        self.summary.pages(frames, page);
         self.pager = Pager::Paging(Paging {
             vm,
             context,
             window,
+            frames,
+            frames_max,
             streams: HashMap::new(),
         });
         paged
+    }
+
+    /// Sees to frames for all managed memory, as far as there is GPU memory.
+    fn grow(&mut self) {
+        let (Pager::Paging(paging), Some(memory)) = (&mut self.pager, &self.memory) else {
+            return;
+        };
+        let all: u64 = memory
+            .slabs
+            .values()
+            .map(|slab| slab.pages.end - slab.pages.start)
+            .sum();
+        // With some that no page needs, so that all have one.
+        let wanted = (all.next_multiple_of(FRAMES_STEP) + FRAMES_STEP).min(paging.frames_max);
+        let free = driver::free_bytes().unwrap_or(0);
+        let wanted = wanted.min(paging.frames + (free - free / LEFT_FREE) / FRAMES_STEP * FRAMES_STEP);
+        if wanted <= paging.frames {
+            return;
+        }
+        match paging.vm.resize_frames(wanted) {
+            Ok(resized) => {
+                paging.frames = resized.bytes;
+                self.summary.pages(resized.bytes, settings::page_bytes());
+            }
+            Err(error) => self
+                .summary
+                .note(format!("there are no more frames: {}", chain(&error))),
+        }
     }
 
     /// From now on nobody pages: what is in frames goes home, and kernels find all there.
