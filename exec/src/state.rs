@@ -256,6 +256,19 @@ fn mend(addr: u64, writes: bool) -> bool {
     true
 }
 
+/// Has the summary printed when the program ends by itself.
+fn print_at_exit() {
+    extern "C" fn print() {
+        if !settings::is_quiet() {
+            let text = lock().summary.text();
+            // A program may have closed it.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        }
+    }
+    // SAFETY: a function that stays: this library is never unloaded. Where there is no room for it nothing is printed.
+    unsafe { libc::atexit(print) };
+}
+
 impl State {
     /// Managed memory of so many bytes; none where the window has no more.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
@@ -269,7 +282,7 @@ impl State {
                 window,
                 slabs: BTreeMap::new(),
             });
-            crate::summary::print_at_exit();
+            print_at_exit();
         }
         let memory = self.memory.as_mut()?;
         let Allocated { addr, new_slab } = memory.book.allocate(bytes)?;

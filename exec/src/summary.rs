@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::{settings, state};
-
 /// Kernels that are listed.
 const LISTED: usize = 20;
 /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.
@@ -82,19 +80,6 @@ impl Summary {
         }
         text
     }
-}
-
-/// Has the summary printed when the program ends by itself.
-pub fn print_at_exit() {
-    extern "C" fn print() {
-        if !settings::is_quiet() {
-            let text = state::lock().summary.text();
-            // A program may have closed it.
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
-        }
-    }
-    // SAFETY: a function that stays: this library is never unloaded. Where there is no room for it nothing is printed.
-    unsafe { libc::atexit(print) };
 }
 
 #[cfg(test)]

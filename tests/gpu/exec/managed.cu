@@ -1,7 +1,8 @@
-// A program that knows nothing of gpuvm: managed memory, kernels, and a host that reads and writes between launches. It checks what comes out.
+// A program that knows nothing of gpuvm: managed memory, kernels, and a host that reads and writes between launches. It
+// checks what comes out.
 //   managed MIB [ROUNDS]
-// Prints, in milliseconds: the first pass of a sum, an update of two arrays and a stencil (cold), the best of ROUNDS further ones (warm), and
-// rounds in which the host writes one element and reads one result.
+// Prints, in milliseconds: the first pass of a sum, an update of two arrays and a stencil (cold), the best of ROUNDS
+// further ones (warm), and rounds in which the host writes one element and reads one result.
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -10,13 +11,13 @@
 #include <cstdlib>
 #include <cstring>
 
-#define CHECK(call)                                                                     \
-    do {                                                                                \
-        cudaError_t status_ = (call);                                                   \
-        if (status_ != cudaSuccess) {                                                   \
-            std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(status_));       \
-            std::exit(1);                                                               \
-        }                                                                               \
+#define CHECK(call)                                                               \
+    do {                                                                          \
+        cudaError_t status_ = (call);                                             \
+        if (status_ != cudaSuccess) {                                             \
+            std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(status_)); \
+            std::exit(1);                                                         \
+        }                                                                         \
     } while (0)
 
 // Reached by its address: launches do not name the arrays.
