@@ -71,7 +71,7 @@ fn a_program_behaves_as_without_it_however_it_finds_the_driver() {
         assert_eq!((status, &*out), (0, &*said), "{argument}: {err}");
         // The stand-in is no driver that pages can be brought with.
         assert!(
-            err.contains("gpuvm exec: nothing is paged any more: opening GPU cuda:0"),
+            err.contains("gpuvm exec: nothing is paged any more: the GPU failed while opening GPU cuda:0"),
             "{err}"
         );
         assert!(err.contains("gpuvm exec: launches of `add_one` at home: 2"), "{err}");

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <initializer_list>
 
 #define CHECK(call)                                                               \
     do {                                                                          \
@@ -73,58 +73,76 @@ static double sum_of_x(size_t count) {
     return 21.0 * double(count / 7) + double(rest * (rest - (rest > 0))) / 2;
 }
 
-int main(int argc, char** argv) {
-    const size_t bytes = (argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 64) << 20;
-    const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
-    const size_t count = bytes / sizeof(float) / 3;
+struct Program {
     Arrays* arrays;
     double* result;
-    CHECK(cudaMallocManaged(&arrays, sizeof *arrays));
-    CHECK(cudaMallocManaged(&result, sizeof *result));
-    CHECK(cudaMallocManaged(&arrays->x, count * sizeof(float)));
-    CHECK(cudaMallocManaged(&arrays->y, count * sizeof(float)));
-    CHECK(cudaMallocManaged(&arrays->out, count * sizeof(float)));
-    arrays->count = count;
-    for (size_t i = 0; i < count; i++) {
+    size_t count;
+    int rounds;
+    // Of the sum of y, what the host has added.
+    double added;
+
+    double expected() const { return double(count) + 2 * (rounds + 1) * sum_of_x(count) + added; }
+};
+
+static Program begin(size_t bytes, int rounds) {
+    Program program = {};
+    program.count = bytes / sizeof(float) / 3;
+    program.rounds = rounds;
+    CHECK(cudaMallocManaged(&program.arrays, sizeof *program.arrays));
+    CHECK(cudaMallocManaged(&program.result, sizeof *program.result));
+    Arrays* arrays = program.arrays;
+    for (float** array : {&arrays->x, &arrays->y, &arrays->out}) {
+        CHECK(cudaMallocManaged(array, program.count * sizeof(float)));
+    }
+    arrays->count = program.count;
+    for (size_t i = 0; i < program.count; i++) {
         arrays->x[i] = float(i % 7);
         arrays->y[i] = 1;
     }
-    const double of_x = sum_of_x(count);
+    return program;
+}
+
+static void launch_in_rounds(Program& program) {
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     double best = 1e30;
-    for (int round = 0; round <= rounds; round++) {
-        *result = 0;
+    for (int round = 0; round <= program.rounds; round++) {
+        *program.result = 0;
         const double begin = milliseconds();
-        axpy<<<kBlocks, kThreads, 0, stream>>>(arrays, 2.0f);
-        stencil<<<kBlocks, kThreads, 0, stream>>>(arrays);
-        sum<<<kBlocks, kThreads, 0, stream>>>(arrays->y, count, result);
+        axpy<<<kBlocks, kThreads, 0, stream>>>(program.arrays, 2.0f);
+        stencil<<<kBlocks, kThreads, 0, stream>>>(program.arrays);
+        sum<<<kBlocks, kThreads, 0, stream>>>(program.arrays->y, program.count, program.result);
         CHECK(cudaGetLastError());
         CHECK(cudaStreamSynchronize(stream));
         const double took = milliseconds() - begin;
-        expect("sum of y", *result, double(count) + 2 * (round + 1) * of_x);
+        expect("sum of y", *program.result, double(program.count) + 2 * (round + 1) * sum_of_x(program.count));
         if (round == 0)
             std::printf("cold %.1f ms\n", took);
         else
             best = std::fmin(best, took);
     }
     std::printf("warm %.1f ms\n", best);
+    CHECK(cudaStreamDestroy(stream));
+}
 
-    // The host writes between launches, far apart.
-    double added = 0;
+// The host writes between launches, far apart.
+static void write_on_the_host(Program& program) {
     const double begin = milliseconds();
-    for (int round = 0; round < rounds; round++) {
-        const size_t place = count / 2 + size_t(round) * 1000;
-        arrays->y[place] += 100;
-        added += 100;
-        *result = 0;
-        sum<<<kBlocks, kThreads>>>(arrays->y, count, result);
+    for (int round = 0; round < program.rounds; round++) {
+        program.arrays->y[program.count / 2 + size_t(round) * 1000] += 100;
+        program.added += 100;
+        *program.result = 0;
+        sum<<<kBlocks, kThreads>>>(program.arrays->y, program.count, program.result);
         CHECK(cudaDeviceSynchronize());
-        expect("sum of y with what the host wrote", *result, double(count) + 2 * (rounds + 1) * of_x + added);
+        expect("sum of y with what the host wrote", *program.result, program.expected());
     }
-    std::printf("host writes %.1f ms a round\n", (milliseconds() - begin) / rounds);
+    std::printf("host writes %.1f ms a round\n", (milliseconds() - begin) / program.rounds);
+}
 
-    // All of it, by the host, and by the driver's copies.
+// All of it, by the host, by the driver's copies and by a system call.
+static void look_at_all(Program& program) {
+    Arrays* arrays = program.arrays;
+    const size_t count = program.count;
     for (size_t i = 1; i + 1 < count; i++) {
         const float wanted = arrays->x[i - 1] + arrays->x[i + 1] - 2 * arrays->x[i];
         if (arrays->out[i] != wanted) expect("the stencil", arrays->out[i], wanted);
@@ -133,25 +151,32 @@ int main(int argc, char** argv) {
     CHECK(cudaMalloc(&copy, count * sizeof(float)));
     CHECK(cudaMemcpy(copy, arrays->y, count * sizeof(float), cudaMemcpyDefault));
     CHECK(cudaMemset(arrays->y, 0, count * sizeof(float)));
-    *result = 0;
-    sum<<<kBlocks, kThreads>>>(arrays->y, count, result);
-    sum<<<kBlocks, kThreads>>>(copy, count, result);
+    *program.result = 0;
+    sum<<<kBlocks, kThreads>>>(arrays->y, count, program.result);
+    sum<<<kBlocks, kThreads>>>(copy, count, program.result);
     CHECK(cudaDeviceSynchronize());
-    expect("sums of zeros and of the copy", *result, double(count) + 2 * (rounds + 1) * of_x + added);
+    expect("sums of zeros and of the copy", *program.result, program.expected());
+    CHECK(cudaFree(copy));
     unsigned counted;
     CHECK(cudaMemcpyFromSymbol(&counted, launches, sizeof counted));
-    expect("launches", counted, rounds + 1);
-    // A system call reads what a launch wrote.
+    expect("launches", counted, program.rounds + 1);
     FILE* file = std::tmpfile();
     if (file == nullptr || std::fwrite(arrays->out, sizeof(float), count, file) != count) {
         std::fprintf(stderr, "a file cannot be written from managed memory\n");
-        return 1;
+        std::exit(1);
     }
     std::fclose(file);
-    CHECK(cudaFree(arrays->x));
-    CHECK(cudaFree(arrays->y));
-    CHECK(cudaFree(arrays->out));
-    CHECK(cudaFree(result));
+}
+
+int main(int argc, char** argv) {
+    const size_t bytes = (argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 64) << 20;
+    Program program = begin(bytes, argc > 2 ? std::atoi(argv[2]) : 5);
+    launch_in_rounds(program);
+    write_on_the_host(program);
+    look_at_all(program);
+    Arrays* arrays = program.arrays;
+    for (float* array : {arrays->x, arrays->y, arrays->out}) CHECK(cudaFree(array));
+    CHECK(cudaFree(program.result));
     CHECK(cudaFree(arrays));
     std::printf("all results are right\n");
     return 0;

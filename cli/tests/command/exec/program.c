@@ -1,5 +1,5 @@
-// A program that uses managed memory, and finds the driver's functions as $1 says: `dlsym`, `address` (cuGetProcAddress), or with -DLINKED
-// by the loader.
+// A program that uses managed memory, and finds the driver's functions as $1 says: `dlsym`, `address`
+// (cuGetProcAddress), or with -DLINKED by the loader.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -12,12 +12,14 @@
 typedef unsigned long long address;
 
 static const char* const kernel =
-    ".version 8.0 .target sm_75 .address_size 64\n.visible .entry add_one(.param .u64 values, .param .u32 count) {\n.reg .b64 %a; .reg .b32 %v;\n"
+    ".version 8.0 .target sm_75 .address_size 64\n.visible .entry add_one(.param .u64 values, .param .u32 count) "
+    "{\n.reg .b64 %a; .reg .b32 %v;\n"
     "ld.param.u64 %a, [values]; ld.global.u32 %v, [%a]; add.s32 %v, %v, 1; st.global.u32 [%a], %v; ret; }\n";
 
 #ifdef LINKED
-int cuInit(unsigned), cuModuleLoadData(void**, const void*), cuModuleGetFunction(void**, void*, const char*), cuMemAllocManaged(address*, size_t, unsigned),
-    cuMemFree_v2(address), cuMemcpyDtoH_v2(void*, address, size_t), cuMemsetD32_v2(address, unsigned, size_t), cuCtxSynchronize(void), cuTestOther(int),
+int cuInit(unsigned), cuModuleLoadData(void**, const void*), cuModuleGetFunction(void**, void*, const char*),
+    cuMemAllocManaged(address*, size_t, unsigned), cuMemFree_v2(address), cuMemcpyDtoH_v2(void*, address, size_t),
+    cuMemsetD32_v2(address, unsigned, size_t), cuCtxSynchronize(void), cuTestOther(int),
     cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 #define FIND(name) name
 #define FIND_V2(name) name##_v2
@@ -49,7 +51,8 @@ int main(int count_of, char** arguments) {
 #ifndef LINKED
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL) return 3;
-    if (count_of > 1 && strcmp(arguments[1], "address") == 0) by_name = (int (*)(const char*, void**, int, unsigned long long, int*))dlsym(library, "cuGetProcAddress_v2");
+    if (count_of > 1 && strcmp(arguments[1], "address") == 0)
+        by_name = (int (*)(const char*, void**, int, unsigned long long, int*))dlsym(library, "cuGetProcAddress_v2");
     // Found behind whoever asks, which the program is.
     if (dlsym(RTLD_NEXT, "malloc") == NULL || dlsym(library, "cuNothing") != NULL || dlerror() == NULL) return 4;
 #else
