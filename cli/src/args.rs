@@ -183,6 +183,10 @@ pub struct ExecArgs {
     #[arg(long)]
     pub quiet: bool,
 
+    /// Print when the program ends how long what gpuvm did took, too.
+    #[arg(long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

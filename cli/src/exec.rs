@@ -32,6 +32,7 @@ pub fn run(args: &ExecArgs) -> Result<(), CliError> {
         ("GPUVM_EXEC_FRAMES", args.frames),
         ("GPUVM_EXEC_REGISTERS", args.registers.map(u64::from)),
         ("GPUVM_EXEC_QUIET", args.quiet.then_some(1)),
+        ("GPUVM_EXEC_VERBOSE", args.verbose.then_some(1)),
     ];
     for (name, value) in settings {
         match value {

@@ -10,7 +10,7 @@ pub const CHUNK_BYTES: u64 = 2 << 20;
 /// Allocations up to this size share slabs.
 const SMALL_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a slab that small allocations share.
-pub const SHARED_BYTES: u64 = 16 << 20;
+const SHARED_BYTES: u64 = 16 << 20;
 /// Small allocations begin at multiples of this, as CUDA's do at 256.
 const SMALL_UNIT: u64 = 512;
 

@@ -11,6 +11,9 @@ pub const REGISTERS: &CStr = c"GPUVM_EXEC_REGISTERS";
 /// Anything: nothing is printed at the end.
 pub const QUIET: &CStr = c"GPUVM_EXEC_QUIET";
 
+/// Anything: times are printed too.
+pub const VERBOSE: &CStr = c"GPUVM_EXEC_VERBOSE";
+
 /// Page size where none is said.
 const PAGE_BYTES: u64 = 64 << 10;
 
@@ -26,6 +29,11 @@ pub fn page_bytes() -> u64 {
 /// Bytes of frames, if they were said.
 pub fn frame_bytes() -> Option<u64> {
     variable(FRAMES)?.parse().ok()
+}
+
+/// Whether times are printed at the end.
+pub fn is_verbose() -> bool {
+    variable(VERBOSE).is_some()
 }
 
 /// Whether nothing is printed at the end.

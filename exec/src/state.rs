@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuvm::{CudaGpu, ElementType, RawRegion, StreamHandle, Transport, Vm};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::book::{Allocated, Book, CHUNK_BYTES, Freed, SHARED_BYTES};
+use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
 use crate::code::Code;
 use crate::driver::{self, SUCCESS, Status, call};
 use crate::summary::Summary;
@@ -42,6 +42,12 @@ struct Memory {
     window: Range<u64>,
     book: Book,
     slabs: BTreeMap<u64, Slab>,
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        self.slabs.values().map(|slab| slab.pages.end - slab.pages.start).sum()
+    }
 }
 
 /// Part of it.
@@ -161,16 +167,21 @@ impl Slab {
         Ok(())
     }
 
-    /// Has accesses of the host fault, and drops frames of what it has written.
-    fn close(&mut self) -> Result<(), String> {
+    /// Has accesses of the host fault, and drops frames of what it has written. `fits`: there are frames for all managed memory.
+    fn close(&mut self, fits: bool) -> Result<(), String> {
         if self.access == Access::None {
             return Ok(());
         }
+        let is_new = self.access == Access::Write;
         // First, so that nothing is written behind the eviction.
         allow(self.pages.clone(), Access::None)?;
         self.access = Access::None;
         let written = std::mem::take(&mut self.written);
         let Some(region) = &self.region else { return Ok(()) };
+        if is_new && fits {
+            // No launch has had it: what the host has made is about to be used, and comes at the link's speed.
+            return region.want_bytes(0..region.len()).map_err(|error| chain(&error));
+        }
         for part in joined(written.into_iter().map(|chunk| self.of_chunk(chunk))) {
             let bytes = part.start - self.pages.start..part.end - self.pages.start;
             // What the host writes kernels read.
@@ -188,11 +199,7 @@ impl Slab {
         let builder = vm.raw_region(ElementType::of::<u8>()).name("managed memory");
         // SAFETY: pages of the window, which stay until the region has been closed, and to which no Rust reference is.
         let region = unsafe { builder.from_owner((), base, bytes) };
-        let region = self.region.insert(region.map_err(|error| chain(&error))?);
-        if bytes <= SHARED_BYTES {
-            // Of small allocations, not all of which are used: with all of its pages in frames kernels run in their faster form.
-            region.want_bytes(0..bytes).map_err(|error| chain(&error))?;
-        }
+        self.region = Some(region.map_err(|error| chain(&error))?);
         Ok(())
     }
 
@@ -252,7 +259,9 @@ fn mend(addr: u64, writes: bool) -> bool {
     if !state.memory.as_ref().is_some_and(is_there) {
         return false;
     }
+    let begun = Instant::now();
     state.open(&(addr..addr + 1), writes);
+    state.summary.took("faults of the host", begun);
     true
 }
 
@@ -260,7 +269,7 @@ fn mend(addr: u64, writes: bool) -> bool {
 fn print_at_exit() {
     extern "C" fn print() {
         if !settings::is_quiet() {
-            let text = lock().summary.text();
+            let text = lock().summary.text(settings::is_verbose());
             // A program may have closed it.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
         }
@@ -297,7 +306,12 @@ impl State {
             (false, _) => Err("the system refuses the memory".to_owned()),
             // It is about to begin.
             (true, Pager::New) => Ok(()),
-            (true, Pager::Paging(paging)) => slab.page(&paging.vm),
+            (true, Pager::Paging(paging)) => {
+                let begun = Instant::now();
+                let paged = slab.page(&paging.vm);
+                self.summary.took("pinning managed memory", begun);
+                paged
+            }
             (true, Pager::None) => slab.pin(),
         };
         if let Err(why) = ready {
@@ -412,7 +426,9 @@ impl State {
                 (FRAMES_STEP, most, grows)
             }
         };
+        let begun = Instant::now();
         let vm = builder.build().map_err(|error| chain(&error))?;
+        self.summary.took("beginning to page", begun);
         let window = vm.window_bytes().map_err(|error| chain(&error))?;
         let paged = memory.slabs.values_mut().try_for_each(|slab| slab.page(&vm));
         self.summary.pages(frames, page);
@@ -432,11 +448,8 @@ impl State {
         let (Pager::Paging(paging), Some(memory)) = (&mut self.pager, &self.memory) else {
             return;
         };
-        let all: u64 = memory
-            .slabs
-            .values()
-            .map(|slab| slab.pages.end - slab.pages.start)
-            .sum();
+        let all = memory.bytes();
+        let begun = Instant::now();
         // With some that no page needs, so that all have one.
         let wanted = (all.next_multiple_of(FRAMES_STEP) + FRAMES_STEP).min(paging.frames_max);
         let free = driver::free_bytes().unwrap_or(0);
@@ -446,6 +459,7 @@ impl State {
         }
         match paging.vm.resize_frames(wanted) {
             Ok(resized) => {
+                self.summary.took("taking frames", begun);
                 paging.frames = resized.bytes;
                 self.summary.pages(resized.bytes, settings::page_bytes());
             }
@@ -543,7 +557,10 @@ impl State {
         let Some(memory) = &mut self.memory else {
             return Ok(enqueue(handle));
         };
-        memory.slabs.values_mut().try_for_each(Slab::close)?;
+        let fits = memory.bytes() <= paging.frames;
+        let begun = Instant::now();
+        memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
+        self.summary.took("closing managed memory", begun);
         let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
         let stream = match paging.streams.entry(stream) {
             std::collections::hash_map::Entry::Occupied(there) => there.into_mut(),
@@ -564,7 +581,9 @@ impl State {
             }
         };
         // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
+        let begun = Instant::now();
         let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
+        self.summary.took("launching, with what brings pages", begun);
         match (launched, status.get()) {
             (_, Some(SUCCESS)) => {}
             // The program's own mistake, or too many registers.
@@ -599,7 +618,7 @@ mod tests {
     fn close() {
         let mut state = lock();
         let slabs = &mut state.memory.as_mut().unwrap().slabs;
-        slabs.values_mut().try_for_each(Slab::close).unwrap();
+        slabs.values_mut().try_for_each(|slab| slab.close(true)).unwrap();
     }
 
     #[test]

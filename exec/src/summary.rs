@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 /// Kernels that are listed.
 const LISTED: usize = 20;
@@ -18,6 +19,8 @@ pub struct Summary {
     /// Launches that found all pages at home, with the reason.
     at_home: BTreeMap<String, (u64, String)>,
     notes: Vec<String>,
+    /// How often something was done, and how long it took.
+    times: BTreeMap<&'static str, (u64, Duration)>,
 }
 
 impl Summary {
@@ -39,6 +42,13 @@ impl Summary {
         }
     }
 
+    /// Something that has begun then is done.
+    pub fn took(&mut self, what: &'static str, begun: Instant) {
+        let (times, all) = self.times.entry(what).or_default();
+        *times += 1;
+        *all += begun.elapsed();
+    }
+
     /// A launch that the driver refused.
     pub fn refused(&mut self, kernel: &str, status: u32) {
         let hint = match status {
@@ -55,8 +65,8 @@ impl Summary {
         }
     }
 
-    /// As lines.
-    pub fn text(&self) -> String {
+    /// As lines; `times`: with how long things took.
+    pub fn text(&self, times: bool) -> String {
         let mut text = String::new();
         let mut line = |line: std::fmt::Arguments<'_>| {
             // A string takes all.
@@ -78,6 +88,9 @@ impl Summary {
         if self.at_home.len() > LISTED {
             line(format_args!("and of {} other kernels", self.at_home.len() - LISTED));
         }
+        for (what, (count, all)) in self.times.iter().filter(|_| times) {
+            line(format_args!("{what}: {count} times, {:.1} ms", all.as_secs_f64() * 1e3));
+        }
         text
     }
 }
@@ -89,7 +102,7 @@ mod tests {
     #[test]
     fn kernels_at_home_are_named_with_their_reason() {
         let mut summary = Summary::default();
-        assert_eq!(summary.text(), "");
+        assert_eq!(summary.text(true), "");
         summary.pages(3 << 30, 64 << 10);
         summary.looked_up("axpy");
         summary.looked_up("axpy");
@@ -97,7 +110,7 @@ mod tests {
         summary.note("once".into());
         summary.note("once".into());
         assert_eq!(
-            summary.text(),
+            summary.text(false),
             "gpuvm exec: once\n\
              gpuvm exec: launches of 1 kernels that looked pages up: 2; 3072 MiB of frames, pages of 64 KiB\n\
              gpuvm exec: launches of `bulk` at home: 1 (cp.async.bulk looks no page up)\n"
