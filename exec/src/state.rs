@@ -580,8 +580,8 @@ impl State {
                 status => Err(format!("CUDA error {status}")),
             }
         };
-        // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
         let begun = Instant::now();
+        // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
         let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
         self.summary.took("launching, with what brings pages", begun);
         match (launched, status.get()) {
