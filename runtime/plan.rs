@@ -3,7 +3,7 @@
 mod kind;
 mod queues;
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::Range, path::PathBuf, time::Duration};
 
 use gpuvm_gpu::{CompileOptions, Gpu};
 use gpuvm_layouts as layout;
@@ -83,6 +83,8 @@ pub(crate) struct Settings {
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
     pub file_memory: Option<FileMemory>,
+    /// Where the homes of all regions lie that rewritten kernels use, which then find them at their homes' own addresses.
+    pub window: Option<Range<u64>>,
     pub timeline: Option<Timeline>,
 }
 

@@ -10,8 +10,9 @@ use crate::{
     error::{Error, Result},
     given::{Given, GivenKind},
     gpu::{Job, Named, PagedGpu},
-    launch::{self, LaunchConfig},
+    launch::{self, LaunchConfig, Table},
     launched::{Launch, StreamHandle},
+    region::RawRegion,
 };
 
 /// Memory that a launch uses, and whether it may write it.
@@ -105,6 +106,36 @@ pub(crate) fn launch(
         named,
         &label,
     );
+    let in_flight = gpu.or_lost(in_flight)?;
+    Ok(Launch::new(Arc::clone(gpu), in_flight))
+}
+
+/// See [`VmGpu::launch_over`](crate::VmGpu::launch_over).
+pub(crate) fn launch_over(
+    gpu: &Arc<PagedGpu>,
+    stream: &StreamHandle,
+    (name, at_home): (&str, bool),
+    regions: &[&RawRegion],
+    enqueue: impl FnOnce(bool) -> std::result::Result<(), String>,
+) -> Result<Launch> {
+    let stream = stream.on_or(gpu, name)?;
+    let there = regions.iter().map(|region| gpu.or_lost(region.inner.on(gpu)));
+    let there: Vec<_> = there.collect::<Result<_>>()?;
+    let named = Named {
+        memories: regions
+            .iter()
+            .map(|region| (Arc::clone(&region.inner) as _, true))
+            .collect(),
+        looks_up: !regions.is_empty(),
+        by: if at_home { Table::Home } else { Table::Entries },
+        pageless: regions.is_empty(),
+        ..Named::default()
+    };
+    // Asked while the regions' launches are locked.
+    let enqueue = |_vm: u64| enqueue(there.iter().all(|on| on.view.is_complete()));
+    let job = Job::ByCaller(name, Box::new(enqueue));
+    let config = LaunchConfig::new(1, 1).untimed();
+    let in_flight = gpu.enqueue(stream, job, &config, named, &launch::label(name));
     let in_flight = gpu.or_lost(in_flight)?;
     Ok(Launch::new(Arc::clone(gpu), in_flight))
 }

@@ -24,7 +24,7 @@ use crate::{
     plan::{QueuePlan, Settings, TransportKind},
     precompiled::{self, Precompiled, Use},
     profile::Profiler,
-    region::{RegionBuilder, RegionPlace},
+    region::{RawRegion, RegionBuilder, RegionPlace},
     scope::Scope,
     shared::Shared,
     stats::Stats,
@@ -702,6 +702,35 @@ impl VmGpu {
             uses,
         };
         precompiled::launch(self.paged(), stream, &what, enqueue)
+    }
+
+    /// A launch of a kernel that was rewritten for this virtual memory's [window over homes](crate::VmBuilder::window_over) and loaded by others, which may
+    /// reach all of `regions` and write them. `enqueue` puts it on the stream, and is told whether all their pages have frames. `name`: for
+    /// messages, and whether it uses all pages at home.
+    ///
+    /// # Errors
+    /// As [`launch_by`](Self::launch_by).
+    ///
+    /// # Safety
+    /// `enqueue` enqueues nothing but that kernel, or work that reads and writes the regions at home where that is said. It calls nothing of this library.
+    #[doc(hidden)]
+    pub unsafe fn launch_over(
+        &self,
+        stream: &StreamHandle,
+        name: (&str, bool),
+        regions: &[&RawRegion],
+        enqueue: impl FnOnce(bool) -> std::result::Result<(), String>,
+    ) -> Result<Launch> {
+        precompiled::launch_over(self.paged(), stream, name, regions, enqueue)
+    }
+
+    /// What a module with rewritten kernels has in its variable `gpuvm_window`.
+    ///
+    /// # Errors
+    /// As [`load_ptx`](Self::load_ptx).
+    #[doc(hidden)]
+    pub fn window_bytes(&self) -> Result<[u8; gpuvm_ptx::Window::BYTES]> {
+        Ok(self.paged().window()?.described.to_bytes())
     }
 
     /// Number of frames of this GPU.

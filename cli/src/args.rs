@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -130,6 +131,12 @@ pub enum Command {
     /// The input is what `nvcc -ptx`, NVRTC, clang or Triton write, or a program, a library, an object or a fat binary that has such text in it.
     /// docs/PTX.md says what holds for rewritten kernels.
     Ptx(PtxArgs),
+    /// Runs a program that was not built for gpuvm and uses CUDA's managed memory, with that memory paged and its kernels rewritten as they are loaded.
+    ///
+    /// The program is not rebuilt, and may have the CUDA runtime in it. Kernels of which it has PTX, and whose instructions all look pages up, find
+    /// what is used in GPU memory; the others run as before, over memory of the host, and are named on standard error when the program ends.
+    /// docs/PTX.md says what holds for such programs. Options for gpuvm stand before the program.
+    Exec(ExecArgs),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     ///
     /// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
@@ -157,6 +164,34 @@ pub enum Command {
     Tenants(TenantsArgs),
     /// Shows the options that all commands with a GPU take: memory nodes, RDMA, queues, the simulated GPU.
     Options,
+}
+
+/// A program whose managed memory is paged.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// GPU memory for page frames. Default: as much as the program has managed memory, up to what is free when it asks for some, less a tenth.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub frames: Option<u64>,
+
+    /// A power of two from 4KiB to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
+    /// Most registers of a thread, for programs whose blocks are too large for the rewritten kernels otherwise.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(16..=255))]
+    pub registers: Option<u32>,
+
+    /// Print nothing when the program ends.
+    #[arg(long)]
+    pub quiet: bool,
+
+    /// Print when the program ends how long what gpuvm did took, too.
+    #[arg(long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 /// PTX that is rewritten.

@@ -378,6 +378,27 @@ pub enum CliError {
         /// Why not.
         source: io::Error,
     },
+    /// A program that is to be run has no GPU to run on.
+    #[error("cannot run {program}: there is no NVIDIA GPU for it")]
+    NoDriver {
+        /// As given.
+        program: String,
+        /// What the driver says.
+        source: gpuvm::GpuError,
+    },
+    /// The library that programs are run with is not where it belongs.
+    #[error(
+        "cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: install it, or build the crate gpuvm-exec"
+    )]
+    NoExecLibrary,
+    /// A program that cannot be run.
+    #[error("cannot run {program}")]
+    Exec {
+        /// As given.
+        program: String,
+        /// Why not.
+        source: io::Error,
+    },
     /// The report could not be printed.
     #[error("cannot print to the standard output; it is closed or full, or cannot be written")]
     Print(#[from] io::Error),
@@ -412,6 +433,9 @@ impl CliError {
             | Self::RacesOnPurpose { .. }
             | Self::Mutation(MutationError::Unknown { .. })
             | Self::Campaign(CampaignError::TooMany { .. }) => 2,
+            // As shells have it.
+            Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Exec { .. } => 126,
             _ => 1,
         }
     }

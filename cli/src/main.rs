@@ -7,6 +7,7 @@ mod bfs;
 mod convert;
 mod doctor;
 mod error;
+mod exec;
 mod machine;
 mod output;
 mod own;
@@ -101,7 +102,8 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
     // A node ends its clients' sessions first, a simulation tells how far it came, and who watches has seen enough; everything else
     // ends at once.
     let ends_by_itself = match &cli.command {
-        Command::Serve(_) | Command::Simulate(_) => true,
+        // A program that is run has signals as it finds them.
+        Command::Serve(_) | Command::Simulate(_) | Command::Exec(_) => true,
         Command::Tenants(args) => args.list.watch.is_some(),
         _ => false,
     };
@@ -114,6 +116,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         Command::Bench(bench) => bench::run(bench),
         Command::Convert(args) => convert::run(args),
         Command::Ptx(args) => ptx::run(args),
+        Command::Exec(args) => exec::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Simulate(args) => return simulate::run(args),

@@ -268,7 +268,11 @@ impl PagedGpu {
         if let Some(window) = &*window {
             return Ok(Arc::clone(window));
         }
-        let made = Arc::new(Window::new(&*self.device, &self.table_layout()?)?);
+        let made = Arc::new(Window::new(
+            &*self.device,
+            &self.table_layout()?,
+            self.settings.window.as_ref(),
+        )?);
         *window = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -278,6 +282,7 @@ impl PagedGpu {
     /// # Errors
     /// As [`Window::take`].
     pub fn places(&self, region: &RegionView) -> Result<Places> {
-        region.places(|pages| self.window()?.take(&self.handles, pages))
+        let home = region.home().host_memory().map_or(0, |memory| memory.span().start);
+        region.places(|pages| self.window()?.take(&self.handles, pages, home))
     }
 }

@@ -486,6 +486,7 @@ mod tests {
             precompiled: None,
             tenancy: crate::Tenancy::none(),
             file_memory: None,
+            window: None,
             timeline: None,
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();

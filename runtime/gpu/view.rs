@@ -1,6 +1,7 @@
 //! A region as one GPU has it: its words there, and what else of it lies in that GPU's memory.
 
 use std::{
+    ops::Range,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -85,6 +86,12 @@ impl PageTable {
         let words = self.memory.read(gpu, 0, self.head() as usize)?;
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         Ok(bytes[..self.pages as usize].iter().map(|mark| *mark != 0).collect())
+    }
+
+    /// Sets those of some pages.
+    pub fn set_marks(&self, gpu: &dyn Gpu, pages: Range<u64>) -> Result<(), GpuError> {
+        let marks = vec![1; (pages.end - pages.start) as usize];
+        gpu.write(self.memory.addr() + pages.start, &marks)
     }
 
     /// From now on none is set.
@@ -511,6 +518,11 @@ impl RegionView {
             }
             words.clear_marks(gpu)
         })
+    }
+
+    /// Has pages of a region that is not held count as used at home: they come before the next launch that looks them up, as far as frames are free.
+    pub fn want(&self, gpu: &dyn Gpu, pages: Range<u64>) -> Result<()> {
+        self.with_words("marking pages of", |words| words.set_marks(gpu, pages))
     }
 
     /// Replaces the page table. No kernel may run.

@@ -1,5 +1,5 @@
 //! Where regions lie for kernels whose PTX was rewritten: a range of addresses, a *window*, with an entry and a mark for each of its pages.
-//! `gpuvm-ptx` defines both. Nothing is mapped at the window's addresses themselves.
+//! `gpuvm-ptx` defines both. Nothing is mapped at the window's addresses themselves, unless it lies over the homes.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,8 @@ pub(crate) struct Window {
     /// As the variable `gpuvm_window` describes it.
     pub described: gpuvm_ptx::Window,
     page_shift: u32,
-    _addresses: Arc<dyn AddressSpace>,
+    /// None of a window over the homes.
+    addresses: Option<Arc<dyn AddressSpace>>,
     entries: Table,
     marks: Table,
     slots: Mutex<Slots>,
@@ -98,11 +99,11 @@ pub(crate) struct Places {
 }
 
 impl Window {
-    /// For addresses and tables of that form.
+    /// For addresses and tables of that form; `homes`: over these addresses, at which the homes lie.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Gpu`].
-    pub fn new(gpu: &dyn Gpu, layout: &TableLayout) -> Result<Self> {
+    pub fn new(gpu: &dyn Gpu, layout: &TableLayout, homes: Option<&Range<u64>>) -> Result<Self> {
         if gpu.piece_bytes() == 0 {
             return Err(Error::Unavailable {
                 what: "a window for rewritten kernels".into(),
@@ -110,34 +111,42 @@ impl Window {
             });
         }
         let doing = || "reserving addresses for rewritten kernels".to_owned();
-        let bytes = PAGES << layout.page_shift();
-        // One granule more, to begin at a multiple, and another one, so that other memory is a page away.
-        let addresses = gpu.reserve(bytes + 2 * GRANULE_BYTES, &[]).doing(doing)?;
-        let base = (addresses.addr() + (1 << layout.page_shift())).next_multiple_of(GRANULE_BYTES);
-        let (entries, marks) = (Table::new(gpu, PAGES * ENTRY_BYTES)?, Table::new(gpu, PAGES)?);
+        let (addresses, base, pages) = match homes {
+            Some(homes) => (None, homes.start, (homes.end - homes.start) >> layout.page_shift()),
+            None => {
+                // One granule more, to begin at a multiple, and another one, so that other memory is a page away.
+                let bytes = (PAGES << layout.page_shift()) + 2 * GRANULE_BYTES;
+                let addresses = gpu.reserve(bytes, &[]).doing(doing)?;
+                let base = (addresses.addr() + (1 << layout.page_shift())).next_multiple_of(GRANULE_BYTES);
+                (Some(addresses), base, PAGES)
+            }
+        };
+        let (entries, marks) = (Table::new(gpu, pages * ENTRY_BYTES)?, Table::new(gpu, pages)?);
         Ok(Self {
             described: gpuvm_ptx::Window {
                 base,
-                bytes,
+                bytes: pages << layout.page_shift(),
                 entries: entries.space.addr(),
                 marks: marks.space.addr(),
             },
             page_shift: layout.page_shift(),
-            _addresses: addresses,
+            addresses,
             entries,
             marks,
             slots: Mutex::default(),
         })
     }
 
-    /// Takes pages for a region.
+    /// Takes pages for a region whose home is at `home`.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when all are taken; as [`Handles::take`].
-    pub fn take(self: &Arc<Self>, handles: &Handles, pages: u64) -> Result<(Slot, Places)> {
+    pub fn take(self: &Arc<Self>, handles: &Handles, pages: u64, home: u64) -> Result<(Slot, Places)> {
         // In sizes of which there are few, so that those of a region that has ended serve others. What is used alone has memory.
         let (used, pages) = (pages, pages.next_power_of_two());
-        let first = {
+        let first = if self.is_over_homes() {
+            self.page_of_home(home, used)?
+        } else {
             let mut slots = self.slots.lock();
             match slots.free.get_mut(&pages).and_then(Vec::pop) {
                 Some(first) => first,
@@ -162,7 +171,8 @@ impl Window {
             pages,
         };
         // A look-up that guards share may read the entry before the first one and that behind the last one.
-        let (before, behind) = (first.saturating_sub(1), (first + used + 1).min(PAGES));
+        let all = self.described.bytes >> self.page_shift;
+        let (before, behind) = (first.saturating_sub(1), (first + used + 1).min(all));
         self.entries.fill(handles, before * ENTRY_BYTES..behind * ENTRY_BYTES)?;
         self.marks.fill(handles, first..first + used)?;
         // Of whoever had the place before.
@@ -170,6 +180,24 @@ impl Window {
         let cleared = handles.gpu().zero(places.marks, used);
         cleared.doing(|| "clearing marks of a window".into())?;
         Ok((slot, places))
+    }
+
+    /// Whether its addresses are those of the homes.
+    pub fn is_over_homes(&self) -> bool {
+        self.addresses.is_none()
+    }
+
+    /// Where so many pages of a home lie.
+    fn page_of_home(&self, home: u64, pages: u64) -> Result<u64> {
+        let gpuvm_ptx::Window { base, bytes, .. } = self.described;
+        let (offset, page) = (home.wrapping_sub(base), 1 << self.page_shift);
+        if offset >= bytes || pages > (bytes - offset) >> self.page_shift || !offset.is_multiple_of(page) {
+            return Err(Error::Unavailable {
+                what: format!("a place of {pages} pages at {home:#x} for rewritten kernels"),
+                reason: format!("the window over homes has {bytes} bytes from {base:#x} on, in pages of {page}"),
+            });
+        }
+        Ok(offset >> self.page_shift)
     }
 
     fn places(&self, slot: &Slot) -> Places {
@@ -183,7 +211,9 @@ impl Window {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(window) = self.window.upgrade() {
+        if let Some(window) = self.window.upgrade()
+            && !window.is_over_homes()
+        {
             let mut slots = window.slots.lock();
             slots.free.entry(self.pages).or_default().push(self.first);
         }

@@ -116,7 +116,30 @@ impl<E> Region<E> {
         inner.check_range(&range)?;
         let bytes = inner.element.bytes() as u64;
         let pages = inner.pages.within(&(range.start * bytes..range.end * bytes));
-        inner.discard_pages(&mut inner.quiesce(), &pages)
+        inner.release_some(&mut inner.quiesce(), &pages, true)
+    }
+
+    /// Writes the dirty pages home that have some of these bytes, and gives their frames back: the host has written there, to other pages than
+    /// launches did. Waits for the launches that name the region.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    #[doc(hidden)]
+    pub fn evict_bytes(&self, bytes: Range<u64>) -> Result<()> {
+        let pages = self.inner.pages.of_span(&bytes);
+        self.inner.release_some(&mut self.inner.quiesce(), &pages, false)
+    }
+
+    /// Has the pages with some of these bytes that are at home come before the next launch that looks them up, as far as frames are free. Waits for
+    /// the launches that name the region.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    #[doc(hidden)]
+    pub fn want_bytes(&self, bytes: Range<u64>) -> Result<()> {
+        let (inner, pages) = (&self.inner, self.inner.pages.of_span(&bytes));
+        let mut launches = inner.quiesce();
+        inner.want(&mut launches, &pages)
     }
 
     /// The type of its elements.

@@ -66,6 +66,8 @@ impl Memory for RegionInner {
         match by {
             Table::Entries => on.gpu.write_entries(&on.view),
             Table::Places => on.gpu.write_places(&on.view),
+            // Its entries are those of the kernels beside it in its module.
+            Table::Home if on.gpu.window()?.is_over_homes() => on.gpu.write_entries(&on.view),
             Table::Home => Ok(()),
         }
     }
@@ -326,13 +328,23 @@ impl RegionInner {
         released
     }
 
-    /// Drops pages on all GPUs.
-    pub(super) fn discard_pages(&self, launches: &mut Naming, pages: &Range<u64>) -> Result<()> {
-        let mut dropped = Ok(());
+    /// Has pages come to frames on all GPUs before launches look them up. As [`release_pages`](Self::release_pages).
+    pub(super) fn want(&self, launches: &mut Naming, pages: &Range<u64>) -> Result<()> {
+        let mut wanted = Ok(());
         for on in self.everywhere() {
-            dropped = dropped.and(self.work_on(launches, &on, || release(&on, pages.clone(), true)));
+            let want = || on.view.want(&*on.gpu.device, pages.clone());
+            wanted = wanted.and(self.work_on(launches, &on, want));
         }
-        dropped
+        wanted
+    }
+
+    /// Gives the frames of some pages on all GPUs back. As [`release_pages`](Self::release_pages).
+    pub(super) fn release_some(&self, launches: &mut Naming, pages: &Range<u64>, discard: bool) -> Result<()> {
+        let mut released = Ok(());
+        for on in self.everywhere() {
+            released = released.and(self.work_on(launches, &on, || release(&on, pages.clone(), discard)));
+        }
+        released
     }
 }
 

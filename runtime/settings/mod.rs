@@ -31,7 +31,7 @@ mod simulated;
 mod soft;
 mod transport;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 use gpuvm_gpu::{CompileOptions, Gpu as Device};
 use gpuvm_memory_node::NodeClient;
@@ -100,6 +100,7 @@ impl Default for VmBuilder {
                 precompiled: None,
                 tenancy: Tenancy::default(),
                 file_memory: None,
+                window: None,
                 timeline: None,
             },
         }
@@ -201,6 +202,11 @@ impl VmBuilder {
 
         /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
         page_size(bytes: u64) => settings.page_size = bytes;
+
+        /// Has rewritten kernels find regions at their homes' own addresses: a home lies in this range, and begins at a page of it. The range begins
+        /// and ends at multiples of 4 GiB.
+        #[doc(hidden)]
+        window_over(addresses: Range<u64>) => settings.window = Some(addresses);
 
         /// How the runtime's own kernels are compiled, for tests that change the device library.
         #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     Adjust, Bench, HOLDING, PAGE_WORDS, refused, scaled, simulated, simulated_soft, small, small_soft, with_causes,
 };
-use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, VmBuilder, soft};
+use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Placement, Region, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
 fn pages(bench: &Bench, count: u64) -> Region<u32> {
@@ -24,7 +24,12 @@ fn total(range: std::ops::Range<u64>) -> u64 {
 #[test]
 fn the_evictor_passes_over_a_pinned_page() {
     for frames in [2, 4] {
-        let bench = Bench::new(small(frames).wait_limit(scaled(Duration::from_secs(5))), HOLDING);
+        let bench = Bench::new(
+            small(frames)
+                .placement(Placement::Fetch)
+                .wait_limit(scaled(Duration::from_secs(5))),
+            HOLDING,
+        );
         let a = pages(&bench, 64);
         let flags = bench.vm.buffer::<u32>(2).unwrap();
         let out = bench.vm.buffer::<u64>(2).unwrap();
@@ -78,7 +83,12 @@ fn walk_beside_a_fetch(settings: VmBuilder, late: Duration) {
 
 #[test]
 fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
-    let bench = Bench::new(small(8).wait_limit(scaled(Duration::from_millis(250))), HOLDING);
+    let bench = Bench::new(
+        small(8)
+            .placement(Placement::Fetch)
+            .wait_limit(scaled(Duration::from_millis(250))),
+        HOLDING,
+    );
     let a = pages(&bench, 16);
     let arrived = bench.vm.buffer::<u32>(1).unwrap();
     let out = bench.vm.buffer::<u64>(1).unwrap();
@@ -122,7 +132,7 @@ fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
 #[test]
 fn spans_as_many_as_frames_are_refused_and_one_frame_more_works() {
     for (frames, fits) in [(16, false), (17, true)] {
-        let bench = Bench::new(small(frames), HOLDING);
+        let bench = Bench::new(small(frames).placement(Placement::Fetch), HOLDING);
         let a = pages(&bench, 20);
         let arrived = bench.vm.buffer::<u32>(1).unwrap();
         let out = bench.vm.buffer::<u64>(1).unwrap();
@@ -156,7 +166,7 @@ fn spans_as_many_as_frames_are_refused_and_one_frame_more_works() {
 #[test]
 fn spans_of_warps_count_by_warp() {
     for (frames, fits) in [(8, false), (9, true)] {
-        let bench = Bench::new(small(frames), HOLDING);
+        let bench = Bench::new(small(frames).placement(Placement::Fetch), HOLDING);
         let a = pages(&bench, 40);
         let b = bench.vm.region::<u32>().zeroed(40 * PAGE_WORDS).unwrap();
         // Four warps hold two spans each.
@@ -187,7 +197,7 @@ fn spans_of_warps_count_by_warp() {
 #[test]
 fn spans_of_launches_in_flight_count_together() {
     // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
-    let bench = Bench::new(simulated(20), HOLDING);
+    let bench = Bench::new(simulated(20).placement(Placement::Fetch), HOLDING);
     let a = pages(&bench, 20);
     let (flag, arrived) = (bench.vm.buffer::<u32>(1).unwrap(), bench.vm.buffer::<u32>(1).unwrap());
     let out = bench.vm.buffer::<u64>(1).unwrap();
@@ -221,7 +231,7 @@ fn spans_of_launches_in_flight_count_together() {
 
 #[test]
 fn a_declaration_that_overflows_is_refused() {
-    let bench = Bench::new(small(8), HOLDING);
+    let bench = Bench::new(small(8).placement(Placement::Fetch), HOLDING);
     let a = pages(&bench, 2);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     let huge = LaunchConfig::new(1, 32).lane_spans(u64::MAX).warp_spans(u64::MAX);
@@ -234,7 +244,7 @@ fn a_declaration_that_overflows_is_refused() {
 #[test]
 fn one_frame_is_enough_for_many_warps() {
     for (frames, blocks) in [(1, 1), (1, 8), (2, 8), (8, 8)] {
-        let bench = Bench::new(small(frames), HOLDING);
+        let bench = Bench::new(small(frames).placement(Placement::Fetch), HOLDING);
         let a = pages(&bench, 12);
         let sink = bench.vm.buffer::<u64>(1).unwrap();
         bench.must("sum", LaunchConfig::new(blocks, 64), (&a, &sink));
@@ -251,7 +261,7 @@ const LAUNCHES: u32 = 20;
 #[test]
 fn two_pages_a_warp_with_two_frames_and_many_warps_come_to_an_end() {
     for frames in [1, 2, 3] {
-        let bench = Bench::new(small(frames), HOLDING);
+        let bench = Bench::new(small(frames).placement(Placement::Fetch), HOLDING);
         let a = pages(&bench, 9);
         let out = bench.vm.buffer::<u64>(1).unwrap();
         let (blocks, threads, rounds) = (6u64, 64u64, 10u64);
@@ -277,7 +287,7 @@ fn two_pages_a_warp_with_two_frames_and_many_warps_come_to_an_end() {
 
 #[test]
 fn more_than_5000_holders_of_one_page() {
-    let bench = Bench::new(small(2), HOLDING);
+    let bench = Bench::new(small(2).placement(Placement::Fetch), HOLDING);
     let a = bench.vm.region::<u32>().name("held").zeroed(PAGE_WORDS).unwrap();
     let counts = bench.vm.buffer::<u32>(3).unwrap();
     bench.must("hold_many", LaunchConfig::new(1, 256), (&a, &counts));
@@ -293,7 +303,12 @@ fn more_than_5000_holders_of_one_page() {
 
 #[test]
 fn more_holders_than_a_page_can_count_is_an_error_that_heals() {
-    let bench = Bench::new(small(4).wait_limit(scaled(Duration::from_secs(2))), HOLDING);
+    let bench = Bench::new(
+        small(4)
+            .placement(Placement::Fetch)
+            .wait_limit(scaled(Duration::from_secs(2))),
+        HOLDING,
+    );
     let a = bench.vm.region::<u32>().name("crowded").zeroed(PAGE_WORDS).unwrap();
     let message = refused(bench.run("leak_pins", LaunchConfig::new(8, 256), (&a, 300u32)));
     assert!(message.contains("`crowded`") && message.contains("524288"), "{message}");
@@ -307,7 +322,7 @@ fn more_holders_than_a_page_can_count_is_an_error_that_heals() {
 
 #[test]
 fn a_loop_that_waits_for_an_element_or_a_word_sees_it() {
-    let bench = Bench::new(small(2), HOLDING);
+    let bench = Bench::new(small(2).placement(Placement::Fetch), HOLDING);
     let a = bench.vm.region::<u32>().zeroed(4 * PAGE_WORDS).unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
     let config = LaunchConfig::new(2, 32).deadline(scaled(Duration::from_secs(20)));
@@ -326,7 +341,7 @@ fn a_loop_that_waits_for_an_element_or_a_word_sees_it() {
 
 #[test]
 fn launches_of_different_streams_run_beside_each_other() {
-    let bench = Bench::new(small(4), HOLDING);
+    let bench = Bench::new(small(4).placement(Placement::Fetch), HOLDING);
     let flags = bench.vm.buffer::<u32>(2).unwrap();
     let other = bench.vm.stream().unwrap();
     // Each waits for the other.

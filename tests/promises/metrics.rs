@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::common::{BASIC, Bench, PAGE_WORDS, small, words};
-use gpuvm::{LaunchConfig, metrics};
+use gpuvm::{LaunchConfig, Placement, metrics};
 
 /// The value of each sample, by its name and labels; every line is a sample or says of which type some are.
 fn samples(text: &str) -> Vec<(String, f64)> {
@@ -33,7 +33,7 @@ fn samples(text: &str) -> Vec<(String, f64)> {
 fn metrics_are_the_counts_of_each_gpu_while_it_is_there() {
     // So many that no other test of this process has as many.
     const FRAMES: u64 = 1237;
-    let bench = Bench::new(small(FRAMES), BASIC);
+    let bench = Bench::new(small(FRAMES).placement(Placement::Fetch), BASIC);
     let of_frames = |samples: &[(String, f64)]| {
         let own = samples
             .iter()

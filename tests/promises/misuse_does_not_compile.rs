@@ -2,7 +2,7 @@
 //! allow does compile and is right.
 
 use crate::common::{small, with_causes};
-use gpuvm::{Error, GpuError, LaunchConfig, Vm};
+use gpuvm::{Error, GpuError, LaunchConfig, Placement, Vm};
 
 /// Compiles `body` as line 4 of a kernel; its error must name that line and say `sentence`.
 fn refuses(vm: &Vm, body: &str, sentence: &str) {
@@ -30,7 +30,7 @@ fn refuses(vm: &Vm, body: &str, sentence: &str) {
 
 #[test]
 fn an_element_that_is_kept_copied_or_pointed_at() {
-    let vm = small(4).build().unwrap();
+    let vm = small(4).placement(Placement::Fetch).build().unwrap();
     let kept = "a paged element cannot be kept: write 'T x = a[i];'";
     refuses(&vm, "auto x = a[1]; *out = 1;", kept);
     refuses(&vm, "auto f = [](auto x) { return 1u; }; *out = f(a[1]);", kept);
@@ -46,7 +46,7 @@ fn an_element_that_is_kept_copied_or_pointed_at() {
 
 #[test]
 fn a_write_to_what_is_only_read() {
-    let vm = small(4).build().unwrap();
+    let vm = small(4).placement(Placement::Fetch).build().unwrap();
     let only_read = "error: ";
     refuses(&vm, "c[1] = 2;", only_read);
     refuses(&vm, "c[1] += 2;", only_read);
@@ -61,7 +61,7 @@ fn a_write_to_what_is_only_read() {
 
 #[test]
 fn elements_that_cannot_be_paged_and_atomics_that_are_not() {
-    let vm = small(4).build().unwrap();
+    let vm = small(4).placement(Placement::Fetch).build().unwrap();
     let divide = "the element's size must divide the page";
     refuses(&vm, "gpuvm::array<three>* t = nullptr; *out = t->size();", divide);
     refuses(&vm, "gpuvm::array<const three>* t = nullptr; *out = t->size();", divide);
@@ -80,7 +80,7 @@ fn elements_that_cannot_be_paged_and_atomics_that_are_not() {
 
 #[test]
 fn a_span_or_a_cursor_that_is_copied() {
-    let vm = small(4).build().unwrap();
+    let vm = small(4).placement(Placement::Fetch).build().unwrap();
     refuses(&vm, "auto s = a.pin(1); auto t = s; *out = t[0];", "deleted");
     refuses(&vm, "auto s = a.cursor(); auto t = s; *out = t[0];", "deleted");
 }
@@ -161,7 +161,7 @@ __global__ void allowed(gpuvm::array<unsigned> a, gpuvm::array<unsigned> b, gpuv
 
 #[test]
 fn what_plain_arrays_allow_compiles_and_is_right() {
-    let vm = small(4).build().unwrap();
+    let vm = small(4).placement(Placement::Fetch).build().unwrap();
     let kernel = vm
         .compile("allowed.cu", ALLOWED, &["allowed"])
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)))

@@ -6,13 +6,13 @@ use crate::common::{
     BASIC, Bench, HOLDING, PAGE_WORDS, STEP, compare, planted, refused, scaled, simulated, small, small_soft, stepped,
     words,
 };
-use gpuvm::{CompileOptions, LaunchConfig, soft};
+use gpuvm::{CompileOptions, LaunchConfig, Placement, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 /// Writes a resident, clean region in one of six ways, drives it out of its frames and compares it with what it must hold.
 fn write_hits(options: &CompileOptions, way: u32) -> Result<(), String> {
     // Pins of lanes need a frame a lane; 64 lanes hold one each.
-    let bench = Bench::with(small(80), BASIC, options);
+    let bench = Bench::with(small(80).placement(Placement::Fetch), BASIC, options);
     let pages = 8;
     let a = bench
         .vm
@@ -56,7 +56,7 @@ fn the_test_above_finds_a_library_that_forgets_to_mark_pages_dirty() {
 
 #[test]
 fn a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction() {
-    let bench = Bench::new(small(4), BASIC);
+    let bench = Bench::new(small(4).placement(Placement::Fetch), BASIC);
     let n = 64 * PAGE_WORDS + 17;
     let before = words(1, n);
     let a = bench.vm.region::<u32>().from_slice(&before).unwrap();
@@ -70,7 +70,7 @@ fn a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction() {
 
 #[test]
 fn a_reader_of_a_dirty_held_page_and_a_writer_of_a_clean_held_page_do_not_wait() {
-    let bench = Bench::new(small(4), HOLDING);
+    let bench = Bench::new(small(4).placement(Placement::Fetch), HOLDING);
     let a = bench.vm.region::<u32>().from_iter(0..8 * PAGE_WORDS as u32).unwrap();
     let flags = bench.vm.buffer::<u32>(2).unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
@@ -89,7 +89,7 @@ fn a_reader_of_a_dirty_held_page_and_a_writer_of_a_clean_held_page_do_not_wait()
 
 #[test]
 fn dirty_pages_reach_the_home_when_a_region_is_closed_or_dropped() {
-    let bench = Bench::new(small(64), BASIC);
+    let bench = Bench::new(small(64).placement(Placement::Fetch), BASIC);
     for close in [true, false] {
         let mut home = vec![7u32; 5 * PAGE_WORDS as usize + 3];
         bench
@@ -212,7 +212,7 @@ fn the_error_of_a_scoped_region_that_was_dropped_early_comes_out_of_the_scope() 
 #[test]
 fn a_killed_launch_loses_no_dirty_page() {
     // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
-    let bench = Bench::new(simulated(16), BASIC);
+    let bench = Bench::new(simulated(16).placement(Placement::Fetch), BASIC);
     let n = 24 * PAGE_WORDS;
     let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
     let b = bench.vm.region::<u32>().zeroed(8 * PAGE_WORDS).unwrap();

@@ -5,6 +5,7 @@ mod common;
 mod bench;
 mod convert;
 mod doctor;
+mod exec;
 mod guide;
 mod profile;
 mod ptx;

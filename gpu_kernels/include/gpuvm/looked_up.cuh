@@ -74,13 +74,13 @@ class array {
     __device__ T& operator[](unsigned long long i) { return *detail::look_up<T, kStores>(desc_, i); }
     __device__ V operator[](unsigned long long i) const { return *detail::look_up<const V, false>(desc_, i); }
 
-    __device__ V atomic_add(unsigned long long i, V v) const { return detail::atomic_add(at(i), v); }
-    __device__ V atomic_min(unsigned long long i, V v) const { return detail::atomic_min(at(i), v); }
-    __device__ V atomic_max(unsigned long long i, V v) const { return detail::atomic_max(at(i), v); }
-    __device__ V atomic_or(unsigned long long i, V v) const { return detail::atomic_or(at(i), v); }
-    __device__ V atomic_exch(unsigned long long i, V v) const { return detail::atomic_exch(at(i), v); }
+    __device__ V atomic_add(unsigned long long i, V v) const { return detail::atomic_add(atomic_at(i), v); }
+    __device__ V atomic_min(unsigned long long i, V v) const { return detail::atomic_min(atomic_at(i), v); }
+    __device__ V atomic_max(unsigned long long i, V v) const { return detail::atomic_max(atomic_at(i), v); }
+    __device__ V atomic_or(unsigned long long i, V v) const { return detail::atomic_or(atomic_at(i), v); }
+    __device__ V atomic_exch(unsigned long long i, V v) const { return detail::atomic_exch(atomic_at(i), v); }
     __device__ V atomic_cas(unsigned long long i, V expected, V desired) const {
-        return detail::atomic_cas(at(i), expected, desired);
+        return detail::atomic_cas(atomic_at(i), expected, desired);
     }
 
     __device__ span<T> pin(unsigned long long i, unsigned long long = 0) const {
@@ -104,7 +104,10 @@ class array {
     }
 
   private:
-    __device__ T* at(unsigned long long i) const { return detail::look_up<T, kStores>(desc_, i); }
+    __device__ T* atomic_at(unsigned long long i) const {
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "gpuvm: atomics work on elements of 4 and 8 bytes");
+        return detail::look_up<T, kStores>(desc_, i);
+    }
 
     layout::LookedUpDesc desc_;
 };

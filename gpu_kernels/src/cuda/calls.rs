@@ -60,7 +60,19 @@ fn nvrtc() -> Option<&'static libloading::Library> {
 
 /// Whether the driver's library can be loaded.
 pub(crate) fn has_driver() -> bool {
-    driver().is_some()
+    LOOK_UP.get().is_some() || driver().is_some()
+}
+
+/// Finds a function of the driver by its name; null for one that it lacks.
+pub type LookUp = fn(&std::ffi::CStr) -> *mut std::ffi::c_void;
+
+static LOOK_UP: OnceLock<LookUp> = OnceLock::new();
+
+/// Has the driver's functions found so, and not in the library that the loader finds: for who stands before it. Called before the first GPU is
+/// opened; a later call changes nothing.
+#[doc(hidden)]
+pub fn find_driver_by(look_up: LookUp) {
+    let _ = LOOK_UP.set(look_up);
 }
 
 /// Whether the run-time compiler's library can be loaded.
@@ -71,6 +83,12 @@ pub(crate) fn has_nvrtc() -> bool {
 /// # Safety
 /// `F` is the function pointer type of `name`.
 unsafe fn driver_symbol<F: Copy>(name: &str) -> Option<F> {
+    if let Some(look_up) = LOOK_UP.get() {
+        let name = std::ffi::CString::new(name).ok()?;
+        let found = Some(look_up(&name)).filter(|found| !found.is_null())?;
+        // SAFETY: the caller's promise: a function pointer, of an address's size.
+        return Some(unsafe { std::mem::transmute_copy(&found) });
+    }
     // SAFETY: the caller's promise. The library is never unloaded, so the pointer stays good.
     unsafe { driver()?.get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
 }

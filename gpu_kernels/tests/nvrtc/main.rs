@@ -258,7 +258,7 @@ fn kernel_files(folder: &Path, found: &mut BTreeSet<String>) {
         let path = entry.expect("a folder's entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Programs that are ported, and those that nvcc compiles, have their host code beside their kernels; others are inputs.
-        let is_program = ["tests/ports", "examples/cpp", "ptx/tests/inputs"]
+        let is_program = ["tests/ports", "tests/gpu/exec", "examples/cpp", "ptx/tests/inputs"]
             .iter()
             .any(|end| path.ends_with(end));
         if path.is_dir() && !is_program && name != "target" && !name.starts_with('.') {

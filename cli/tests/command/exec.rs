@@ -1,0 +1,109 @@
+//! `gpuvm exec`, with a driver that a test has built: which functions are served, and that a program behaves as without it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::common::finish;
+
+/// A folder with a stand-in for the driver, and programs.
+struct Machine(TempDir);
+
+fn compile(arguments: &[&str]) {
+    let built = Command::new("cc").args(arguments).output().expect("a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
+impl Machine {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let source = |name: &str| format!("{}/tests/command/exec/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let driver = place("libcuda.so.1");
+        let soname = "-Wl,-soname,libcuda.so.1";
+        compile(&["-O1", "-shared", "-fPIC", soname, &source("driver"), "-o", &driver]);
+        // Functions without a prototype, as programs call them that find them by name.
+        let plain = ["-std=gnu11", "-O1", "-w", &source("program"), "-o"];
+        compile(&[&plain[..], &[&place("by_name"), "-ldl"]].concat());
+        compile(&[&plain[..], &[&place("linked"), "-DLINKED", &driver]].concat());
+        Self(folder)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.path().join("log")
+    }
+
+    /// Runs a command, and gives its status, its output and errors, and what the driver was called for.
+    fn run(&self, mut command: Command) -> ((i32, String, String), Vec<String>) {
+        std::fs::write(self.log(), "").unwrap();
+        let mut paths = self.0.path().as_os_str().to_owned();
+        if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+            paths.push(":");
+            paths.push(others);
+        }
+        command.env("LD_LIBRARY_PATH", paths).env("DRIVER_LOG", self.log());
+        let result = finish(command);
+        let log = std::fs::read_to_string(self.log()).unwrap();
+        (result, log.lines().map(str::to_owned).collect())
+    }
+
+    fn exec(&self, options: &[&str], program: &Path, argument: &str) -> ((i32, String, String), Vec<String>) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+        command.arg("exec").args(options).arg(program).arg(argument);
+        self.run(command)
+    }
+}
+
+#[test]
+fn a_program_behaves_as_without_it_however_it_finds_the_driver() {
+    let machine = Machine::new();
+    let sum = (0..1_i64 << 20).map(|value| value + 2).sum::<i64>();
+    let said = format!("sum {sum}, other 42\nlast 1048577, set 7\nthe program's own handler\n");
+    for (program, argument) in [("linked", "-"), ("by_name", "dlsym"), ("by_name", "address")] {
+        let program = machine.0.path().join(program);
+        let mut plain = Command::new(&program);
+        plain.arg(argument);
+        let (result, log) = machine.run(plain);
+        assert_eq!(result, (0, said.clone(), String::new()), "{argument}");
+        assert_eq!(log.iter().filter(|call| *call == "cuMemAllocManaged").count(), 2);
+        let ((status, out, err), log) = machine.exec(&[], &program, argument);
+        assert_eq!((status, &*out), (0, &*said), "{argument}: {err}");
+        // The stand-in is no driver that pages can be brought with.
+        assert!(
+            err.contains("gpuvm exec: nothing is paged any more: the GPU failed while opening GPU cuda:0"),
+            "{err}"
+        );
+        assert!(err.contains("gpuvm exec: launches of `add_one` at home: 2"), "{err}");
+        let calls = |name: &str| log.iter().filter(|call| *call == name).count();
+        assert_eq!(calls("cuModuleLoadData of rewritten text"), 1, "{argument}: {log:?}");
+        assert_eq!(
+            (calls("cuLaunchKernel"), calls("cuMemHostRegister_v2")),
+            (2, 2),
+            "{log:?}"
+        );
+        assert_eq!((calls("cuMemAllocManaged"), calls("cuMemFree_v2")), (0, 0), "{log:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    let machine = Machine::new();
+    let ((status, out, err), _) = machine.exec(&[], Path::new("./missing"), "x");
+    assert_eq!((status, &*out), (127, ""));
+    assert!(err.contains("cannot run ./missing"), "{err}");
+    let ((status, _, err), _) = machine.exec(&[], &machine.log(), "x");
+    assert_eq!(status, 126, "{err}");
+    for (options, message) in [
+        (["--page-size", "3000"], "--page-size"),
+        (["--frames", "many"], "--frames"),
+        (["--registers", "8"], "--registers"),
+        (["--unknown", "8"], "--unknown"),
+    ] {
+        let ((status, _, err), _) = machine.exec(&options, Path::new("true"), "x");
+        assert_eq!(status, 2, "{err}");
+        assert!(err.contains(message), "{err}");
+    }
+    let ((status, out, err), _) = machine.exec(&["--quiet"], &machine.0.path().join("by_name"), "dlsym");
+    assert_eq!((status, &*err), (0, ""), "{out}");
+}

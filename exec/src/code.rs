@@ -1,0 +1,216 @@
+//! The code that the program has loaded, and what its kernels are called.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpuvm_ptx::{TableLayout, WINDOW, Window};
+
+use crate::driver::{self, SUCCESS, call};
+use crate::images::{self, Image, KernelOf};
+use crate::settings;
+
+/// What the driver has loaded. Both kinds have kernels and variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Handle {
+    Module(usize),
+    Library(usize),
+}
+
+/// Rewritten code that is loaded.
+pub struct Loaded {
+    handle: Handle,
+    kernels: BTreeMap<String, KernelOf>,
+    /// Its variable says where the window is.
+    ready: AtomicBool,
+}
+
+/// A kernel that the program has a handle of.
+#[derive(Clone)]
+pub struct Function {
+    pub name: Arc<str>,
+    /// Rewritten; none of code that was left as it is.
+    pub loaded: Option<Arc<Loaded>>,
+    /// The handle of its form that marks nothing.
+    pub quiet: Option<usize>,
+    /// Why it uses all pages at home, if it does.
+    pub at_home: Option<Arc<str>>,
+}
+
+/// All of it.
+#[derive(Default)]
+pub struct Code {
+    /// With the reason where it was left as it is.
+    loaded: HashMap<Handle, Result<Arc<Loaded>, Arc<str>>>,
+    functions: HashMap<usize, Function>,
+}
+
+fn pointer(handle: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(handle)
+}
+
+impl Handle {
+    /// A kernel of it.
+    fn kernel(self, name: &CStr) -> Option<usize> {
+        let mut found: *mut c_void = std::ptr::null_mut();
+        let (out, text) = (&raw mut found, name.as_ptr());
+        // SAFETY: an out-value, what the driver has loaded, and a string that ends.
+        let status = unsafe {
+            match self {
+                Self::Module(module) => {
+                    call!(cuModuleGetFunction(out => *mut *mut c_void, pointer(module) => *mut c_void, text => *const c_char))
+                }
+                Self::Library(library) => {
+                    call!(cuLibraryGetKernel(out => *mut *mut c_void, pointer(library) => *mut c_void, text => *const c_char))
+                }
+            }
+        };
+        (status == SUCCESS).then(|| found.expose_provenance())
+    }
+
+    /// The device address of the variable that describes the window.
+    fn window(self) -> Option<u64> {
+        let name = std::ffi::CString::new(WINDOW).ok()?;
+        let (mut addr, mut bytes) = (0u64, 0usize);
+        let (at, size, text) = (&raw mut addr, &raw mut bytes, name.as_ptr());
+        // SAFETY: as in `kernel`.
+        let status = unsafe {
+            match self {
+                Self::Module(module) => call!(cuModuleGetGlobal_v2(
+                    at => *mut u64, size => *mut usize, pointer(module) => *mut c_void, text => *const c_char)),
+                Self::Library(library) => call!(cuLibraryGetGlobal(
+                    at => *mut u64, size => *mut usize, pointer(library) => *mut c_void, text => *const c_char)),
+            }
+        };
+        (status == SUCCESS && bytes == Window::BYTES).then_some(addr)
+    }
+}
+
+impl Loaded {
+    /// Says in its variable where the window is.
+    ///
+    /// # Errors
+    /// It has no such variable, or that cannot be written.
+    pub fn describe(&self, window: &[u8; Window::BYTES]) -> Result<(), String> {
+        if self.ready.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.write(window)?;
+        self.ready.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write(&self, window: &[u8; Window::BYTES]) -> Result<(), String> {
+        let addr = self
+            .handle
+            .window()
+            .ok_or("the rewritten code has no variable for the window")?;
+        let (from, bytes) = (window.as_ptr().cast::<c_void>(), window.len());
+        // SAFETY: the variable has so many bytes.
+        let status = unsafe { call!(cuMemcpyHtoD_v2(addr => u64, from => *const c_void, bytes => usize)) };
+        match status {
+            SUCCESS => Ok(()),
+            status => Err(format!(
+                "the window cannot be described to the rewritten code: CUDA error {status}"
+            )),
+        }
+    }
+}
+
+/// How code is rewritten.
+pub fn layout() -> Option<TableLayout> {
+    let layout = TableLayout::new(settings::page_bytes()).ok()?;
+    Some(layout.touches(true).both_forms(true))
+}
+
+/// Code to be loaded in place of `code`. The error says why that stays as it is.
+///
+/// # Safety
+/// As [`images::rewritten`].
+pub unsafe fn rewritten(code: *const c_void) -> Result<Image, String> {
+    let gpu = driver::current_gpu().map_or(0, |(gpu, _)| gpu);
+    let architecture = driver::architecture(gpu).ok_or("the GPU's architecture is unknown")?;
+    let layout = layout().ok_or("the page size is none")?;
+    // SAFETY: handed on.
+    unsafe { images::rewritten(code, architecture, &layout) }
+}
+
+impl Code {
+    /// The driver has loaded it: rewritten, or as it is for that reason.
+    pub fn add(&mut self, handle: Handle, image: Result<Image, String>) {
+        let loaded = |image: Image| {
+            Arc::new(Loaded {
+                handle,
+                kernels: image.kernels,
+                ready: AtomicBool::new(false),
+            })
+        };
+        self.loaded.insert(handle, image.map(loaded).map_err(Into::into));
+    }
+
+    /// It is unloaded.
+    pub fn remove(&mut self, handle: Handle) {
+        if let Some(Ok(gone)) = self.loaded.remove(&handle) {
+            let of_others = |function: &mut Function| {
+                !function
+                    .loaded
+                    .as_ref()
+                    .is_some_and(|loaded| Arc::ptr_eq(loaded, &gone))
+            };
+            self.functions.retain(|_, function| of_others(function));
+        }
+    }
+
+    /// A library is a module in a context.
+    pub fn is_also(&mut self, library: Handle, module: Handle) {
+        if let Some(loaded) = self.loaded.get(&library).cloned() {
+            self.loaded.insert(module, loaded);
+        }
+    }
+
+    /// The program has a handle of a kernel.
+    pub fn name(&mut self, function: usize, of: Handle, name: &CStr) {
+        let name = name.to_string_lossy();
+        let (loaded, kernel) = match self.loaded.get(&of) {
+            Some(Ok(loaded)) => (Some(Arc::clone(loaded)), loaded.kernels.get(&*name).cloned()),
+            _ => (None, None),
+        };
+        let why = match self.loaded.get(&of) {
+            Some(Err(why)) => Arc::clone(why),
+            Some(Ok(_)) => "it is not in its module's PTX".into(),
+            None => "nobody saw its code".into(),
+        };
+        let function_of = Function {
+            name: (*name).into(),
+            quiet: kernel.as_ref().and_then(|kernel| of.kernel(kernel.quiet.as_deref()?)),
+            at_home: match &kernel {
+                Some(kernel) => kernel.at_home.as_deref().map(Into::into),
+                None => Some(why),
+            },
+            loaded,
+        };
+        self.functions.insert(function, function_of);
+    }
+
+    /// Another handle of the same kernel.
+    pub fn alias(&mut self, function: usize, of: usize) {
+        if let Some(known) = self.functions.get(&of).cloned() {
+            self.functions.insert(function, known);
+        }
+    }
+
+    /// What a handle is of.
+    pub fn function(&self, handle: usize) -> Option<&Function> {
+        self.functions.get(&handle)
+    }
+
+    /// Has all code find nothing paged from now on.
+    pub fn forget_window(&self) {
+        let loaded = self.loaded.values().flatten();
+        for loaded in loaded.filter(|loaded| loaded.ready.swap(false, Ordering::Relaxed)) {
+            // The driver's error has nobody to go to: the GPU is lost.
+            let _ = loaded.write(&[0; Window::BYTES]);
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! The driver's functions that this library serves, by their names there, and how programs find them.
+//!
+//! A program that is linked to the driver's library finds them since this library is loaded before; one that loads it finds them by `dlsym`, of
+//! which this library has its own; the CUDA runtime finds nearly all by `cuGetProcAddress`. What is not served is found where it ever was.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::code::{self, Handle};
+use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
+use crate::resolve::{self, Served};
+use crate::state::{self, Work};
+use crate::{settings, window};
+
+/// `CUDA_ERROR_INVALID_VALUE`.
+const INVALID_VALUE: Status = 1;
+
+/// A function of the driver's interface that calls the driver's own as `$call`.
+macro_rules! one {
+    ($symbol:ident ($($arg:ident: $ty:ty),*) $call:ident $body:expr) => {
+        #[doc = concat!("The driver's `", stringify!($symbol), "`.")]
+        ///
+        /// # Safety
+        /// As of the driver's.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the driver's own names and arguments")]
+        pub unsafe extern "C" fn $symbol($($arg: $ty),*) -> Status {
+            type Function = unsafe extern "C" fn($($ty),*) -> Status;
+            static FOUND: std::sync::OnceLock<Option<Function>> = std::sync::OnceLock::new();
+            let found = *FOUND.get_or_init(|| {
+                let name = CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()).unwrap_or_default();
+                let found = driver::find(name);
+                // SAFETY: the driver's function of that name has these arguments.
+                (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Function>(found) })
+            });
+            let Some($call) = found else { return NOT_FOUND };
+            $body
+        }
+    };
+}
+
+/// Functions of one form: each with what programs ask for it by, the first version of CUDA with it, and whether its default stream is the thread's.
+macro_rules! served {
+    ($( [$($symbol:ident $base:literal $version:literal $per_thread:literal),+] $args:tt |$call:ident| $body:expr; )*) => {
+        $($( one! { $symbol $args $call $body } )+)*
+
+        /// All of them.
+        pub static SERVED: &[Served] = &[$($( Served {
+            symbol: match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            },
+            base: $base,
+            version: $version,
+            per_thread: $per_thread,
+            ours: $symbol as *const (),
+        } ),+),*];
+    };
+}
+
+served! {
+    [cuGetProcAddress "cuGetProcAddress" 11030 false]
+    (symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64)
+    // SAFETY: handed on.
+    |call| found_by(symbol, found, (version, flags), unsafe { call(symbol, found, version, flags) });
+    [cuGetProcAddress_v2 "cuGetProcAddress" 12000 false]
+    (symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int)
+    // SAFETY: handed on.
+    |call| found_by(symbol, found, (version, flags), unsafe { call(symbol, found, version, flags, status) });
+
+    [cuMemAllocManaged "cuMemAllocManaged" 6000 false]
+    (addr: *mut u64, bytes: usize, flags: c_uint)
+    |call| match allocated(addr, bytes as u64) {
+        true => SUCCESS,
+        // SAFETY: handed on.
+        false => unsafe { call(addr, bytes, flags) },
+    };
+    [cuMemFree_v2 "cuMemFree" 3020 false]
+    (addr: u64)
+    |call| match window::touches(addr, 1) {
+        true if state::lock().free(addr) => SUCCESS,
+        true => INVALID_VALUE,
+        // SAFETY: handed on.
+        false => unsafe { call(addr) },
+    };
+    [cuMemPrefetchAsync "cuMemPrefetchAsync" 8000 false, cuMemPrefetchAsync_ptsz "cuMemPrefetchAsync" 8000 true]
+    (addr: u64, bytes: usize, device: c_int, stream: *mut c_void)
+    // SAFETY: handed on.
+    |call| hint(addr, bytes, || unsafe { call(addr, bytes, device, stream) });
+    [cuMemPrefetchAsync_v2 "cuMemPrefetchAsync" 12020 false, cuMemPrefetchAsync_v2_ptsz "cuMemPrefetchAsync" 12020 true]
+    (addr: u64, bytes: usize, location: u64, flags: c_uint, stream: *mut c_void)
+    // SAFETY: handed on: a location is two numbers of 32 bits, which are passed as one of 64.
+    |call| hint(addr, bytes, || unsafe { call(addr, bytes, location, flags, stream) });
+    [cuMemAdvise "cuMemAdvise" 8000 false]
+    (addr: u64, bytes: usize, advice: c_int, device: c_int)
+    // SAFETY: handed on.
+    |call| hint(addr, bytes, || unsafe { call(addr, bytes, advice, device) });
+    [cuMemAdvise_v2 "cuMemAdvise" 12020 false]
+    (addr: u64, bytes: usize, advice: c_int, location: u64)
+    // SAFETY: handed on.
+    |call| hint(addr, bytes, || unsafe { call(addr, bytes, advice, location) });
+    [cuStreamAttachMemAsync "cuStreamAttachMemAsync" 6000 false, cuStreamAttachMemAsync_ptsz "cuStreamAttachMemAsync" 7000 true]
+    (stream: *mut c_void, addr: u64, bytes: usize, flags: c_uint)
+    // SAFETY: handed on. 0 bytes are all of the allocation.
+    |call| hint(addr, bytes.max(1), || unsafe { call(stream, addr, bytes, flags) });
+
+    [cuModuleLoadData "cuModuleLoadData" 2000 false]
+    (module: *mut usize, code: *const c_void)
+    // SAFETY: handed on: the text is as good as what the program gave.
+    |call| unsafe { load(code, || Handle::Module(*module), |code, _| call(module, code)) };
+    [cuModuleLoadDataEx "cuModuleLoadDataEx" 2010 false]
+    (module: *mut usize, code: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void)
+    // SAFETY: as above.
+    |call| unsafe { load(code, || Handle::Module(*module), |code, _| call(module, code, count, options, values)) };
+    [cuModuleLoadFatBinary "cuModuleLoadFatBinary" 2000 false]
+    (module: *mut usize, code: *const c_void)
+    // SAFETY: as above. Text is none of a fat binary.
+    |call| unsafe {
+        load(code, || Handle::Module(*module), |code, is_text| match is_text {
+            true => call!(cuModuleLoadData(module => *mut usize, code => *const c_void)),
+            false => call(module, code),
+        })
+    };
+    [cuLibraryLoadData "cuLibraryLoadData" 12000 false]
+    (library: *mut usize, code: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint,
+     library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint)
+    // SAFETY: as above; the option has its value.
+    |call| unsafe {
+        load(code, || Handle::Library(*library), |code, is_text| {
+            let (mut option, mut value) = settings::registers_option();
+            let own = is_text && count == 0 && !value.is_null();
+            let (options, values, count) = if own { (&raw mut option, &raw mut value, 1) } else { (options, values, count) };
+            call(library, code, options, values, count, library_options, library_values, library_count)
+        })
+    };
+    [cuModuleUnload "cuModuleUnload" 2000 false]
+    (module: usize)
+    |call| {
+        state::lock().code.remove(Handle::Module(module));
+        // SAFETY: handed on.
+        unsafe { call(module) }
+    };
+    [cuLibraryUnload "cuLibraryUnload" 12000 false]
+    (library: usize)
+    |call| {
+        state::lock().code.remove(Handle::Library(library));
+        // SAFETY: handed on.
+        unsafe { call(library) }
+    };
+    [cuLibraryGetModule "cuLibraryGetModule" 12000 false]
+    (module: *mut usize, library: usize)
+    // SAFETY: handed on; the out-value was set then.
+    |call| unsafe {
+        noted(call(module, library), |code| code.is_also(Handle::Library(library), Handle::Module(*module)))
+    };
+    [cuModuleGetFunction "cuModuleGetFunction" 2000 false]
+    (function: *mut usize, module: usize, name: *const c_char)
+    // SAFETY: as above; the caller's string.
+    |call| unsafe {
+        noted(call(function, module, name), |code| code.name(*function, Handle::Module(module), CStr::from_ptr(name)))
+    };
+    [cuLibraryGetKernel "cuLibraryGetKernel" 12000 false]
+    (kernel: *mut usize, library: usize, name: *const c_char)
+    // SAFETY: as above.
+    |call| unsafe {
+        noted(call(kernel, library, name), |code| code.name(*kernel, Handle::Library(library), CStr::from_ptr(name)))
+    };
+    [cuKernelGetFunction "cuKernelGetFunction" 12000 false]
+    (function: *mut usize, kernel: usize)
+    // SAFETY: as above.
+    |call| unsafe { noted(call(function, kernel), |code| code.alias(*function, kernel)) };
+    [cuFuncSetAttribute "cuFuncSetAttribute" 9000 false]
+    (function: usize, attribute: c_int, value: c_int)
+    // SAFETY: handed on.
+    |call| both(function, |function| unsafe { call(function, attribute, value) });
+    [cuKernelSetAttribute "cuKernelSetAttribute" 12000 false]
+    (attribute: c_int, value: c_int, kernel: usize, device: c_int)
+    // SAFETY: handed on.
+    |call| both(kernel, |kernel| unsafe { call(attribute, value, kernel, device) });
+
+    [cuLaunchKernel "cuLaunchKernel" 4000 false]
+    (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
+     params: *mut *mut c_void, extra: *mut *mut c_void)
+    // SAFETY: handed on, for the kernel or another form of it.
+    |call| launch(Work::Kernel(function), stream, |function| unsafe {
+        call(function, x, y, z, bx, by, bz, shared, stream, params, extra)
+    });
+    [cuLaunchKernel_ptsz "cuLaunchKernel" 7000 true]
+    (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
+     params: *mut *mut c_void, extra: *mut *mut c_void)
+    // SAFETY: as above.
+    |call| launch(Work::Kernel(function), of_thread(stream), |function| unsafe {
+        call(function, x, y, z, bx, by, bz, shared, stream, params, extra)
+    });
+    [cuLaunchCooperativeKernel "cuLaunchCooperativeKernel" 9000 false]
+    (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
+     params: *mut *mut c_void)
+    // SAFETY: as above.
+    |call| launch(Work::Kernel(function), stream, |function| unsafe {
+        call(function, x, y, z, bx, by, bz, shared, stream, params)
+    });
+    [cuLaunchCooperativeKernel_ptsz "cuLaunchCooperativeKernel" 9000 true]
+    (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
+     params: *mut *mut c_void)
+    // SAFETY: as above.
+    |call| launch(Work::Kernel(function), of_thread(stream), |function| unsafe {
+        call(function, x, y, z, bx, by, bz, shared, stream, params)
+    });
+    [cuLaunchKernelEx "cuLaunchKernelEx" 11060 false]
+    (config: *const LaunchConfig, function: usize, params: *mut *mut c_void, extra: *mut *mut c_void)
+    // SAFETY: as above; the caller's configuration.
+    |call| launch(Work::Kernel(function), unsafe { (*config).stream }, |function| unsafe { call(config, function, params, extra) });
+    [cuLaunchKernelEx_ptsz "cuLaunchKernelEx" 11060 true]
+    (config: *const LaunchConfig, function: usize, params: *mut *mut c_void, extra: *mut *mut c_void)
+    // SAFETY: as above.
+    |call| launch(Work::Kernel(function), of_thread(unsafe { (*config).stream }), |function| unsafe {
+        call(config, function, params, extra)
+    });
+    [cuGraphLaunch "cuGraphLaunch" 10000 false]
+    (graph: *mut c_void, stream: u64)
+    // SAFETY: handed on.
+    |call| launch(Work::Other("a graph"), stream, |_| unsafe { call(graph, stream) });
+    [cuGraphLaunch_ptsz "cuGraphLaunch" 10000 true]
+    (graph: *mut c_void, stream: u64)
+    // SAFETY: handed on.
+    |call| launch(Work::Other("a graph"), of_thread(stream), |_| unsafe { call(graph, stream) });
+    [cuStreamDestroy_v2 "cuStreamDestroy" 4000 false]
+    (stream: u64)
+    |call| {
+        state::lock().forget_stream(stream);
+        // SAFETY: handed on.
+        unsafe { call(stream) }
+    };
+    [cuDevicePrimaryCtxReset_v2 "cuDevicePrimaryCtxReset" 11000 false]
+    (device: c_int)
+    |call| {
+        let mut state = state::lock();
+        if state.has_memory() {
+            state.give_up("the program resets the GPU");
+        }
+        // SAFETY: handed on.
+        unsafe { call(device) }
+    };
+
+    [cuMemcpy "cuMemcpy" 4000 false, cuMemcpy_ptds "cuMemcpy" 7000 true,
+     cuMemcpyDtoD_v2 "cuMemcpyDtoD" 3020 false, cuMemcpyDtoD_v2_ptds "cuMemcpyDtoD" 7000 true,
+     cuMemcpyHtoD_v2 "cuMemcpyHtoD" 3020 false, cuMemcpyHtoD_v2_ptds "cuMemcpyHtoD" 7000 true,
+     cuMemcpyDtoH_v2 "cuMemcpyDtoH" 3020 false, cuMemcpyDtoH_v2_ptds "cuMemcpyDtoH" 7000 true]
+    (to: u64, from: u64, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch(&[(to, bytes, true), (from, bytes, false)], None, || unsafe { call(to, from, bytes) });
+    [cuMemcpyAsync "cuMemcpyAsync" 4000 false, cuMemcpyAsync_ptsz "cuMemcpyAsync" 7000 true,
+     cuMemcpyDtoDAsync_v2 "cuMemcpyDtoDAsync" 3020 false, cuMemcpyDtoDAsync_v2_ptsz "cuMemcpyDtoDAsync" 7000 true,
+     cuMemcpyHtoDAsync_v2 "cuMemcpyHtoDAsync" 3020 false, cuMemcpyHtoDAsync_v2_ptsz "cuMemcpyHtoDAsync" 7000 true,
+     cuMemcpyDtoHAsync_v2 "cuMemcpyDtoHAsync" 3020 false, cuMemcpyDtoHAsync_v2_ptsz "cuMemcpyDtoHAsync" 7000 true]
+    (to: u64, from: u64, bytes: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(stream), || unsafe { call(to, from, bytes, stream) });
+    [cuMemsetD8_v2 "cuMemsetD8" 3020 false, cuMemsetD8_v2_ptds "cuMemsetD8" 7000 true]
+    (to: u64, value: u8, count: usize)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count, true)], None, || unsafe { call(to, value, count) });
+    [cuMemsetD16_v2 "cuMemsetD16" 3020 false, cuMemsetD16_v2_ptds "cuMemsetD16" 7000 true]
+    (to: u64, value: u16, count: usize)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count.saturating_mul(2), true)], None, || unsafe { call(to, value, count) });
+    [cuMemsetD32_v2 "cuMemsetD32" 3020 false, cuMemsetD32_v2_ptds "cuMemsetD32" 7000 true]
+    (to: u64, value: c_uint, count: usize)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count.saturating_mul(4), true)], None, || unsafe { call(to, value, count) });
+    [cuMemsetD8Async "cuMemsetD8Async" 3020 false, cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
+    (to: u64, value: u8, count: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count, true)], Some(stream), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD16Async "cuMemsetD16Async" 3020 false, cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
+    (to: u64, value: u16, count: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count.saturating_mul(2), true)], Some(stream), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD32Async "cuMemsetD32Async" 3020 false, cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
+    (to: u64, value: c_uint, count: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count.saturating_mul(4), true)], Some(stream), || unsafe { call(to, value, count, stream) });
+    [cuMemcpy2D_v2 "cuMemcpy2D" 3020 false, cuMemcpy2D_v2_ptds "cuMemcpy2D" 7000 true,
+     cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true,
+     cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
+    (copy: *const c_void)
+    // SAFETY: handed on.
+    |call| touch_any(None, || unsafe { call(copy) });
+    [cuMemcpy2DAsync_v2 "cuMemcpy2DAsync" 3020 false, cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
+     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false, cuMemcpy3DAsync_v2_ptsz "cuMemcpy3DAsync" 7000 true]
+    (copy: *const c_void, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(Some(stream), || unsafe { call(copy, stream) });
+    [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true]
+    (to: u64, pitch: usize, value: u8, width: usize, height: usize)
+    // SAFETY: handed on.
+    |call| touch_any(None, || unsafe { call(to, pitch, value, width, height) });
+    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false, cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
+    (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(Some(stream), || unsafe { call(to, pitch, value, width, height, stream) });
+}
+
+/// The beginning of `CUlaunchConfig`.
+#[repr(C)]
+pub struct LaunchConfig {
+    /// Grid, block, bytes of dynamic shared memory.
+    shape: [c_uint; 7],
+    stream: u64,
+}
+
+/// The stream that 0 is where the default stream is the thread's: `CU_STREAM_PER_THREAD`.
+fn of_thread(stream: u64) -> u64 {
+    if stream == 0 { 2 } else { stream }
+}
+
+/// `cuGetProcAddress` has found something.
+fn found_by(symbol: *const c_char, found: *mut *mut c_void, asked: (c_int, u64), status: Status) -> Status {
+    if status == SUCCESS && !symbol.is_null() && !found.is_null() {
+        // SAFETY: the driver has read the one and written the other.
+        unsafe {
+            if let Some(ours) = resolve::by_version(SERVED, CStr::from_ptr(symbol), asked, *found, driver::find) {
+                *found = ours.cast_mut().cast();
+            }
+        }
+    }
+    status
+}
+
+/// Managed memory of so many bytes; false where the driver is to answer.
+fn allocated(addr: *mut u64, bytes: u64) -> bool {
+    if addr.is_null() || bytes == 0 {
+        return false;
+    }
+    match state::lock().allocate(bytes) {
+        Some(found) => {
+            // SAFETY: the caller's out-value.
+            unsafe { addr.write(found) };
+            true
+        }
+        None => false,
+    }
+}
+
+/// Advice on memory: nothing comes of it where the memory is ours.
+fn hint(addr: u64, bytes: usize, call: impl FnOnce() -> Status) -> Status {
+    if window::touches(addr, bytes as u64) {
+        SUCCESS
+    } else {
+        call()
+    }
+}
+
+/// Loads code, rewritten where that can be. `call` is given it, and whether it is rewritten text.
+///
+/// # Safety
+/// As [`code::rewritten`]; what `loaded` reads was set where `call` succeeds.
+unsafe fn load(
+    code: *const c_void,
+    loaded: impl FnOnce() -> Handle,
+    call: impl Fn(*const c_void, bool) -> Status,
+) -> Status {
+    // SAFETY: the caller's promise.
+    let (status, image) = match unsafe { code::rewritten(code) } {
+        Err(why) => (call(code, false), Err(why)),
+        Ok(mut image) => {
+            // The driver may look at it whenever a kernel is first used.
+            let text = std::mem::take(&mut image.text).into_raw();
+            match call(text.cast_const().cast(), true) {
+                SUCCESS => (SUCCESS, Ok(image)),
+                status => (
+                    call(code, false),
+                    Err(format!("the driver refuses its rewritten text: CUDA error {status}")),
+                ),
+            }
+        }
+    };
+    if status == SUCCESS {
+        state::lock().code.add(loaded(), image);
+    }
+    status
+}
+
+/// What the driver has told is noted.
+fn noted(status: Status, note: impl FnOnce(&mut code::Code)) -> Status {
+    if status == SUCCESS {
+        note(&mut state::lock().code);
+    }
+    status
+}
+
+/// Does it for a kernel and for its other form.
+fn both(function: usize, set: impl Fn(usize) -> Status) -> Status {
+    let status = set(function);
+    if status == SUCCESS
+        && let Some(quiet) = state::lock()
+            .code
+            .function(function)
+            .and_then(|function| function.quiet)
+    {
+        return set(quiet);
+    }
+    status
+}
+
+fn launch(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
+    state::lock().launch(work, stream, enqueue)
+}
+
+/// A call that reads or writes those bytes, on a stream if there is one. It is done when this returns: what the driver writes behind the call would
+/// not be seen.
+fn touch(parts: &[(u64, usize, bool)], stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
+    if !parts
+        .iter()
+        .any(|&(addr, bytes, _)| window::touches(addr, bytes as u64))
+    {
+        return call();
+    }
+    touch_with(stream, call, |state| {
+        for &(addr, bytes, writes) in parts {
+            state.open(&(addr..addr.saturating_add(bytes as u64)), writes);
+        }
+    })
+}
+
+/// A call that may read or write any managed memory.
+fn touch_any(stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
+    touch_with(stream, call, |state| state.open_all(true))
+}
+
+fn touch_with(stream: Option<u64>, call: impl FnOnce() -> Status, open: impl FnOnce(&mut state::State)) -> Status {
+    let mut state = state::lock();
+    // A graph that is captured tells when it runs.
+    if !state.has_memory() || stream.is_some_and(driver::is_captured) {
+        drop(state);
+        return call();
+    }
+    state.ready();
+    open(&mut state);
+    // With the lock: nobody closes the memory meanwhile.
+    match (call(), stream) {
+        // SAFETY: the stream that the program has just named.
+        (SUCCESS, Some(stream)) => unsafe { call!(cuStreamSynchronize(stream => u64)) },
+        (status, _) => status,
+    }
+}
+
+/// What `dlsym` finds for a name of the driver's library that is served; null for all else.
+extern "C" fn served_by_name(handle: *mut c_void, name: *const c_char) -> *const () {
+    let real = driver::dlsym();
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || name.is_null() {
+        return std::ptr::null();
+    }
+    // SAFETY: the caller's string; the library that the caller names.
+    unsafe {
+        match resolve::by_name(SERVED, CStr::from_ptr(name)) {
+            Some(ours) if !real(handle, name).is_null() => ours,
+            _ => std::ptr::null(),
+        }
+    }
+}
+
+/// The C library's `dlsym`, but for what is served. It jumps there, since what is found behind a library depends on who calls.
+///
+/// # Safety
+/// As of the C library's.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {served}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp qword ptr [rip + {real}]",
+        "2: ret",
+        served = sym served_by_name,
+        real = sym driver::DLSYM,
+    )
+}
+
+/// The C library's `dlsym`, but for what is served.
+///
+/// # Safety
+/// As of the C library's.
+#[cfg(all(not(target_arch = "x86_64"), not(test)))]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    let ours = served_by_name(handle, name);
+    match ours.is_null() {
+        // SAFETY: handed on.
+        true => unsafe { driver::dlsym()(handle, name) },
+        false => ours.cast_mut().cast(),
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn all_else_is_found_where_it_is() {
+    // SAFETY: the program itself.
+    let own = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
+    assert!(served_by_name(own, c"malloc".as_ptr()).is_null());
+    assert!(
+        served_by_name(own, c"cuLaunchKernel".as_ptr()).is_null(),
+        "where there is no driver"
+    );
+}

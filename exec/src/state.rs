@@ -1,0 +1,671 @@
+//! Managed memory as paged arrays, and the launches that use it.
+//!
+//! A slab of the window is a region whose home is the slab itself, so that a pointer which the program has is right everywhere: on the host, in the
+//! driver's copies, in kernels that look no page up. What changes is what the host may do. Before a launch that may reach it every slab is closed:
+//! an access of the host faults, and [`State::open`] then brings home what launches wrote. Where the host writes, frames are dropped before the next launch.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use gpuvm::{CudaGpu, ElementType, RawRegion, StreamHandle, Transport, Vm};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
+use crate::code::Code;
+use crate::driver::{self, SUCCESS, Status, call};
+use crate::summary::Summary;
+use crate::window::Access;
+use crate::{faults, settings, window};
+
+/// Launches of programs end by themselves.
+const DEADLINE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Of the GPU's free memory such a part is left for what the program asks for later.
+const LEFT_FREE: u64 = 10;
+/// Frames change by so many bytes.
+const FRAMES_STEP: u64 = 64 << 20;
+
+/// All that is known of the program.
+pub struct State {
+    pub code: Code,
+    pub summary: Summary,
+    /// None before the program has managed memory.
+    memory: Option<Memory>,
+    pager: Pager,
+    /// The GPUs whose primary context each is; none of other contexts.
+    contexts: HashMap<usize, Option<i32>>,
+}
+
+/// The program's managed memory.
+struct Memory {
+    window: Range<u64>,
+    book: Book,
+    slabs: BTreeMap<u64, Slab>,
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        self.slabs.values().map(|slab| slab.pages.end - slab.pages.start).sum()
+    }
+}
+
+/// Part of it.
+struct Slab {
+    pages: Range<u64>,
+    /// Once there is a pager.
+    region: Option<RawRegion>,
+    /// What the host may do, but for the chunks that it has written since it might read.
+    access: Access,
+    written: BTreeSet<u64>,
+}
+
+/// Who pages.
+enum Pager {
+    /// Nobody yet.
+    New,
+    Paging(Paging),
+    /// Nobody: the program runs as it would, with its memory on the host.
+    None,
+}
+
+struct Paging {
+    vm: Vm,
+    context: usize,
+    window: [u8; gpuvm_ptx::Window::BYTES],
+    /// Bytes of frames, and most of them: as many as there is managed memory, and GPU memory.
+    frames: u64,
+    frames_max: u64,
+    streams: HashMap<u64, StreamHandle>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// The state, with the current context put back behind it.
+pub struct Locked {
+    state: MutexGuard<'static, Option<State>>,
+    context: usize,
+}
+
+/// Takes it.
+pub fn lock() -> Locked {
+    let context = driver::current_context();
+    let mut state = STATE.lock();
+    state.get_or_insert_with(|| State {
+        code: Code::default(),
+        summary: Summary::default(),
+        memory: None,
+        pager: Pager::New,
+        contexts: HashMap::new(),
+    });
+    Locked { state, context }
+}
+
+impl std::ops::Deref for Locked {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("`lock` has made it"))
+    }
+}
+
+impl std::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("`lock` has made it"))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if self.context != driver::current_context() {
+            let context: *mut c_void = std::ptr::with_exposed_provenance_mut(self.context);
+            // SAFETY: it was this thread's a moment ago.
+            let _ = unsafe { call!(cuCtxSetCurrent(context => *mut c_void)) };
+        }
+    }
+}
+
+/// What a launch is of.
+pub enum Work<'a> {
+    /// A kernel, by the program's handle.
+    Kernel(usize),
+    /// Something else that may use managed memory at home, for the summary.
+    Other(&'a str),
+}
+
+impl Slab {
+    /// Chunks of the window with bytes of a range.
+    fn chunks(&self, part: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
+        let part = part.start.max(self.pages.start)..part.end.min(self.pages.end);
+        (part.start / CHUNK_BYTES..part.end.div_ceil(CHUNK_BYTES)).map(|chunk| chunk * CHUNK_BYTES)
+    }
+
+    fn of_chunk(&self, chunk: u64) -> Range<u64> {
+        chunk.max(self.pages.start)..(chunk + CHUNK_BYTES).min(self.pages.end)
+    }
+
+    /// Lets the host read it, and write a part of it.
+    fn open(&mut self, part: &Range<u64>, writes: bool) -> Result<(), String> {
+        if self.access == Access::None {
+            if let Some(region) = &self.region {
+                region.flush().map_err(|error| chain(&error))?;
+            }
+            allow(self.pages.clone(), Access::Read)?;
+            self.access = Access::Read;
+        }
+        if writes && self.access == Access::Read {
+            for chunk in self.chunks(part) {
+                if self.written.insert(chunk) {
+                    allow(self.of_chunk(chunk), Access::Write)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has accesses of the host fault, and drops frames of what it has written. `fits`: there are frames for all managed memory.
+    fn close(&mut self, fits: bool) -> Result<(), String> {
+        if self.access == Access::None {
+            return Ok(());
+        }
+        let is_new = self.access == Access::Write;
+        // First, so that nothing is written behind the eviction.
+        allow(self.pages.clone(), Access::None)?;
+        self.access = Access::None;
+        let written = std::mem::take(&mut self.written);
+        let Some(region) = &self.region else { return Ok(()) };
+        if is_new && fits {
+            // No launch has had it: what the host has made is about to be used, and comes at the link's speed.
+            return region.want_bytes(0..region.len()).map_err(|error| chain(&error));
+        }
+        for part in joined(written.into_iter().map(|chunk| self.of_chunk(chunk))) {
+            let bytes = part.start - self.pages.start..part.end - self.pages.start;
+            // What the host writes kernels read.
+            let evicted = region
+                .evict_bytes(bytes.clone())
+                .and_then(|()| region.want_bytes(bytes));
+            evicted.map_err(|error| chain(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes it a region, so that kernels reach it.
+    fn page(&mut self, vm: &Vm) -> Result<(), String> {
+        let (base, bytes) = (self.pages.start as *mut u8, self.pages.end - self.pages.start);
+        let builder = vm.raw_region(ElementType::of::<u8>()).name("managed memory");
+        // SAFETY: pages of the window, which stay until the region has been closed, and to which no Rust reference is.
+        let region = unsafe { builder.from_owner((), base, bytes) };
+        self.region = Some(region.map_err(|error| chain(&error))?);
+        Ok(())
+    }
+
+    /// Makes it memory that kernels reach at home.
+    fn pin(&self) -> Result<(), String> {
+        /// `CU_MEMHOSTREGISTER_PORTABLE` and `_DEVICEMAP`.
+        const FLAGS: u32 = 3;
+        let (base, bytes) = (
+            self.pages.start as *mut c_void,
+            (self.pages.end - self.pages.start) as usize,
+        );
+        // SAFETY: pages of the window, which stay until they are unpinned.
+        match unsafe { call!(cuMemHostRegister_v2(base => *mut c_void, bytes => usize, FLAGS => u32)) } {
+            SUCCESS => Ok(()),
+            status => Err(format!("managed memory cannot be pinned: CUDA error {status}")),
+        }
+    }
+}
+
+fn allow(pages: Range<u64>, access: Access) -> Result<(), String> {
+    match window::protect(pages, access) {
+        true => Ok(()),
+        false => Err(format!(
+            "the system refuses to protect managed memory: {}",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
+
+/// Ranges in order, those that touch as one.
+fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match all.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => all.push(range),
+        }
+    }
+    all
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// Makes managed memory right for the host that has faulted there.
+fn mend(addr: u64, writes: bool) -> bool {
+    let mut state = lock();
+    let is_there = |memory: &Memory| memory.book.slab_of(addr).is_some();
+    if !state.memory.as_ref().is_some_and(is_there) {
+        return false;
+    }
+    let begun = Instant::now();
+    state.open(&(addr..addr + 1), writes);
+    state.summary.took("faults of the host", begun);
+    true
+}
+
+/// Has the summary printed when the program ends by itself.
+fn print_at_exit() {
+    extern "C" fn print() {
+        if !settings::is_quiet() {
+            let text = lock().summary.text(settings::is_verbose());
+            // A program may have closed it.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        }
+    }
+    // SAFETY: a function that stays: this library is never unloaded. Where there is no room for it nothing is printed.
+    unsafe { libc::atexit(print) };
+}
+
+impl State {
+    /// Managed memory of so many bytes; none where the window has no more.
+    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+        if self.memory.is_none() {
+            let window = window::reserve()?;
+            if !faults::watch(mend) {
+                return None;
+            }
+            self.memory = Some(Memory {
+                book: Book::new(window.clone(), settings::page_bytes().max(4096)),
+                window,
+                slabs: BTreeMap::new(),
+            });
+            print_at_exit();
+        }
+        let memory = self.memory.as_mut()?;
+        let Allocated { addr, new_slab } = memory.book.allocate(bytes)?;
+        let Some(pages) = new_slab else { return Some(addr) };
+        let mut slab = Slab {
+            pages: pages.clone(),
+            region: None,
+            access: Access::Write,
+            written: BTreeSet::new(),
+        };
+        let ready = match (window::fill(pages.clone()), &self.pager) {
+            (false, _) => Err("the system refuses the memory".to_owned()),
+            // It is about to begin.
+            (true, Pager::New) => Ok(()),
+            (true, Pager::Paging(paging)) => {
+                let begun = Instant::now();
+                let paged = slab.page(&paging.vm);
+                self.summary.took("pinning managed memory", begun);
+                paged
+            }
+            (true, Pager::None) => slab.pin(),
+        };
+        if let Err(why) = ready {
+            self.summary
+                .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
+            memory.book.forget(pages.start);
+            window::empty(pages);
+            return None;
+        }
+        memory.slabs.insert(pages.start, slab);
+        // Programs take their time from the first launch on.
+        self.ready();
+        self.grow();
+        Some(addr)
+    }
+
+    /// Frees managed memory. False for what is none of ours.
+    pub fn free(&mut self, addr: u64) -> bool {
+        let Some(memory) = &mut self.memory else { return false };
+        match memory.book.free(addr) {
+            Freed::Unknown => return false,
+            Freed::Piece => {}
+            Freed::Slab(pages) => {
+                driver::synchronize();
+                if let Some(mut slab) = memory.slabs.remove(&pages.start) {
+                    let closed = slab.region.take().map(|region| {
+                        let all = 0..region.len();
+                        region.discard(all).and_then(|()| region.close())
+                    });
+                    if let Some(Err(error)) = closed {
+                        // The GPU may use it still: its addresses serve nobody else.
+                        self.summary.note(format!("managed memory stays: {}", chain(&error)));
+                        return true;
+                    }
+                    if matches!(self.pager, Pager::None) {
+                        let base = pages.start as *mut c_void;
+                        // SAFETY: it was pinned when there was nobody to page it, if it was.
+                        let _ = unsafe { call!(cuMemHostUnregister(base => *mut c_void)) };
+                    }
+                }
+                memory.book.forget(pages.start);
+                window::empty(pages);
+            }
+        }
+        true
+    }
+
+    /// Lets the host, or the driver, read the managed memory of a range, and write it if that is said. Whatever goes wrong, the host may then.
+    pub fn open(&mut self, part: &Range<u64>, writes: bool) {
+        let Some(memory) = &mut self.memory else { return };
+        let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
+        let mut failed = Ok(());
+        for slab in memory.slabs.values_mut().filter(of_part) {
+            failed = failed.and(slab.open(part, writes));
+        }
+        if let Err(why) = failed {
+            self.give_up(&why);
+        }
+    }
+
+    /// As [`open`](Self::open), of all managed memory.
+    pub fn open_all(&mut self, writes: bool) {
+        if let Some(window) = self.memory.as_ref().map(|memory| memory.window.clone()) {
+            self.open(&window, writes);
+        }
+    }
+
+    /// Whether the program has managed memory of ours.
+    pub fn has_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| !memory.slabs.is_empty())
+    }
+
+    /// Sees to it that the GPU reaches managed memory. Nothing of it is done in a context that is not a GPU's primary one.
+    pub fn ready(&mut self) {
+        if !matches!(self.pager, Pager::New) || !self.has_memory() {
+            return;
+        }
+        let made = match self.context() {
+            (context, Some(gpu)) => self.page(context, gpu),
+            (_, None) => {
+                Err("the program's context is not its GPU's primary one, which the CUDA runtime uses".to_owned())
+            }
+        };
+        if let Err(why) = made {
+            self.give_up(&why);
+        }
+    }
+
+    /// The current context, and the GPU whose primary one it is.
+    fn context(&mut self) -> (usize, Option<i32>) {
+        let context = driver::current_context();
+        let primary = || driver::current_gpu().and_then(|(gpu, is_primary)| is_primary.then_some(gpu));
+        (context, *self.contexts.entry(context).or_insert_with(primary))
+    }
+
+    fn page(&mut self, context: usize, gpu: i32) -> Result<(), String> {
+        let Some(memory) = &mut self.memory else { return Ok(()) };
+        gpuvm_gpu::cuda::find_driver_by(driver::find);
+        let page = settings::page_bytes();
+        let builder = Vm::builder()
+            .gpu(CudaGpu::ordinal(gpu.unsigned_abs()))
+            .transport(Transport::Direct)
+            .page_size(page)
+            .launch_deadline(DEADLINE)
+            .window_over(memory.window.clone());
+        let free = driver::free_bytes().unwrap_or(0);
+        let (frames, frames_max, builder) = match settings::frame_bytes() {
+            Some(bytes) => (bytes, bytes, builder.frame_memory(bytes)),
+            None => {
+                let most = (free - free / LEFT_FREE).max(FRAMES_STEP);
+                let grows = builder.frame_memory(FRAMES_STEP).frame_capacity(most);
+                (FRAMES_STEP, most, grows)
+            }
+        };
+        let begun = Instant::now();
+        let vm = builder.build().map_err(|error| chain(&error))?;
+        self.summary.took("beginning to page", begun);
+        let window = vm.window_bytes().map_err(|error| chain(&error))?;
+        let paged = memory.slabs.values_mut().try_for_each(|slab| slab.page(&vm));
+        self.summary.pages(frames, page);
+        self.pager = Pager::Paging(Paging {
+            vm,
+            context,
+            window,
+            frames,
+            frames_max,
+            streams: HashMap::new(),
+        });
+        paged
+    }
+
+    /// Sees to frames for all managed memory, as far as there is GPU memory.
+    fn grow(&mut self) {
+        let (Pager::Paging(paging), Some(memory)) = (&mut self.pager, &self.memory) else {
+            return;
+        };
+        let all = memory.bytes();
+        let begun = Instant::now();
+        // With some that no page needs, so that all have one.
+        let wanted = (all.next_multiple_of(FRAMES_STEP) + FRAMES_STEP).min(paging.frames_max);
+        let free = driver::free_bytes().unwrap_or(0);
+        let wanted = wanted.min(paging.frames + (free - free / LEFT_FREE) / FRAMES_STEP * FRAMES_STEP);
+        if wanted <= paging.frames {
+            return;
+        }
+        match paging.vm.resize_frames(wanted) {
+            Ok(resized) => {
+                self.summary.took("taking frames", begun);
+                paging.frames = resized.bytes;
+                self.summary.pages(resized.bytes, settings::page_bytes());
+            }
+            Err(error) => self
+                .summary
+                .note(format!("there are no more frames: {}", chain(&error))),
+        }
+    }
+
+    /// From now on nobody pages: what is in frames goes home, and kernels find all there.
+    pub fn give_up(&mut self, why: &str) {
+        self.summary.note(format!("nothing is paged any more: {why}"));
+        let before = std::mem::replace(&mut self.pager, Pager::None);
+        self.code.forget_window();
+        let Some(memory) = &mut self.memory else { return };
+        for slab in memory.slabs.values_mut() {
+            let home = match &slab.region {
+                Some(region) => region.evict().map_err(|error| chain(&error)),
+                None => slab.pin(),
+            };
+            if let Err(why) = home {
+                self.summary.note(why);
+            }
+            window::protect(slab.pages.clone(), Access::Write);
+            slab.access = Access::Write;
+            slab.written.clear();
+        }
+        // What it has pinned stays so.
+        std::mem::forget(before);
+    }
+
+    /// A stream is about to end.
+    pub fn forget_stream(&mut self, stream: u64) {
+        if let Pager::Paging(paging) = &mut self.pager {
+            paging.streams.remove(&stream);
+        }
+    }
+
+    /// Has `enqueue` put work on a stream, of a kernel with the handle that it is given.
+    pub fn launch(&mut self, work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
+        let handle = match work {
+            Work::Kernel(handle) => handle,
+            Work::Other(_) => 0,
+        };
+        if !self.has_memory() || driver::is_captured(stream) {
+            // Of a graph that is captured the launch is told.
+            return enqueue(handle);
+        }
+        self.ready();
+        match self.launch_paged(&work, handle, stream, &enqueue) {
+            Ok(status) => status,
+            Err(why) => {
+                if !matches!(self.pager, Pager::None) {
+                    self.give_up(&why);
+                }
+                self.summary.at_home(&self.name(&work), &why);
+                enqueue(handle)
+            }
+        }
+    }
+
+    fn name(&self, work: &Work<'_>) -> String {
+        match work {
+            Work::Kernel(handle) => match self.code.function(*handle) {
+                Some(function) => function.name.to_string(),
+                None => "a kernel of unknown name".to_owned(),
+            },
+            Work::Other(name) => (*name).to_owned(),
+        }
+    }
+
+    /// The error says why nobody pages.
+    fn launch_paged(
+        &mut self,
+        work: &Work<'_>,
+        handle: usize,
+        stream: u64,
+        enqueue: &impl Fn(usize) -> Status,
+    ) -> Result<Status, String> {
+        let (name, context) = (self.name(work), driver::current_context());
+        let Pager::Paging(paging) = &mut self.pager else {
+            return Err("nobody pages".into());
+        };
+        if paging.context != context {
+            return Err("the program launches in several contexts".into());
+        }
+        let function = self.code.function(handle);
+        let at_home = match (work, function) {
+            (Work::Kernel(_), Some(function)) => function.at_home.as_deref(),
+            (Work::Kernel(_), None) => Some("nobody saw its code"),
+            (Work::Other(_), _) => Some("its kernels are not looked at"),
+        };
+        let loaded = function.and_then(|function| function.loaded.as_ref());
+        loaded.map_or(Ok(()), |loaded| loaded.describe(&paging.window))?;
+        let Some(memory) = &mut self.memory else {
+            return Ok(enqueue(handle));
+        };
+        let fits = memory.bytes() <= paging.frames;
+        let begun = Instant::now();
+        memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
+        self.summary.took("closing managed memory", begun);
+        let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
+        let stream = match paging.streams.entry(stream) {
+            std::collections::hash_map::Entry::Occupied(there) => there.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                // SAFETY: the program launches on it now; it is forgotten when the program ends it.
+                let borrowed = unsafe { paging.vm.borrow_stream(stream) };
+                place.insert(borrowed.map_err(|error| chain(&error))?)
+            }
+        };
+        let quiet = function.and_then(|function| function.quiet).unwrap_or(handle);
+        let status = std::cell::Cell::new(None);
+        let put = |complete: bool| {
+            let put = enqueue(if complete && at_home.is_none() { quiet } else { handle });
+            status.set(Some(put));
+            match put {
+                SUCCESS => Ok(()),
+                status => Err(format!("CUDA error {status}")),
+            }
+        };
+        let begun = Instant::now();
+        // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
+        let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
+        self.summary.took("launching, with what brings pages", begun);
+        match (launched, status.get()) {
+            (_, Some(SUCCESS)) => {}
+            // The program's own mistake, or too many registers.
+            (_, Some(status)) => {
+                self.summary.refused(&name, status);
+                return Ok(status);
+            }
+            (Err(error), None) => return Err(chain(&error)),
+            (Ok(_), None) => return Err("nothing was launched".into()),
+        }
+        match at_home {
+            None => self.summary.looked_up(&name),
+            Some(why) => self.summary.at_home(&name, why),
+        }
+        Ok(SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the host may do with the slab of an address, and the chunks that it has written.
+    fn slab_of(addr: u64) -> (Access, Vec<u64>) {
+        let state = lock();
+        let memory = state.memory.as_ref().unwrap();
+        let slab = &memory.slabs[&memory.book.slab_of(addr).unwrap().start];
+        (slab.access, slab.written.iter().copied().collect())
+    }
+
+    /// As before a launch.
+    fn close() {
+        let mut state = lock();
+        let slabs = &mut state.memory.as_mut().unwrap().slabs;
+        slabs.values_mut().try_for_each(|slab| slab.close(true)).unwrap();
+    }
+
+    #[test]
+    fn what_the_host_does_with_closed_memory_is_seen() {
+        let addr = lock().allocate(6 << 20).unwrap();
+        let word = |offset: u64| (addr + offset) as *mut u64;
+        // SAFETY: of all accesses here: they lie in the allocation, which nobody else knows.
+        unsafe { word(0).write_volatile(7) };
+        assert_eq!(slab_of(addr).0, Access::Write, "no launch has had it");
+        close();
+        assert_eq!(slab_of(addr), (Access::None, vec![]));
+        // SAFETY: as above.
+        assert_eq!(unsafe { word(0).read_volatile() }, 7);
+        assert_eq!(slab_of(addr), (Access::Read, vec![]), "a load asks for all of it");
+        // SAFETY: as above.
+        unsafe { word(CHUNK_BYTES + 8).write_volatile(9) };
+        assert_eq!(
+            slab_of(addr),
+            (Access::Read, vec![addr + CHUNK_BYTES]),
+            "a store for its chunk"
+        );
+        close();
+        // By several threads, and by a store first.
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                // SAFETY: as above; each has words of its own.
+                scope.spawn(move || unsafe { word(16 + 8 * thread).write_volatile(thread) });
+            }
+        });
+        assert_eq!(slab_of(addr), (Access::Read, vec![addr]));
+        // SAFETY: as above.
+        let read = unsafe { (word(CHUNK_BYTES + 8).read_volatile(), word(24).read_volatile()) };
+        assert_eq!(read, (9, 1));
+        close();
+        // A system call makes no fault.
+        let file = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        // SAFETY: bytes of the allocation.
+        let written = unsafe { crate::system::write(descriptor, word(0).cast::<c_void>().cast_const(), 4096) };
+        assert_eq!((written, slab_of(addr)), (4096, (Access::Read, vec![])));
+        let mut state = lock();
+        assert!(state.free(addr) && !state.free(addr), "it is freed once");
+    }
+
+    #[test]
+    fn chunks_side_by_side_are_dropped_together() {
+        assert_eq!(joined([0..2, 2..4, 6..8].into_iter()), [0..4, 6..8]);
+        assert_eq!(joined(std::iter::empty()), []);
+    }
+}
