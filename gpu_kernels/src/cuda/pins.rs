@@ -178,20 +178,32 @@ impl Pins {
 
     fn pin_range(&self, live: &Live, from: u64, to: u64) -> Result<Pinned, GpuError> {
         let base = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-        let native = live.read_only && self.core.info.read_only_registration;
-        let flags = base | if native { CU_MEMHOSTREGISTER_READ_ONLY } else { 0 };
-        let register = || {
+        let can_read_only = live.read_only && self.core.info.read_only_registration;
+        // A page that it shares may be a neighbour's who writes it, so it is pinned for writing if it can be.
+        let shared = from < live.host || to > live.host + live.bytes;
+        let mut native = can_read_only && !shared;
+        let register = |native: bool| {
+            let flags = base | if native { CU_MEMHOSTREGISTER_READ_ONLY } else { 0 };
             // SAFETY: the memory is valid until the registration is dropped: the promise of who registers it.
             outcome(unsafe { cu::cuMemHostRegister_v2(from as *mut c_void, (to - from) as usize, flags) })
         };
-        let mut called = register();
+        let mut called = register(native);
         let by_another = |failure: &Failure| is(failure.code, CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         if called.as_ref().is_err_and(by_another) {
             called = match self.borrow(from, to, live.read_only) {
                 true => Ok(()),
                 // What was left pinned there is not any more.
-                false => register(),
+                false => register(native),
             };
+        }
+        if can_read_only
+            && !native
+            && called
+                .as_ref()
+                .is_err_and(|failure| !by_another(failure) && !failure.kills_context())
+        {
+            native = true;
+            called = register(native);
         }
         called.map_err(|failure| self.cannot_pin(live, native, failure))?;
         let mut device = 0;
