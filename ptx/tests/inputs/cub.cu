@@ -1,4 +1,5 @@
-// A reduction and a scan of CUB's, with the kernels that its host code launches: the scan's blocks look back at the blocks before.
+// A reduction and a scan of CUB's, with the kernels that its host code launches: the scan's blocks look back at the
+// blocks before.
 #include <cub/device/device_reduce.cuh>
 #include <cub/device/device_scan.cuh>
 
