@@ -177,7 +177,8 @@ pub struct ExecArgs {
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_page_bytes)]
     pub page_size: u64,
 
-    /// Most registers of a thread, for programs whose blocks are too large for the rewritten kernels otherwise.
+    /// Most registers of a thread, for programs whose blocks are too large for the rewritten kernels otherwise. Of code that is loaded as a library,
+    /// as the runtimes from CUDA 12 on do.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(16..=255))]
     pub registers: Option<u32>,
 

@@ -48,7 +48,17 @@ pub fn watch(mend: Mend) -> bool {
     }
     let [questions, ask] = ends;
     let thread = std::thread::Builder::new().name("gpuvm-host".into());
-    if thread.spawn(move || answer(questions, mend)).is_err() {
+    // No handler of the program's runs there, which could touch managed memory and wait for itself.
+    // SAFETY: sets of signals; the thread's own mask is put back.
+    let spawned = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let spawned = thread.spawn(move || answer(questions, mend));
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        spawned
+    };
+    if spawned.is_err() {
         return false;
     }
     // SAFETY: it asks for a number.
@@ -110,14 +120,18 @@ fn is_store(context: *mut c_void) -> bool {
     }
 }
 
+/// Whether this is the process that has managed memory, and none that it has forked.
+pub fn is_own_process() -> bool {
+    // SAFETY: a number that may be asked for anywhere.
+    unsafe { libc::getpid() == PROCESS.load(Ordering::Relaxed) }
+}
+
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the handler's second argument is one, of a fault.
     let addr = unsafe { (*info).si_addr() } as u64;
     // SAFETY: the thread's own.
     let error = unsafe { *libc::__errno_location() };
-    // SAFETY: a number that may be asked for anywhere.
-    let is_own = || unsafe { libc::getpid() } == PROCESS.load(Ordering::Relaxed);
-    let mended = window::touches(addr, 1) && is_own() && ask(addr, is_store(context));
+    let mended = window::touches(addr, 1) && is_own_process() && ask(addr, is_store(context));
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = error };
     if !mended {

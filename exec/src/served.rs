@@ -181,40 +181,50 @@ served! {
     (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
      params: *mut *mut c_void, extra: *mut *mut c_void)
     // SAFETY: handed on, for the kernel or another form of it.
-    |call| launch(Work::Kernel(function), stream, |function| unsafe {
+    |call| launch_with(function, stream, params, |function, params| unsafe {
         call(function, x, y, z, bx, by, bz, shared, stream, params, extra)
     });
     [cuLaunchKernel_ptsz "cuLaunchKernel" 7000 true]
     (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
      params: *mut *mut c_void, extra: *mut *mut c_void)
     // SAFETY: as above.
-    |call| launch(Work::Kernel(function), of_thread(stream), |function| unsafe {
+    |call| launch_with(function, of_thread(stream), params, |function, params| unsafe {
         call(function, x, y, z, bx, by, bz, shared, stream, params, extra)
     });
     [cuLaunchCooperativeKernel "cuLaunchCooperativeKernel" 9000 false]
     (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
      params: *mut *mut c_void)
     // SAFETY: as above.
-    |call| launch(Work::Kernel(function), stream, |function| unsafe {
+    |call| launch_with(function, stream, params, |function, params| unsafe {
         call(function, x, y, z, bx, by, bz, shared, stream, params)
     });
     [cuLaunchCooperativeKernel_ptsz "cuLaunchCooperativeKernel" 9000 true]
     (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
      params: *mut *mut c_void)
     // SAFETY: as above.
-    |call| launch(Work::Kernel(function), of_thread(stream), |function| unsafe {
+    |call| launch_with(function, of_thread(stream), params, |function, params| unsafe {
         call(function, x, y, z, bx, by, bz, shared, stream, params)
     });
     [cuLaunchKernelEx "cuLaunchKernelEx" 11060 false]
     (config: *const LaunchConfig, function: usize, params: *mut *mut c_void, extra: *mut *mut c_void)
     // SAFETY: as above; the caller's configuration.
-    |call| launch(Work::Kernel(function), unsafe { (*config).stream }, |function| unsafe { call(config, function, params, extra) });
+    |call| {
+        // SAFETY: the caller's configuration. No lock is held: reading may fault.
+        let config = unsafe { *config };
+        // SAFETY: as above.
+        let put = |function, params| unsafe { call(&raw const config, function, params, extra) };
+        launch_with(function, config.stream, params, put)
+    };
     [cuLaunchKernelEx_ptsz "cuLaunchKernelEx" 11060 true]
     (config: *const LaunchConfig, function: usize, params: *mut *mut c_void, extra: *mut *mut c_void)
     // SAFETY: as above.
-    |call| launch(Work::Kernel(function), of_thread(unsafe { (*config).stream }), |function| unsafe {
-        call(config, function, params, extra)
-    });
+    |call| {
+        // SAFETY: the caller's configuration. No lock is held: reading may fault.
+        let config = unsafe { *config };
+        // SAFETY: as above.
+        let put = |function, params| unsafe { call(&raw const config, function, params, extra) };
+        launch_with(function, of_thread(config.stream), params, put)
+    };
     [cuGraphLaunch "cuGraphLaunch" 10000 false]
     (graph: *mut c_void, stream: u64)
     // SAFETY: handed on.
@@ -248,13 +258,20 @@ served! {
     (to: u64, from: u64, bytes: usize)
     // SAFETY: handed on.
     |call| touch(&[(to, bytes, true), (from, bytes, false)], None, || unsafe { call(to, from, bytes) });
-    [cuMemcpyAsync "cuMemcpyAsync" 4000 false, cuMemcpyAsync_ptsz "cuMemcpyAsync" 7000 true,
-     cuMemcpyDtoDAsync_v2 "cuMemcpyDtoDAsync" 3020 false, cuMemcpyDtoDAsync_v2_ptsz "cuMemcpyDtoDAsync" 7000 true,
-     cuMemcpyHtoDAsync_v2 "cuMemcpyHtoDAsync" 3020 false, cuMemcpyHtoDAsync_v2_ptsz "cuMemcpyHtoDAsync" 7000 true,
-     cuMemcpyDtoHAsync_v2 "cuMemcpyDtoHAsync" 3020 false, cuMemcpyDtoHAsync_v2_ptsz "cuMemcpyDtoHAsync" 7000 true]
+    [cuMemcpyAsync "cuMemcpyAsync" 4000 false,
+     cuMemcpyDtoDAsync_v2 "cuMemcpyDtoDAsync" 3020 false,
+     cuMemcpyHtoDAsync_v2 "cuMemcpyHtoDAsync" 3020 false,
+     cuMemcpyDtoHAsync_v2 "cuMemcpyDtoHAsync" 3020 false]
     (to: u64, from: u64, bytes: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(stream), || unsafe { call(to, from, bytes, stream) });
+    [cuMemcpyAsync_ptsz "cuMemcpyAsync" 7000 true,
+     cuMemcpyDtoDAsync_v2_ptsz "cuMemcpyDtoDAsync" 7000 true,
+     cuMemcpyHtoDAsync_v2_ptsz "cuMemcpyHtoDAsync" 7000 true,
+     cuMemcpyDtoHAsync_v2_ptsz "cuMemcpyDtoHAsync" 7000 true]
+    (to: u64, from: u64, bytes: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(of_thread(stream)), || unsafe { call(to, from, bytes, stream) });
     [cuMemsetD8_v2 "cuMemsetD8" 3020 false, cuMemsetD8_v2_ptds "cuMemsetD8" 7000 true]
     (to: u64, value: u8, count: usize)
     // SAFETY: handed on.
@@ -267,50 +284,74 @@ served! {
     (to: u64, value: c_uint, count: usize)
     // SAFETY: handed on.
     |call| touch(&[(to, count.saturating_mul(4), true)], None, || unsafe { call(to, value, count) });
-    [cuMemsetD8Async "cuMemsetD8Async" 3020 false, cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
+    [cuMemsetD8Async "cuMemsetD8Async" 3020 false]
     (to: u64, value: u8, count: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch(&[(to, count, true)], Some(stream), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD16Async "cuMemsetD16Async" 3020 false, cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
+    [cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
+    (to: u64, value: u8, count: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count, true)], Some(of_thread(stream)), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD16Async "cuMemsetD16Async" 3020 false]
     (to: u64, value: u16, count: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch(&[(to, count.saturating_mul(2), true)], Some(stream), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD32Async "cuMemsetD32Async" 3020 false, cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
+    [cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
+    (to: u64, value: u16, count: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count.saturating_mul(2), true)], Some(of_thread(stream)), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD32Async "cuMemsetD32Async" 3020 false]
     (to: u64, value: c_uint, count: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch(&[(to, count.saturating_mul(4), true)], Some(stream), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
+    (to: u64, value: c_uint, count: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch(&[(to, count.saturating_mul(4), true)], Some(of_thread(stream)), || unsafe { call(to, value, count, stream) });
     [cuMemcpy2D_v2 "cuMemcpy2D" 3020 false, cuMemcpy2D_v2_ptds "cuMemcpy2D" 7000 true,
      cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true,
      cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
     (copy: *const c_void)
     // SAFETY: handed on.
     |call| touch_any(None, || unsafe { call(copy) });
-    [cuMemcpy2DAsync_v2 "cuMemcpy2DAsync" 3020 false, cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
-     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false, cuMemcpy3DAsync_v2_ptsz "cuMemcpy3DAsync" 7000 true]
+    [cuMemcpy2DAsync_v2 "cuMemcpy2DAsync" 3020 false,
+     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false]
     (copy: *const c_void, stream: u64)
     // SAFETY: handed on.
     |call| touch_any(Some(stream), || unsafe { call(copy, stream) });
+    [cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
+     cuMemcpy3DAsync_v2_ptsz "cuMemcpy3DAsync" 7000 true]
+    (copy: *const c_void, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(Some(of_thread(stream)), || unsafe { call(copy, stream) });
     [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize)
     // SAFETY: handed on.
     |call| touch_any(None, || unsafe { call(to, pitch, value, width, height) });
-    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false, cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
+    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch_any(Some(stream), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
+    (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(Some(of_thread(stream)), || unsafe { call(to, pitch, value, width, height, stream) });
 }
 
-/// The beginning of `CUlaunchConfig`.
+/// `CUlaunchConfig`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct LaunchConfig {
     /// Grid, block, bytes of dynamic shared memory.
     shape: [c_uint; 7],
     stream: u64,
+    attributes: *mut c_void,
+    count: c_uint,
 }
 
-/// The stream that 0 is where the default stream is the thread's: `CU_STREAM_PER_THREAD`.
+/// The stream that 0 is where the default stream is the thread's.
 fn of_thread(stream: u64) -> u64 {
-    if stream == 0 { 2 } else { stream }
+    if stream == 0 { state::PER_THREAD } else { stream }
 }
 
 /// `cuGetProcAddress` has found something.
@@ -399,6 +440,58 @@ fn both(function: usize, set: impl Fn(usize) -> Status) -> Status {
     {
         return set(quiet);
     }
+    status
+}
+
+/// Bytes of each of a kernel's parameters; none where the driver does not say.
+fn parameters(function: usize) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0usize, 0usize);
+        // SAFETY: out-values. A kernel of a library is none of a module, and the other way round.
+        let status = unsafe {
+            match call!(cuFuncGetParamInfo(function => usize, sizes.len() => usize, &raw mut offset => *mut usize, &raw mut size => *mut usize))
+            {
+                SUCCESS => SUCCESS,
+                _ => {
+                    call!(cuKernelGetParamInfo(function => usize, sizes.len() => usize, &raw mut offset => *mut usize, &raw mut size => *mut usize))
+                }
+            }
+        };
+        if status != SUCCESS {
+            return sizes;
+        }
+        sizes.push(size);
+    }
+}
+
+/// A launch of a kernel. Parameters that lie in managed memory are copied first, since the launch closes it.
+fn launch_with(
+    function: usize,
+    stream: u64,
+    params: *mut *mut c_void,
+    enqueue: impl Fn(usize, *mut *mut c_void) -> Status,
+) -> Status {
+    if params.is_null() || !window::is_there() {
+        return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
+    }
+    let sizes = parameters(function);
+    // SAFETY: the caller's, of so many parameters. No lock is held: reading may fault.
+    let mut own: Vec<*mut c_void> = (0..sizes.len()).map(|n| unsafe { *params.add(n) }).collect();
+    let mut copies: Vec<Vec<u128>> = Vec::new();
+    for (param, &size) in own.iter_mut().zip(&sizes) {
+        if window::touches(*param as u64, size as u64) {
+            let mut copy = vec![0u128; size.div_ceil(size_of::<u128>())];
+            // SAFETY: the parameter's bytes, and room for them.
+            unsafe { std::ptr::copy_nonoverlapping(param.cast_const().cast::<u8>(), copy.as_mut_ptr().cast(), size) };
+            *param = copy.as_mut_ptr().cast();
+            copies.push(copy);
+        }
+    }
+    // What the driver says nothing of stays the caller's.
+    let given = if sizes.is_empty() { params } else { own.as_mut_ptr() };
+    let status = launch(Work::Kernel(function), stream, |function| enqueue(function, given));
+    drop(copies);
     status
 }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::ops::Range;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use gpuvm::{CudaGpu, ElementType, RawRegion, StreamHandle, Transport, Vm};
@@ -25,6 +26,9 @@ const DEADLINE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const LEFT_FREE: u64 = 10;
 /// Frames change by so many bytes.
 const FRAMES_STEP: u64 = 64 << 20;
+
+/// `CU_STREAM_PER_THREAD`.
+pub const PER_THREAD: u64 = 2;
 
 /// All that is known of the program.
 pub struct State {
@@ -76,7 +80,23 @@ struct Paging {
     /// Bytes of frames, and most of them: as many as there is managed memory, and GPU memory.
     frames: u64,
     frames_max: u64,
-    streams: HashMap<u64, StreamHandle>,
+    /// By the program's handle; the thread's own default stream has one handle in all threads.
+    streams: Streams,
+}
+
+type Streams = HashMap<(u64, Option<ThreadId>), StreamHandle>;
+
+/// A stream of the program's, for launches of the runtime's.
+fn borrowed<'a>(streams: &'a mut Streams, vm: &Vm, stream: u64) -> Result<&'a StreamHandle, String> {
+    let thread = (stream == PER_THREAD).then(|| std::thread::current().id());
+    match streams.entry((stream, thread)) {
+        std::collections::hash_map::Entry::Occupied(there) => Ok(there.into_mut()),
+        std::collections::hash_map::Entry::Vacant(place) => {
+            // SAFETY: the program launches on it now; it is forgotten when the program ends it.
+            let borrowed = unsafe { vm.borrow_stream(stream) };
+            Ok(place.insert(borrowed.map_err(|error| chain(&error))?))
+        }
+    }
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -268,7 +288,7 @@ fn mend(addr: u64, writes: bool) -> bool {
 /// Has the summary printed when the program ends by itself.
 fn print_at_exit() {
     extern "C" fn print() {
-        if !settings::is_quiet() {
+        if !settings::is_quiet() && faults::is_own_process() {
             let text = lock().summary.text(settings::is_verbose());
             // A program may have closed it.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
@@ -333,7 +353,10 @@ impl State {
         let Some(memory) = &mut self.memory else { return false };
         match memory.book.free(addr) {
             Freed::Unknown => return false,
-            Freed::Piece => {}
+            // As CUDA does: the same addresses may be somebody else's then.
+            Freed::Piece => {
+                driver::synchronize();
+            }
             Freed::Slab(pages) => {
                 driver::synchronize();
                 if let Some(mut slab) = memory.slabs.remove(&pages.start) {
@@ -473,7 +496,14 @@ impl State {
     pub fn give_up(&mut self, why: &str) {
         self.summary.note(format!("nothing is paged any more: {why}"));
         let before = std::mem::replace(&mut self.pager, Pager::None);
+        self.take_home();
+        // Behind it: launches that run look pages up still.
         self.code.forget_window();
+        // What it has pinned stays so.
+        std::mem::forget(before);
+    }
+
+    fn take_home(&mut self) {
         let Some(memory) = &mut self.memory else { return };
         for slab in memory.slabs.values_mut() {
             let home = match &slab.region {
@@ -487,14 +517,12 @@ impl State {
             slab.access = Access::Write;
             slab.written.clear();
         }
-        // What it has pinned stays so.
-        std::mem::forget(before);
     }
 
     /// A stream is about to end.
     pub fn forget_stream(&mut self, stream: u64) {
         if let Pager::Paging(paging) = &mut self.pager {
-            paging.streams.remove(&stream);
+            paging.streams.remove(&(stream, None));
         }
     }
 
@@ -562,14 +590,7 @@ impl State {
         memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
         self.summary.took("closing managed memory", begun);
         let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
-        let stream = match paging.streams.entry(stream) {
-            std::collections::hash_map::Entry::Occupied(there) => there.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                // SAFETY: the program launches on it now; it is forgotten when the program ends it.
-                let borrowed = unsafe { paging.vm.borrow_stream(stream) };
-                place.insert(borrowed.map_err(|error| chain(&error))?)
-            }
-        };
+        let stream = borrowed(&mut paging.streams, &paging.vm, stream)?;
         let quiet = function.and_then(|function| function.quiet).unwrap_or(handle);
         let status = std::cell::Cell::new(None);
         let put = |complete: bool| {
@@ -585,7 +606,13 @@ impl State {
         let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
         self.summary.took("launching, with what brings pages", begun);
         match (launched, status.get()) {
-            (_, Some(SUCCESS)) => {}
+            (Ok(_), Some(SUCCESS)) => {}
+            (Err(error), Some(SUCCESS)) => {
+                // It runs, and nobody else would wait for it.
+                driver::synchronize();
+                self.give_up(&chain(&error));
+                return Ok(SUCCESS);
+            }
             // The program's own mistake, or too many registers.
             (_, Some(status)) => {
                 self.summary.refused(&name, status);

@@ -14,6 +14,16 @@ fn touch(at: *const c_void, bytes: usize, writes: bool) {
     }
 }
 
+/// So often a call is made that a launch keeps from its memory.
+const AGAIN: u32 = 1000;
+
+/// Whether a call failed since a launch has closed the memory while it waited.
+fn is_closed(answer: isize, at: *const c_void, bytes: usize) -> bool {
+    // SAFETY: the thread's own.
+    let error = || unsafe { *libc::__errno_location() };
+    answer == -1 && window::touches(at as u64, bytes as u64) && error() == libc::EFAULT
+}
+
 /// Functions that get memory: what of their arguments it is, how long, and whether it is written.
 macro_rules! with_memory {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $answer:ty, $at:expr, $bytes:expr, $writes:literal;)*) => {$(
@@ -30,9 +40,17 @@ macro_rules! with_memory {
                 next = driver::next(std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or_default());
                 NEXT.store(next, Ordering::Relaxed);
             }
-            touch($at.cast(), $bytes, $writes);
             // SAFETY: the C library's function of that name has these arguments.
-            unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $answer>(next)($($arg),*) }
+            let next = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $answer>(next) };
+            for again in (0..AGAIN).rev() {
+                touch($at.cast(), $bytes, $writes);
+                // SAFETY: handed on.
+                let answer = unsafe { next($($arg),*) };
+                if again == 0 || !is_closed(answer as isize, $at.cast(), $bytes) {
+                    return answer;
+                }
+            }
+            unreachable!("the last time returns")
         }
     )*};
 }

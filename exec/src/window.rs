@@ -43,6 +43,11 @@ pub fn reserve() -> Option<Range<u64>> {
     Some(window)
 }
 
+/// Whether there is any.
+pub fn is_there() -> bool {
+    START.load(Ordering::Relaxed) != 0
+}
+
 /// Whether some bytes are, or may be, managed memory.
 pub fn touches(addr: u64, bytes: u64) -> bool {
     let start = START.load(Ordering::Acquire);

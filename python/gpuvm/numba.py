@@ -84,6 +84,9 @@ def _flat(kind: Any, value: Any) -> Iterator[Any]:
             yield from _flat(one, part)
     elif hasattr(value, "__cuda_array_interface__"):
         interface = value.__cuda_array_interface__
+        # Who made it may write it still, as Numba's own launches take it.
+        if interface.get("stream") is not None:
+            cuda.external_stream(interface["stream"]).synchronize()
         address = ("u", 1, 1, "bytes"), interface["data"][0] or 0, value
         yield from _array(interface["shape"], interface.get("strides"), np.dtype(interface["typestr"]).itemsize, address)
     else:

@@ -107,7 +107,7 @@ impl Holds {
     pub fn below(&self, standing: Standing) -> Vec<Arc<dyn Memory>> {
         let there = self.memories.iter().filter_map(|held| held.memory.upgrade());
         let mut below: Vec<_> = there.filter(|memory| memory.standing() < standing).collect();
-        below.sort_by_key(|memory| memory.standing());
+        below.sort_by_cached_key(|memory| memory.standing());
         below
     }
 

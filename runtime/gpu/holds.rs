@@ -207,6 +207,8 @@ impl PagedGpu {
 
     /// Has up to `most` pages of a held region leave their frames, drawn from all of it. No launch with the region runs. Whether any left.
     pub fn give_some(&self, region: &RegionView, most: u64) -> Result<bool> {
+        // What rewritten kernels stored counts before a page can leave.
+        self.take_marks(region, false)?;
         let pages = region.pages().count();
         let start = self.held.lock().begin_at(pages);
         // Whatever becomes of it: some may move.

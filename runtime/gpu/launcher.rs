@@ -71,16 +71,34 @@ struct Spans {
     frames: u64,
 }
 
-/// Each memory once, in the order of their addresses; written, if any of its mentions says so.
-fn by_address(mut memories: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory>, bool)> {
-    let address = |memory: &Arc<dyn Memory>| Arc::as_ptr(memory).cast::<()>() as usize;
-    memories.sort_by_key(|(memory, _)| address(memory));
-    memories.dedup_by(|(later, later_writes), (memory, writes)| {
+fn address(memory: &Arc<dyn Memory>) -> usize {
+    Arc::as_ptr(memory).cast::<()>() as usize
+}
+
+/// Each memory once, in the order in which they are mentioned; written, if any of the mentions says so.
+fn each_once(mentioned: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory>, bool)> {
+    let mut numbered: Vec<_> = mentioned.into_iter().enumerate().collect();
+    // Stable: of the mentions of one memory the first comes first.
+    numbered.sort_by_key(|(_, (memory, _))| address(memory));
+    numbered.dedup_by(|(_, (later, later_writes)), (_, (memory, writes))| {
         let same = address(later) == address(memory);
         *writes |= same && *later_writes;
         same
     });
-    memories
+    numbered.sort_by_key(|(n, _)| *n);
+    numbered.into_iter().map(|(_, memory)| memory).collect()
+}
+
+/// Locks the launches of each memory, in the order of their addresses, so that two launches that name the same memory do not wait for each other.
+fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, Naming>> {
+    let mut order: Vec<usize> = (0..memories.len()).collect();
+    order.sort_by_key(|&n| address(&memories[n].0));
+    let mut guards: Vec<_> = order
+        .into_iter()
+        .map(|n| (n, memories[n].0.launches().lock()))
+        .collect();
+    guards.sort_by_key(|(n, _)| *n);
+    guards.into_iter().map(|(_, guard)| guard).collect()
 }
 
 /// Readies memory for a launch. What is read alone gets free frames first: a read at the home waits for the link, a store does not.
@@ -149,14 +167,12 @@ impl PagedGpu {
         let mut shape = config.shape.clone();
         shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
         let slot = self.state_for(label, continues)?;
+        let memories = each_once(memories);
         if looks_up {
             self.relieve(&memories)?;
         }
-        // Host accesses to this memory, and other launches with it, wait until the launch is on its stream. In one order, so that two
-        // launches that name the same memory do not wait for each other.
-        let memories = by_address(memories);
-        let mut guards: Vec<MutexGuard<'_, Naming>> =
-            memories.iter().map(|(memory, _)| memory.launches().lock()).collect();
+        // Host accesses to this memory, and other launches with it, wait until the launch is on its stream.
+        let mut guards = lock_each(&memories);
         let kind = |writes| LaunchKind {
             gpu: self.place,
             writes,

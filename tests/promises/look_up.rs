@@ -482,6 +482,30 @@ __global__ void gpuvm_quiet_look(const u64* w, const unsigned* a, u64 n, unsigne
 ";
 
 #[test]
+fn what_rewritten_kernels_stored_goes_home_when_pages_give_way() {
+    let frames = 8;
+    let bench = Bench::new(direct(frames).gpu(simulated_gpu(frames).seed(1)), SOURCE);
+    let (mut wanted, b) = (values(1), values(2));
+    let low = placed(&bench).from_slice(&wanted).unwrap();
+    let high = placed(&bench).priority(5).from_slice(&b).unwrap();
+    let of_b = bench.vm.buffer::<u32>(N).unwrap();
+    of_b.write(&b).unwrap();
+    let out = bench.vm.buffer::<u32>(N).unwrap();
+    let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
+    let kernel = module.kernel("plain_add").unwrap();
+    for factor in 1..=20u32 {
+        let launch = kernel.launch(config(), (&low, &of_b, factor, N));
+        launch.unwrap().sync().unwrap();
+        add(&mut wanted, &b, factor);
+        bench.must("read", config(), (&high, &out, 0u64, N));
+        compare(&out.to_vec().unwrap(), &b).unwrap();
+    }
+    let stats = bench.vm.stats().unwrap();
+    assert!(stats.pages_written_back >= frames, "{stats:?}");
+    compare(&low.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
 fn a_rewritten_kernel_marks_no_loads_where_all_pages_have_frames() {
     for (frames, fits) in [(40, true), (7, false)] {
         let bench = Bench::new(direct(frames), SOURCE);
