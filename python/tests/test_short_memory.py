@@ -45,7 +45,7 @@ def pages(count):
 
 @pytest.mark.parametrize("transport", ["soft", "direct"])
 def test_pages_of_low_priority_leave_first(transport):
-    with gpuvm.Vm(70 * PAGE, gpu="simulated", transport=transport, workers=1) as vm:
+    with gpuvm.Vm(70 * PAGE, gpu="simulated", transport=transport, workers=1, placement="fetch") as vm:
         kept, stream = vm.array(pages(24), read_only=True), vm.array(pages(500), read_only=True)
         assert (kept.priority, lost(vm, kept, stream) > 12) == (0, True)
         stream.set_priority(-3)

@@ -18,7 +18,7 @@ def faults(path):
 @pytest.mark.parametrize("transport", ["soft", "direct"])
 def test_every_fault_is_in_a_timeline_of_one_in_one(tmp_path, transport):
     path = tmp_path / "timeline.json"
-    with gpuvm.Vm("64KiB", gpu="simulated", transport=transport, timeline=path, timeline_one_in=1) as vm:
+    with gpuvm.Vm("64KiB", gpu="simulated", transport=transport, placement="fetch", timeline=path, timeline_one_in=1) as vm:
         array = vm.array(np.ones(100_000, np.float32), name="weights")
         vm.module(SCALE, NAMES)["scale"][400, 256](array, 2).sync()
         assert (array.numpy() == 2).all()
