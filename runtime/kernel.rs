@@ -79,7 +79,17 @@ impl Compiled {
             options.defines.push(("GPUVM_LOOKS_UP".to_owned(), Some(number)));
         }
         let kernels: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
-        let compiled = gpu.compile(&self.source, &kernels, &options)?;
+        let compiled = gpu.compile(&self.source, &kernels, &options);
+        let compiled = compiled.map_err(|error| match error {
+            // It compiled in the other form: who reads this is to know what has changed.
+            Error::Gpu { doing, source } if form == Form::Faulting && Form::first(gpu) != form => Error::Gpu {
+                doing: format!(
+                    "{doing} once more, for a launch whose arrays are not all looked up (`Region::effective` says why)"
+                ),
+                source,
+            },
+            error => error,
+        })?;
         *module = Some(Arc::clone(&compiled));
         Ok(compiled)
     }

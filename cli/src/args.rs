@@ -135,7 +135,8 @@ pub enum Command {
     ///
     /// The program is not rebuilt, and may have the CUDA runtime in it. Kernels of which it has PTX, and whose instructions all look pages up, find
     /// what is used in GPU memory; the others run as before, over memory of the host, and are named on standard error when the program ends.
-    /// docs/PTX.md says what holds for such programs. Options for gpuvm stand before the program.
+    /// The first pass over data may be faster than with CUDA's managed memory, later ones are slower. docs/PTX.md has figures, and says what holds for
+    /// such programs. Options for gpuvm stand before the program.
     Exec(ExecArgs),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     ///

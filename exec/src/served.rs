@@ -16,7 +16,7 @@ const INVALID_VALUE: Status = 1;
 
 /// A function of the driver's interface that calls the driver's own as `$call`.
 macro_rules! one {
-    ($symbol:ident ($($arg:ident: $ty:ty),*) $call:ident $body:expr) => {
+    ($symbol:ident $per_thread:literal ($($arg:ident: $ty:ty),*) $call:ident $body:expr) => {
         #[doc = concat!("The driver's `", stringify!($symbol), "`.")]
         ///
         /// # Safety
@@ -33,6 +33,10 @@ macro_rules! one {
                 (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Function>(found) })
             });
             let Some($call) = found else { return NOT_FOUND };
+            /// Whether stream 0 is the thread's own.
+            const PER_THREAD: bool = $per_thread;
+            // Not all have a stream.
+            let _ = PER_THREAD;
             $body
         }
     };
@@ -41,7 +45,7 @@ macro_rules! one {
 /// Functions of one form: each with what programs ask for it by, the first version of CUDA with it, and whether its default stream is the thread's.
 macro_rules! served {
     ($( [$($symbol:ident $base:literal $version:literal $per_thread:literal),+] $args:tt |$call:ident| $body:expr; )*) => {
-        $($( one! { $symbol $args $call $body } )+)*
+        $($( one! { $symbol $per_thread $args $call $body } )+)*
 
         /// All of them.
         pub static SERVED: &[Served] = &[$($( Served {
@@ -177,35 +181,24 @@ served! {
     // SAFETY: handed on.
     |call| both(kernel, |kernel| unsafe { call(attribute, value, kernel, device) });
 
-    [cuLaunchKernel "cuLaunchKernel" 4000 false]
+    [cuLaunchKernel "cuLaunchKernel" 4000 false,
+     cuLaunchKernel_ptsz "cuLaunchKernel" 7000 true]
     (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
      params: *mut *mut c_void, extra: *mut *mut c_void)
     // SAFETY: handed on, for the kernel or another form of it.
-    |call| launch_with(function, stream, params, |function, params| unsafe {
+    |call| launch_with(function, of(stream, PER_THREAD), params, |function, params| unsafe {
         call(function, x, y, z, bx, by, bz, shared, stream, params, extra)
     });
-    [cuLaunchKernel_ptsz "cuLaunchKernel" 7000 true]
-    (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
-     params: *mut *mut c_void, extra: *mut *mut c_void)
-    // SAFETY: as above.
-    |call| launch_with(function, of_thread(stream), params, |function, params| unsafe {
-        call(function, x, y, z, bx, by, bz, shared, stream, params, extra)
-    });
-    [cuLaunchCooperativeKernel "cuLaunchCooperativeKernel" 9000 false]
+    [cuLaunchCooperativeKernel "cuLaunchCooperativeKernel" 9000 false,
+     cuLaunchCooperativeKernel_ptsz "cuLaunchCooperativeKernel" 9000 true]
     (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
      params: *mut *mut c_void)
     // SAFETY: as above.
-    |call| launch_with(function, stream, params, |function, params| unsafe {
+    |call| launch_with(function, of(stream, PER_THREAD), params, |function, params| unsafe {
         call(function, x, y, z, bx, by, bz, shared, stream, params)
     });
-    [cuLaunchCooperativeKernel_ptsz "cuLaunchCooperativeKernel" 9000 true]
-    (function: usize, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64,
-     params: *mut *mut c_void)
-    // SAFETY: as above.
-    |call| launch_with(function, of_thread(stream), params, |function, params| unsafe {
-        call(function, x, y, z, bx, by, bz, shared, stream, params)
-    });
-    [cuLaunchKernelEx "cuLaunchKernelEx" 11060 false]
+    [cuLaunchKernelEx "cuLaunchKernelEx" 11060 false,
+     cuLaunchKernelEx_ptsz "cuLaunchKernelEx" 11060 true]
     (config: *const LaunchConfig, function: usize, params: *mut *mut c_void, extra: *mut *mut c_void)
     // SAFETY: as above; the caller's configuration.
     |call| {
@@ -213,26 +206,13 @@ served! {
         let config = unsafe { *config };
         // SAFETY: as above.
         let put = |function, params| unsafe { call(&raw const config, function, params, extra) };
-        launch_with(function, config.stream, params, put)
+        launch_with(function, of(config.stream, PER_THREAD), params, put)
     };
-    [cuLaunchKernelEx_ptsz "cuLaunchKernelEx" 11060 true]
-    (config: *const LaunchConfig, function: usize, params: *mut *mut c_void, extra: *mut *mut c_void)
-    // SAFETY: as above.
-    |call| {
-        // SAFETY: the caller's configuration. No lock is held: reading may fault.
-        let config = unsafe { *config };
-        // SAFETY: as above.
-        let put = |function, params| unsafe { call(&raw const config, function, params, extra) };
-        launch_with(function, of_thread(config.stream), params, put)
-    };
-    [cuGraphLaunch "cuGraphLaunch" 10000 false]
+    [cuGraphLaunch "cuGraphLaunch" 10000 false,
+     cuGraphLaunch_ptsz "cuGraphLaunch" 10000 true]
     (graph: *mut c_void, stream: u64)
     // SAFETY: handed on.
-    |call| launch(Work::Other("a graph"), stream, |_| unsafe { call(graph, stream) });
-    [cuGraphLaunch_ptsz "cuGraphLaunch" 10000 true]
-    (graph: *mut c_void, stream: u64)
-    // SAFETY: handed on.
-    |call| launch(Work::Other("a graph"), of_thread(stream), |_| unsafe { call(graph, stream) });
+    |call| launch(Work::Other("a graph"), of(stream, PER_THREAD), |_| unsafe { call(graph, stream) });
     [cuStreamDestroy_v2 "cuStreamDestroy" 4000 false]
     (stream: u64)
     |call| {
@@ -261,17 +241,14 @@ served! {
     [cuMemcpyAsync "cuMemcpyAsync" 4000 false,
      cuMemcpyDtoDAsync_v2 "cuMemcpyDtoDAsync" 3020 false,
      cuMemcpyHtoDAsync_v2 "cuMemcpyHtoDAsync" 3020 false,
-     cuMemcpyDtoHAsync_v2 "cuMemcpyDtoHAsync" 3020 false]
-    (to: u64, from: u64, bytes: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(stream), || unsafe { call(to, from, bytes, stream) });
-    [cuMemcpyAsync_ptsz "cuMemcpyAsync" 7000 true,
+     cuMemcpyDtoHAsync_v2 "cuMemcpyDtoHAsync" 3020 false,
+     cuMemcpyAsync_ptsz "cuMemcpyAsync" 7000 true,
      cuMemcpyDtoDAsync_v2_ptsz "cuMemcpyDtoDAsync" 7000 true,
      cuMemcpyHtoDAsync_v2_ptsz "cuMemcpyHtoDAsync" 7000 true,
      cuMemcpyDtoHAsync_v2_ptsz "cuMemcpyDtoHAsync" 7000 true]
     (to: u64, from: u64, bytes: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(of_thread(stream)), || unsafe { call(to, from, bytes, stream) });
+    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(of(stream, PER_THREAD)), || unsafe { call(to, from, bytes, stream) });
     [cuMemsetD8_v2 "cuMemsetD8" 3020 false, cuMemsetD8_v2_ptds "cuMemsetD8" 7000 true]
     (to: u64, value: u8, count: usize)
     // SAFETY: handed on.
@@ -284,30 +261,21 @@ served! {
     (to: u64, value: c_uint, count: usize)
     // SAFETY: handed on.
     |call| touch(&[(to, count.saturating_mul(4), true)], None, || unsafe { call(to, value, count) });
-    [cuMemsetD8Async "cuMemsetD8Async" 3020 false]
+    [cuMemsetD8Async "cuMemsetD8Async" 3020 false,
+     cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
     (to: u64, value: u8, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count, true)], Some(stream), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
-    (to: u64, value: u8, count: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch(&[(to, count, true)], Some(of_thread(stream)), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD16Async "cuMemsetD16Async" 3020 false]
+    |call| touch(&[(to, count, true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD16Async "cuMemsetD16Async" 3020 false,
+     cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
     (to: u64, value: u16, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(2), true)], Some(stream), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
-    (to: u64, value: u16, count: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(2), true)], Some(of_thread(stream)), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD32Async "cuMemsetD32Async" 3020 false]
+    |call| touch(&[(to, count.saturating_mul(2), true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    [cuMemsetD32Async "cuMemsetD32Async" 3020 false,
+     cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
     (to: u64, value: c_uint, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(4), true)], Some(stream), || unsafe { call(to, value, count, stream) });
-    [cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
-    (to: u64, value: c_uint, count: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(4), true)], Some(of_thread(stream)), || unsafe { call(to, value, count, stream) });
+    |call| touch(&[(to, count.saturating_mul(4), true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
     [cuMemcpy2D_v2 "cuMemcpy2D" 3020 false, cuMemcpy2D_v2_ptds "cuMemcpy2D" 7000 true,
      cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true,
      cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
@@ -315,27 +283,21 @@ served! {
     // SAFETY: handed on.
     |call| touch_any(None, || unsafe { call(copy) });
     [cuMemcpy2DAsync_v2 "cuMemcpy2DAsync" 3020 false,
-     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false]
-    (copy: *const c_void, stream: u64)
-    // SAFETY: handed on.
-    |call| touch_any(Some(stream), || unsafe { call(copy, stream) });
-    [cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
+     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false,
+     cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
      cuMemcpy3DAsync_v2_ptsz "cuMemcpy3DAsync" 7000 true]
     (copy: *const c_void, stream: u64)
     // SAFETY: handed on.
-    |call| touch_any(Some(of_thread(stream)), || unsafe { call(copy, stream) });
+    |call| touch_any(Some(of(stream, PER_THREAD)), || unsafe { call(copy, stream) });
     [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize)
     // SAFETY: handed on.
     |call| touch_any(None, || unsafe { call(to, pitch, value, width, height) });
-    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false]
+    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false,
+     cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch_any(Some(stream), || unsafe { call(to, pitch, value, width, height, stream) });
-    [cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
-    (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch_any(Some(of_thread(stream)), || unsafe { call(to, pitch, value, width, height, stream) });
+    |call| touch_any(Some(of(stream, PER_THREAD)), || unsafe { call(to, pitch, value, width, height, stream) });
 }
 
 /// `CUlaunchConfig`.
@@ -349,9 +311,13 @@ pub struct LaunchConfig {
     count: c_uint,
 }
 
-/// The stream that 0 is where the default stream is the thread's.
-fn of_thread(stream: u64) -> u64 {
-    if stream == 0 { state::PER_THREAD } else { stream }
+/// A stream as the program names it: 0 may be the thread's own.
+fn of(stream: u64, per_thread: bool) -> u64 {
+    if per_thread && stream == 0 {
+        state::PER_THREAD
+    } else {
+        stream
+    }
 }
 
 /// `cuGetProcAddress` has found something.
