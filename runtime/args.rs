@@ -87,10 +87,28 @@ impl Placed<'_> {
         }
     }
 
-    /// What the kernel of a launch in that state gets which looks pages up.
-    pub fn looked_up_bytes(&self, state: &StateSlot) -> Vec<u8> {
+    /// Of an array: whether it lies in its frames as plain memory. As [`is_complete`](Self::is_complete).
+    pub fn is_plain(&self) -> bool {
         match self {
-            Self::Region(region, on) => bytemuck::bytes_of(&region.looked_up(on, state)).to_vec(),
+            Self::Region(_, on) => on.view.plain().is_some(),
+            _ => true,
+        }
+    }
+
+    /// A launch is about to begin that uses it as plain memory, and may write it.
+    pub fn expect_written(&self) {
+        if let Self::Region(_, on) = self {
+            on.view.expect_written();
+        }
+    }
+
+    /// What the kernel of a launch in that state gets which looks pages up, or uses its arrays as plain memory, as they all can be.
+    pub fn looked_up_bytes(&self, state: &StateSlot, as_plain: bool) -> Vec<u8> {
+        match self {
+            Self::Region(region, on) => {
+                let plain = on.view.plain().filter(|_| as_plain);
+                bytemuck::bytes_of(&region.looked_up(on, state, plain)).to_vec()
+            }
             _ => self.bytes(state.vm_addr()),
         }
     }

@@ -47,6 +47,7 @@ mod recovery;
 mod region_places;
 mod region_table;
 mod resizing;
+mod runs;
 mod slots;
 mod support;
 mod victims;
@@ -67,7 +68,7 @@ use region_table::RegionTable;
 pub use resizing::Resized;
 use support::Support;
 pub(crate) use victims::Victims;
-pub(crate) use view::{PageTable, RegionTables, RegionView};
+pub(crate) use view::{PageTable, PlainMemory, RegionTables, RegionView};
 pub(crate) use window::{Places, Slot, Window};
 
 /// What changes while the GPU is used.
@@ -156,6 +157,8 @@ pub(crate) struct PagedGpu {
     window: Mutex<Option<Arc<Window>>>,
     /// What accesses past the end of arrays reach that are looked up, once one is.
     nobodys_page: Mutex<Option<DeviceArray<u8>>>,
+    /// What kernels of the runtime count.
+    counts: Mutex<DeviceArray<u64>>,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,

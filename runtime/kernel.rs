@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
+use gpuvm_gpu::{CompileOptions, KernelInfo, ParamInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
 use gpuvm_ptx::QUIET;
 use parking_lot::Mutex;
@@ -41,7 +41,7 @@ struct Compiled {
     kernels: Vec<String>,
     options: CompileOptions,
     /// By [`Form`].
-    forms: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; 4],
+    forms: [Mutex<Option<Arc<dyn gpuvm_gpu::Module>>>; FORMS],
 }
 
 /// The forms of a kernel's text.
@@ -55,7 +55,12 @@ enum Form {
     Crowded,
     /// Of arrays whose pages all have frames: nothing that is read is marked, which is faster.
     Complete,
+    /// Of arrays whose frames follow each other as their pages do: plain memory.
+    Plain,
 }
+
+/// How many there are.
+const FORMS: usize = 5;
 
 impl Form {
     /// That in which a source is compiled first, since most launches will want it.
@@ -180,7 +185,7 @@ pub struct Kernel {
     /// Of one that was rewritten: its form for launches whose pages all have frames.
     quiet: Option<Arc<dyn gpuvm_gpu::Kernel>>,
     /// By [`Form`], of a source.
-    forms: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; 4],
+    forms: [OnceLock<Arc<dyn gpuvm_gpu::Kernel>>; FORMS],
 }
 
 impl Kernel {
@@ -329,15 +334,29 @@ impl Kernel {
         let pages: u64 = placed.iter().map(Placed::pages).sum();
         let fits = pages <= u64::from(self.gpu.frame_count());
         let marking = self.form(if fits { Form::Fits } else { Form::Crowded })?;
-        // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
-        let complete = match placed.iter().all(Placed::is_complete) {
-            true => Some(self.form(Form::Complete)?),
-            false => None,
+        let in_frames = || match (placed.iter().all(Placed::is_plain), placed.iter().all(Placed::is_complete)) {
+            (true, _) => Some(Form::Plain),
+            (false, true) => Some(Form::Complete),
+            (false, false) => None,
         };
+        // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
+        let ahead = in_frames();
+        let ready = ahead.map(|form| self.form(form)).transpose()?;
+        let params = &self.info().params;
         let choose = move |state: &StateSlot| {
-            let complete = complete.filter(|_| placed.iter().all(Placed::is_complete));
-            let args = placed.iter().map(|placed| placed.looked_up_bytes(state)).collect();
-            (complete.unwrap_or(marking), args)
+            // What is plain memory can be looked up as well.
+            let serves = match (ahead, in_frames()) {
+                (Some(Form::Plain), now) => now == ahead,
+                (_, now) => now.is_some(),
+            };
+            let as_plain = serves && ahead == Some(Form::Plain);
+            if as_plain {
+                let may_write = |param: &&ParamInfo| param.kind == ParamKind::PagedArray;
+                let those = placed.iter().zip(params).filter(|(_, param)| may_write(param));
+                those.for_each(|(placed, _)| placed.expect_written());
+            }
+            let args = placed.iter().map(|placed| placed.looked_up_bytes(state, as_plain));
+            (ready.filter(|_| serves).unwrap_or(marking), args.collect())
         };
         Ok(Some(Job::LookingUp(&self.kernel, Box::new(choose))))
     }

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     element::ElementType,
     error::{Error, Result, check_range},
-    gpu::PagedGpu,
+    gpu::{PagedGpu, PlainMemory},
     home::Home,
     launch::{Naming, Standing},
     launch_state::StateSlot,
@@ -215,14 +215,15 @@ impl RegionInner {
     }
 
     /// The argument of a launch in that state which looks pages up.
-    pub fn looked_up(&self, on: &OnGpu, state: &StateSlot) -> layout::LookedUpDesc {
+    /// `plain`: where it lies as plain memory, for a launch that uses it so.
+    pub fn looked_up(&self, on: &OnGpu, state: &StateSlot, plain: Option<PlainMemory>) -> layout::LookedUpDesc {
         let sampled = match on.view.is_crowded() {
             true => layout::ARRAY_SAMPLED,
             false => 0,
         };
         layout::LookedUpDesc {
             // It was written before the launch.
-            places: on.view.places_addr().unwrap_or_default(),
+            places: plain.map_or_else(|| on.view.places_addr().unwrap_or_default(), |plain| plain.first),
             marks: on.view.marks_addr(),
             length: self.length,
             vm: state.vm_addr(),
@@ -231,7 +232,8 @@ impl RegionInner {
             region: on.view.id() | on.view.array_flags() | sampled,
             // `Traits::effective` sees to it.
             pages: self.pages.count() as u32,
-            reserved: [0; 3],
+            reserved: 0,
+            nobodys: plain.map_or(0, |plain| plain.nobodys),
         }
     }
 

@@ -135,6 +135,7 @@ pub(crate) fn bring_up(
         held: Mutex::new(Holds::new()),
         window: Mutex::default(),
         nobodys_page: Mutex::default(),
+        counts: Mutex::new(DeviceArray::zeroed(&*gpu, 3).doing(|| "allocating the runtime's counts".into())?),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 use gpuvm_ptx::TableLayout;
 
 use super::{
-    PagedGpu, Places, RegionView, Window,
+    PagedGpu, Places, PlainMemory, RegionView, Window,
     held::Holds,
     launcher::{arg, over_all},
 };
@@ -76,31 +76,50 @@ impl PagedGpu {
             return Ok(());
         }
         let (support, pages) = (&self.support, region.pages().count());
-        let doing = || format!("bringing pages of region `{}`", region.name());
-        let stay = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(doing)?;
+        let taken = match region.is_new_to_looks() {
+            true => self.take_run(region)?,
+            false => None,
+        };
+        let run = taken.unwrap_or(region.run());
         let start = self.held.lock().begin_at(pages);
-        let args = |vm: u64| vec![arg(vm), arg(region.id()), arg(start), arg(pages), arg(stay.addr())];
-        let config = self.over_pages(pages * 32);
-        self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
-        let stay = stay.read(&*self.device, 0, 2).doing(doing)?;
-        region.set_complete(stay[0] == 0);
-        region.set_crowded(stay[1] != 0);
+        let [absent, used, elsewhere] = self.counting(|stay| {
+            let args = |vm: u64| {
+                let (id, fill) = (arg(region.id()), arg(u32::from(taken.is_some())));
+                vec![arg(vm), id, arg(start), arg(pages), arg(run), fill, arg(stay)]
+            };
+            let label = format!("bringing pages of region `{}`", region.name());
+            let config = self.over_pages(pages * 32);
+            self.run(&support.stream, &support.bring, config, args, Some(region), &label)
+        })?;
+        region.set_complete(absent == 0);
+        region.set_crowded(used != 0);
+        if absent == 0 && (pages == 0 || (run != RegionView::NO_RUN && elsewhere == 0)) {
+            region.set_run(run);
+            // Of an empty region no frame.
+            let start = if pages == 0 { 0 } else { u64::from(run) << self.page_shift() };
+            region.set_plain(Some(PlainMemory {
+                first: self.frames().addr() + start,
+                nobodys: self.nobodys_page()?,
+            }));
+        }
         region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
         Ok(())
     }
 
-    /// Has marks that rewritten kernels set in the window count as those of the page table; `beside`: others run that may set some, which stay.
+    /// Has marks that rewritten kernels set in the window count as those of the page table, and all pages as marked that launches may have
+    /// written as plain memory; `beside`: others run that may set some, which stay.
     fn take_marks(&self, region: &RegionView, beside: bool) -> Result<()> {
-        let Some(places) = region.places_there() else {
-            return Ok(());
+        let take = |marks: u64| {
+            let (support, config) = (&self.support, self.over_pages(region.pages().count()));
+            let args = |vm| [over_all(vm, region), vec![arg(marks), arg(u32::from(beside))]].concat();
+            let label = format!("taking marks of region `{}`", region.name());
+            self.run(&support.stream, &support.take_marks, config, args, Some(region), &label)
         };
-        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
-        let args = |vm| {
-            let rest = vec![arg(places.marks), arg(u32::from(beside))];
-            [over_all(vm, region), rest].concat()
-        };
-        let label = format!("taking marks of region `{}`", region.name());
-        self.run(&support.stream, &support.take_marks, config, args, Some(region), &label)
+        if region.may_be_written() {
+            take(0)?;
+            region.note_marked();
+        }
+        region.places_there().map_or(Ok(()), |places| take(places.marks))
     }
 
     /// Has entries in the window say where a held region's pages are, for a rewritten kernel that is to run.

@@ -108,21 +108,58 @@ __global__ void gpuvm_hold(const gpuvm::layout::VmDesc* vm, unsigned region, uns
 }
 
 // Brings those of a held region's `pages` pages into frames that were used at home, as far as some are free, from page
-// `start` on and round. Counts in `stay` those that have none then, and behind it those that were used. Blocks are
-// whole warps.
+// `start` on and round. With `fill` all of them come, into frames from `run` on, which are the caller's. Counts in
+// `stay` those that have none then, behind it those that were used, and then those whose frame is not as far from `run`
+// as the page is from the first. Blocks are whole warps.
 __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
-                            unsigned long long pages, unsigned long long* stay) {
-    unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32, absent = 0, used = 0;
+                            unsigned long long pages, unsigned run, unsigned fill, unsigned long long* stay) {
+    unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32;
+    unsigned long long absent = 0, used = 0, elsewhere = 0;
     for (unsigned long long n = warp; n < pages; n += warps) {
         unsigned long long page = start + n < pages ? start + n : start + n - pages;
-        unsigned became = gpuvm::detail::bring_page(vm, gpuvm::detail::page_id(region, page));
+        unsigned long long id = gpuvm::detail::page_id(region, page);
+        unsigned its = run + static_cast<unsigned>(page);
+        unsigned became = gpuvm::detail::bring_page(vm, id, fill ? its : gpuvm::detail::kNoFrame);
         absent += became != gpuvm::detail::kHasFrame;
         used += became == gpuvm::detail::kNoneFree;
+        elsewhere += gpuvm::detail::frame_of_page(vm, id) != its;
     }
     if (threadIdx.x % 32 != 0) return;
     if (absent) gpuvm::detail::atom_add_relaxed_gpu(stay, absent);
     if (used) gpuvm::detail::atom_add_relaxed_gpu(stay + 1, used);
+    if (elsewhere) gpuvm::detail::atom_add_relaxed_gpu(stay + 2, elsewhere);
+}
+
+// Counts those of the pages [first, last) of a held region that are marked, and those that are not at home.
+__global__ void gpuvm_survey(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                             unsigned long long last, unsigned long long* found) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x, marked = 0, away = 0;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes) {
+        unsigned long long id = gpuvm::detail::page_id(region, page);
+        marked += gpuvm::detail::ld_weak(gpuvm::detail::mark_of(vm, id)) != 0;
+        away += gpuvm::detail::state_of(gpuvm::detail::ld_relaxed_gpu(gpuvm::detail::word_of(vm, id))) !=
+                gpuvm::detail::kAbsent;
+    }
+    if (marked) gpuvm::detail::atom_add_relaxed_gpu(found, marked);
+    if (away) gpuvm::detail::atom_add_relaxed_gpu(found + 1, away);
+}
+
+// Takes all free frames: a bit of `frames` each.
+__global__ void gpuvm_take_free(const gpuvm::layout::VmDesc* vm, unsigned long long* frames) {
+    unsigned frame;
+    while (gpuvm::detail::pool_pop(&vm->pool, &frame))
+        gpuvm::detail::atom_or_relaxed_gpu(frames + frame / 64, 1ull << frame % 64);
+}
+
+// Gives frames back that nobody else knows: those whose bits are set in `words` words.
+__global__ void gpuvm_give_free(const gpuvm::layout::VmDesc* vm, const unsigned long long* frames,
+                                unsigned long long words) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long n = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; n < words;
+         n += lanes)
+        if (frames[n]) gpuvm::detail::pool_give_run(&vm->pool, static_cast<unsigned>(n * 64), frames[n], ~0u);
 }
 
 // Has up to `most` of a held region's `pages` pages leave their frames, from page `start` on and round. `taken[0]` and
@@ -142,13 +179,19 @@ __global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region,
 }
 
 // Has marks that rewritten kernels have set, a byte a page from `marks` on, count as those of the page table, of the
-// pages [first, last) of a region. With `beside` some of those kernels run still, and marks stay.
+// pages [first, last) of a region. With `beside` some of those kernels run still, and marks stay. Where `marks` is null
+// each page counts as marked.
 __global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                                  unsigned long long last, unsigned char* marks, unsigned beside) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
-         page < last; page += lanes)
-        gpuvm::detail::take_mark(vm, gpuvm::detail::page_id(region, page), marks + page, beside != 0);
+         page < last; page += lanes) {
+        unsigned long long id = gpuvm::detail::page_id(region, page);
+        if (marks)
+            gpuvm::detail::take_mark(vm, id, marks + page, beside != 0);
+        else
+            gpuvm::detail::mark_written(vm, id);
+    }
 }
 
 // Writes an entry for each of the pages [first, last) of a held region: where the page is, with bit 0 for a page at

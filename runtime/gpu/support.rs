@@ -29,6 +29,9 @@ pub(super) struct Support {
     pub give_way: Arc<dyn Kernel>,
     pub take_marks: Arc<dyn Kernel>,
     pub write_entries: Arc<dyn Kernel>,
+    pub survey: Arc<dyn Kernel>,
+    pub take_free: Arc<dyn Kernel>,
+    pub give_free: Arc<dyn Kernel>,
     /// None where there is no timeline.
     pub clock: Option<Arc<dyn Kernel>>,
     pub stream: Arc<dyn Stream>,
@@ -56,6 +59,9 @@ impl Support {
             "gpuvm_give_way",
             "gpuvm_take_marks",
             "gpuvm_write_entries",
+            "gpuvm_survey",
+            "gpuvm_take_free",
+            "gpuvm_give_free",
             "gpuvm_clock",
         ];
         let there = &names[..names.len() - usize::from(!has_timeline)];
@@ -80,7 +86,10 @@ impl Support {
             give_way: kernel(names[13])?,
             take_marks: kernel(names[14])?,
             write_entries: kernel(names[15])?,
-            clock: has_timeline.then(|| kernel(names[16])).transpose()?,
+            survey: kernel(names[16])?,
+            take_free: kernel(names[17])?,
+            give_free: kernel(names[18])?,
+            clock: has_timeline.then(|| kernel(names[19])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

@@ -28,9 +28,9 @@ pub(crate) struct PageTable {
     pages: u64,
 }
 
-/// Words of the head.
 /// Looks for pages of a held region that are not put off.
 const FIRST_LOOKS: u32 = 3;
+/// Words of the head.
 const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
 const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
 const ABSENT: u64 = (core::mem::offset_of!(TableHead, absent) / size_of::<u64>()) as u64;
@@ -113,6 +113,15 @@ impl PageTable {
     }
 }
 
+/// Where a region lies as plain memory: addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlainMemory {
+    /// Of element 0.
+    pub first: u64,
+    /// Of elements that belong to nobody.
+    pub nobodys: u64,
+}
+
 /// What of a region lies in a GPU's memory.
 pub(crate) struct RegionTables {
     pub words: PageTable,
@@ -156,6 +165,12 @@ pub(crate) struct RegionView {
     held: AtomicBool,
     /// Each of them has a frame.
     complete: AtomicBool,
+    /// Where its frames follow each other as its pages do, while each has one.
+    plain: Mutex<Option<PlainMemory>>,
+    /// Launches used it as plain memory and may have written all of it, which no mark says.
+    written: AtomicBool,
+    /// Where they did so last, [`NO_RUN`](Self::NO_RUN) if they never did: that of its first page.
+    run: AtomicU32,
     /// Some were used at home, and no frame was free for them.
     crowded: AtomicBool,
     /// How often it was looked for pages to bring since it is held, and when it is again.
@@ -193,6 +208,9 @@ impl RegionView {
             ended: AtomicBool::new(false),
             held: AtomicBool::new(false),
             complete: AtomicBool::new(false),
+            plain: Mutex::default(),
+            written: AtomicBool::new(false),
+            run: AtomicU32::new(Self::NO_RUN),
             crowded: AtomicBool::new(false),
             looks: Mutex::default(),
             slot: OnceLock::new(),
@@ -352,6 +370,43 @@ impl RegionView {
 
     pub fn set_complete(&self, complete: bool) {
         self.complete.store(complete, Ordering::Relaxed);
+        self.set_plain(None);
+    }
+
+    /// Where its elements lie as plain memory, if they do.
+    pub fn plain(&self) -> Option<PlainMemory> {
+        *self.plain.lock()
+    }
+
+    pub fn set_plain(&self, plain: Option<PlainMemory>) {
+        *self.plain.lock() = plain;
+    }
+
+    /// No frame.
+    pub const NO_RUN: u32 = u32::MAX;
+
+    /// The frame from which on its frames followed each other last, [`NO_RUN`](Self::NO_RUN) if they never did.
+    pub fn run(&self) -> u32 {
+        self.run.load(Ordering::Relaxed)
+    }
+
+    pub fn set_run(&self, frame: u32) {
+        self.run.store(frame, Ordering::Relaxed);
+    }
+
+    /// A launch is about to begin that uses it as plain memory and may write it.
+    pub fn expect_written(&self) {
+        self.written.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether such launches may have written all of it, and no mark says so yet.
+    pub fn may_be_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// All pages are marked.
+    pub fn note_marked(&self) {
+        self.written.store(false, Ordering::Relaxed);
     }
 
     /// Where it lies for kernels whose PTX was rewritten, which `take` finds for so many pages.
@@ -399,6 +454,11 @@ impl RegionView {
     pub fn is_worth_a_look(&self, now: Instant) -> bool {
         let (looks, next) = *self.looks.lock();
         looks < FIRST_LOOKS || next.is_none_or(|next| now >= next)
+    }
+
+    /// Whether it is one of the first looks since it is held.
+    pub fn is_new_to_looks(&self) -> bool {
+        self.looks.lock().0 < FIRST_LOOKS
     }
 
     pub fn set_next_look(&self, next: Instant) {
@@ -486,6 +546,9 @@ impl RegionView {
         match self.is_held() {
             true => self.with_words("reading the marks of", |words| {
                 let mut marks = words.marks(gpu)?;
+                if self.may_be_written() {
+                    marks.fill(true);
+                }
                 if let Some(places) = self.places_there() {
                     let mut others = vec![0; marks.len()];
                     gpu.read(places.marks, &mut others)?;
@@ -512,6 +575,7 @@ impl RegionView {
     /// Forgets which pages launches used at their home, too. No kernel may run, and nothing that marks say may count any more.
     pub fn forget_uses(&self, gpu: &dyn Gpu) -> Result<()> {
         self.forget_places();
+        self.note_marked();
         self.with_words("clearing the marks of", |words| {
             if let Some(places) = self.places_there() {
                 gpu.zero(places.marks, self.pages.count())?;

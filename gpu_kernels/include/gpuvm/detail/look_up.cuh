@@ -31,24 +31,25 @@ GPUVM_DEVICE u8* mark_at(const layout::LookedUpDesc& array, u64 page) {
     return reinterpret_cast<u8*>(array.marks) + page;
 }
 
-// The three forms (GPUVM_LOOKS_UP): 1 marks each page that is used at home. 2 marks a sample of them where no frame is
+// The four forms (GPUVM_LOOKS_UP): 1 marks each page that is used at home. 2 marks a sample of them where no frame is
 // free: reading the clock takes a third of the speed of data that all lie in frames. 3 is for arrays whose pages all
-// have frames: nobody is at home.
-#if !defined(GPUVM_LOOKS_UP) || GPUVM_LOOKS_UP < 3
-constexpr bool kAllInFrames = false;
+// have frames: nobody is at home. 4 is for those whose frames follow each other as their pages do: plain memory.
+#if !defined(GPUVM_LOOKS_UP)
+constexpr u32 kForm = 1;
 #else
-constexpr bool kAllInFrames = true;
+constexpr u32 kForm = GPUVM_LOOKS_UP;
 #endif
+constexpr bool kAllInFrames = kForm >= 3;
+constexpr bool kInOrder = kForm == 4;
 
 // Whether an access marks the page at that place because it is at home.
 GPUVM_DEVICE bool marks_home(const layout::LookedUpDesc& array, u64 place) {
     if (kAllInFrames || !(place & kAtHome)) return false;
-#if defined(GPUVM_LOOKS_UP) && GPUVM_LOOKS_UP == 2
     // One access of 64, by the clock: whatever the addresses are, a page that is used twice as often is marked twice as
     // often. Warps whose lanes come together are one access.
     constexpr u32 kMarkShift = 6;
-    if (array.region & layout::ARRAY_SAMPLED) return static_cast<u32>(ticks()) * 0x9e3779b9u >> (32 - kMarkShift) == 0;
-#endif
+    if (kForm == 2 && (array.region & layout::ARRAY_SAMPLED))
+        return static_cast<u32>(ticks()) * 0x9e3779b9u >> (32 - kMarkShift) == 0;
     return true;
 }
 
@@ -60,6 +61,11 @@ GPUVM_DEVICE T* look_up(const layout::LookedUpDesc& array, u64 index) {
     constexpr u32 kSize = sizeof(T), kSizeShift = log2_of(kSize);
     u32 shift = array.page_shift - kSizeShift;
     bool inside = index < array.length;
+    // The host counts all pages as written that such a launch may write.
+    if (kInOrder) {
+        if (!inside) *reinterpret_cast<u64*>(array.past) = index;
+        return global<T>(inside ? array.places + index * kSize : array.nobodys);
+    }
     // A choice, where a branch would keep loops from being unrolled.
     u32 page = inside ? static_cast<u32>(index >> shift) : array.pages;
     u64 place = place_at(array, page);
@@ -79,6 +85,7 @@ GPUVM_NOINLINE void wish_for(const layout::LookedUpDesc& array, u32 element_byte
                             layout::FAULT_OUT_OF_RANGE_SPAN);
         return;
     }
+    if (kAllInFrames) return;
     u64 last = ((first + count) * element_bytes - 1) >> array.page_shift;
     for (u64 page = first * element_bytes >> array.page_shift; page <= last; ++page)
         if (place_at(array, page) & kAtHome) *mark_at(array, page) = 1;
@@ -116,6 +123,9 @@ GPUVM_DEVICE void take_mark(const layout::VmDesc* vm, u64 id, u8* mark, bool bes
     *mark = 0;
 }
 
+// A page counts as written whose region launches used as plain memory: those mark nothing.
+GPUVM_DEVICE void mark_written(const layout::VmDesc* vm, u64 id) { *mark_of(vm, id) = 1; }
+
 // The place of a held page, with kAtHome. In a window, as rewritten kernels look it up (ptx/src/table.rs): less the
 // page's address there.
 GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
@@ -138,8 +148,9 @@ constexpr u32 kHasFrame = 0;
 constexpr u32 kUnused = 1;
 constexpr u32 kNoneFree = 2;
 
-// Brings a page of a held region that was used at home into a free frame. By a whole warp.
-GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id) {
+// Brings a page of a held region that was used at home into a free frame; with `given`, which is the caller's alone,
+// into that, used or not. By a whole warp.
+GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u32 given) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64 start = page_of(id) << vm->page_shift;
     u64* word = word_of(vm, id);
@@ -147,16 +158,17 @@ GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame, became = kHasFrame;
     if (lane_id() == 0) {
         u64 seen = ld_relaxed_gpu(word);
+        bool comes = state_of(seen) == kAbsent && (given != kNoFrame || ld_weak(mark));
         if (!is_resident(seen)) became = kUnused;
-        if (state_of(seen) == kAbsent && ld_weak(mark)) {
-            if (!pool_pop(&vm->pool, &frame)) {
-                frame = kNoFrame;
-                became = kNoneFree;
-                *mark = 0;
-            } else if (!try_claim(word, seen)) {
-                pool_give(&vm->pool, frame);
-                frame = kNoFrame;
-            }
+        frame = given;
+        if (comes && frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {
+            frame = kNoFrame;
+            became = kNoneFree;
+            *mark = 0;
+        }
+        if (frame != kNoFrame && !(comes && try_claim(word, seen))) {
+            pool_give(&vm->pool, frame);
+            frame = kNoFrame;
         }
     }
     // The leader's acquires come before the group's copy: a shuffle orders nothing.
@@ -179,6 +191,12 @@ GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id) {
         count(&counters(vm)->bytes_fetched, bytes);
     }
     return kHasFrame;
+}
+
+// The frame of a page, or none.
+GPUVM_DEVICE u32 frame_of_page(const layout::VmDesc* vm, u64 id) {
+    u64 seen = ld_relaxed_gpu(word_of(vm, id));
+    return is_resident(seen) ? frame_of(seen) : kNoFrame;
 }
 
 }  // namespace detail

@@ -1,0 +1,167 @@
+//! Arrays whose frames follow each other as their pages do: launches use them as plain memory.
+
+use super::{N, add, config, direct, values};
+use crate::common::{Bench, Kernels, PAGE_WORDS, compare};
+use gpuvm::{Error, FaultKind, Region};
+
+const SOURCE: Kernels = Kernels {
+    name: "plain.cu",
+    text: r"
+#include <gpuvm/gpuvm.cuh>
+using u64 = unsigned long long;
+__device__ u64 lane() { return blockIdx.x * 1ull * blockDim.x + threadIdx.x; }
+__device__ u64 lanes() { return gridDim.x * 1ull * blockDim.x; }
+__global__ void add(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b, unsigned factor) {
+    for (u64 i = lane(); i < a.size(); i += lanes()) a[i] += factor * b[i];
+}
+// Which form of the kernel it is, and how many elements are not where plain memory has them.
+__global__ void form(gpuvm::array<unsigned> a, unsigned* out) {
+#if defined(GPUVM_LOOKS_UP)
+    if (lane() == 0) out[0] = GPUVM_LOOKS_UP;
+    for (u64 i = lane(); i < a.size(); i += lanes())
+        if (&a[i] != &a[0] + i) atomicAdd(&out[1], 1u);
+#endif
+}
+// One element of each of so many pages.
+__global__ void touch(gpuvm::array<const unsigned> a, u64 pages, unsigned* out) {
+    for (u64 page = lane(); page < pages; page += lanes()) atomicAdd(out, a[page * 1024] & 1);
+}
+__global__ void past_the_end(gpuvm::array<unsigned> a, unsigned* out) {
+    if (lane() == 0) *out = a[a.size() + 5] + 1;
+    if (lane() == 1) a[a.size() + 6] = 7;
+}
+",
+};
+
+/// The form in which a launch over `a` ran.
+fn form(bench: &Bench, a: &Region<u32>) -> u32 {
+    let out = bench.vm.buffer::<u32>(2).unwrap();
+    out.write(&[0, 0]).unwrap();
+    bench.must("form", config(), (a, &out));
+    let out = out.to_vec().unwrap();
+    assert!(out[0] != PLAIN || out[1] == 0, "{out:?}");
+    out[0]
+}
+
+const PLAIN: u32 = 4;
+/// Of two arrays of `N` elements.
+const PAGES: u64 = 2 * N.div_ceil(PAGE_WORDS);
+
+#[test]
+fn arrays_that_frames_hold_become_plain_memory_and_what_is_stored_there_comes_home() {
+    for frames in [PAGES, PAGES + 9] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let (mut wanted, b) = (values(1), values(2));
+        let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+        let of_b = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
+        let step = |wanted: &mut Vec<u32>, factor: u32| {
+            bench.must("add", config(), (&a, &of_b, factor));
+            add(wanted, &b, factor);
+        };
+        for factor in 1..=4 {
+            step(&mut wanted, factor);
+        }
+        assert_eq!(form(&bench, &a), PLAIN);
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        // The host has looked: the frames are as before.
+        step(&mut wanted, 5);
+        assert_eq!(form(&bench, &a), PLAIN);
+        // It is salvaged, flushed beside launches, and leaves its frames.
+        step(&mut wanted, 6);
+        let saved = a.salvage().unwrap();
+        let saved: Vec<u32> = saved.into_iter().flat_map(|page| page.elements).collect();
+        compare(&saved, &wanted).unwrap();
+        step(&mut wanted, 7);
+        a.flush_beside().unwrap();
+        step(&mut wanted, 8);
+        a.evict().unwrap();
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        // What the host writes is there for plain launches that come later.
+        a.write(5, &[9; 3000]).unwrap();
+        wanted[5..3005].fill(9);
+        step(&mut wanted, 1);
+        // The first launch used its pages at home.
+        let home = wanted.clone();
+        for factor in 2..=3 {
+            step(&mut wanted, factor);
+        }
+        assert_eq!(form(&bench, &a), PLAIN);
+        a.discard(0..N).unwrap();
+        compare(&a.to_vec().unwrap(), &home).unwrap();
+    }
+}
+
+#[test]
+fn what_plain_launches_only_read_is_not_written_home() {
+    let bench = Bench::new(direct(PAGES), SOURCE);
+    let b = values(2);
+    let of_b = bench.vm.region::<u32>().from_slice(&b).unwrap();
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    for _ in 0..4 {
+        bench.must("touch", config(), (&of_b, PAGES / 2, &out));
+    }
+    compare(&of_b.to_vec().unwrap(), &b).unwrap();
+    assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
+}
+
+#[test]
+fn frames_that_do_not_follow_each_other_serve_as_before() {
+    let bench = Bench::new(direct(PAGES + 2), SOURCE);
+    let (mut wanted, b) = (values(3), values(4));
+    // Its few pages lie where the frames of no other region can follow each other.
+    let few = bench.vm.region::<u32>().from_slice(&[1; 3 * PAGE_WORDS as usize]).unwrap();
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    for _ in 0..3 {
+        bench.must("touch", config(), (&few, 3u64, &out));
+    }
+    let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+    let of_b = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
+    for factor in 1..=4u32 {
+        bench.must("add", config(), (&a, &of_b, factor));
+        add(&mut wanted, &b, factor);
+    }
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+    assert_eq!(few.to_vec().unwrap(), vec![1; 3 * PAGE_WORDS as usize]);
+}
+
+/// Pages that were not used stay at home, and their frames serve others.
+#[test]
+fn an_array_that_is_used_in_part_takes_no_more_frames_than_that() {
+    let pages = PAGES / 2;
+    let bench = Bench::new(direct(pages + 2), SOURCE);
+    let a = bench.vm.region::<u32>().from_slice(&values(5)).unwrap();
+    let mut other = values(6);
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    for _ in 0..3 {
+        bench.must("touch", config(), (&a, 2u64, &out));
+    }
+    assert_eq!(bench.vm.stats().unwrap().pages_fetched, 2);
+    let of_other = bench.vm.region::<u32>().from_slice(&other).unwrap();
+    for factor in 1..=4u32 {
+        bench.must("add", config(), (&of_other, &a, factor));
+        add(&mut other, &values(5), factor);
+    }
+    compare(&of_other.to_vec().unwrap(), &other).unwrap();
+}
+
+#[test]
+fn an_index_past_the_end_of_plain_memory_is_told_and_harms_nobody() {
+    let bench = Bench::new(direct(PAGES), SOURCE);
+    let wanted = values(6);
+    let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+    let other = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+    for _ in 0..3 {
+        assert_ne!(form(&bench, &other), 0);
+        bench.must("add", config(), (&a, &other, 0u32));
+    }
+    assert_eq!(form(&bench, &a), PLAIN);
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    let Err(Error::Fault { fault, .. }) = bench.run("past_the_end", config(), (&a, &out)) else {
+        panic!("no fault");
+    };
+    let past =
+        |kind: &FaultKind| matches!(kind, FaultKind::OutOfRange { index, length: N } if (N + 5..N + 7).contains(index));
+    assert!(past(&fault.kind), "{fault}");
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+    compare(&other.to_vec().unwrap(), &wanted).unwrap();
+}
