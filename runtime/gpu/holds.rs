@@ -93,12 +93,10 @@ impl PagedGpu {
         })?;
         region.set_complete(absent == 0);
         region.set_crowded(used != 0);
-        if absent == 0 && (pages == 0 || (run != RegionView::NO_RUN && elsewhere == 0)) {
+        if pages != 0 && absent == 0 && run != RegionView::NO_RUN && elsewhere == 0 {
             region.set_run(run);
-            // Of an empty region no frame.
-            let start = if pages == 0 { 0 } else { u64::from(run) << self.page_shift() };
             region.set_plain(Some(PlainMemory {
-                first: self.frames().addr() + start,
+                first: self.frames().addr() + (u64::from(run) << self.page_shift()),
                 nobodys: self.nobodys_page()?,
             }));
         }

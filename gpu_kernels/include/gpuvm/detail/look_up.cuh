@@ -42,6 +42,13 @@ constexpr u32 kForm = GPUVM_LOOKS_UP;
 constexpr bool kAllInFrames = kForm >= 3;
 constexpr bool kInOrder = kForm == 4;
 
+// Whether loads past the end are told of in the fourth form, too. It takes a third of a stencil's speed.
+#if defined(GPUVM_SIM) || defined(GPUVM_CHECK_LOADS)
+constexpr bool kChecksLoads = true;
+#else
+constexpr bool kChecksLoads = false;
+#endif
+
 // Whether an access marks the page at that place because it is at home.
 GPUVM_DEVICE bool marks_home(const layout::LookedUpDesc& array, u64 place) {
     if (kAllInFrames || !(place & kAtHome)) return false;
@@ -61,10 +68,13 @@ GPUVM_DEVICE T* look_up(const layout::LookedUpDesc& array, u64 index) {
     constexpr u32 kSize = sizeof(T), kSizeShift = log2_of(kSize);
     u32 shift = array.page_shift - kSizeShift;
     bool inside = index < array.length;
-    // The host counts all pages as written that such a launch may write.
     if (kInOrder) {
-        if (!inside) *reinterpret_cast<u64*>(array.past) = index;
-        return global<T>(inside ? array.places + index * kSize : array.nobodys);
+        // Stores past the end harm nobody in any form. The host counts all pages as written that they may be for.
+        if ((Stores || kChecksLoads) && __builtin_expect(!inside, 0)) {
+            *reinterpret_cast<u64*>(array.past) = index;
+            return global<T>(array.nobodys);
+        }
+        return global<T>(array.places + index * kSize);
     }
     // A choice, where a branch would keep loops from being unrolled.
     u32 page = inside ? static_cast<u32>(index >> shift) : array.pages;
