@@ -268,11 +268,12 @@ pub(crate) fn bytes(instruction: &Instruction<'_>, access: Access) -> Option<u32
             _ => None,
         };
     }
-    let last = instruction.modifiers().last()?;
-    let bits: u32 = match last {
-        "f16x2" | "bf16x2" => 32,
-        _ => last.trim_start_matches(['b', 'f', 's', 'u']).parse().ok()?,
+    let bits = |modifier: &str| match modifier {
+        "f16x2" | "bf16x2" => Some(32_u32),
+        _ => modifier.trim_start_matches(['b', 'f', 's', 'u']).parse().ok(),
     };
+    // The type, which may come before an operation.
+    let bits = instruction.modifiers().filter_map(bits).last()?;
     let elements = ["v2", "v4", "v8"].iter().position(|vector| instruction.has(vector));
     let elements = elements.map_or(1, |at| 2 << at);
     (bits.is_multiple_of(8) && bits <= 128).then_some(bits / 8 * elements)

@@ -142,6 +142,12 @@ impl Writer<'_, '_> {
         };
         self.out.copy_until(at);
         self.out.text.push_str(&text);
+        let header = &module.text[function.header.clone()];
+        if function.body.is_some() && ![".maxntid", ".reqntid"].iter().any(|bound| header.contains(bound)) {
+            // Who launches it counts on the few registers that it had.
+            self.out.copy_until(function.header.end);
+            self.out.text.push_str("\n.maxntid 1024\n");
+        }
     }
 
     fn function(

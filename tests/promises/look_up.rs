@@ -7,7 +7,7 @@ use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated, simulated_gp
 use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Transport, VmBuilder};
 
 mod over_homes;
-mod ptx;
+pub mod ptx;
 
 const SOURCE: Kernels = Kernels {
     name: "look_up.cu",
