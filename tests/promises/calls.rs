@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use gpuvm::{Error, FaultKind, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
-use crate::common::{Adjust, Bench, Kernels, PAGE_WORDS, compare, direct, refused, simulated_soft, with_causes};
+use crate::common::{
+    Adjust, Bench, Kernels, PAGE_WORDS, compare, direct, refused, simulated_soft, small_soft, with_causes,
+};
 use crate::look_up::ptx::{kernels_of_triton, loops_of_nvcc};
 
 const PLAIN_ADD: &str = include_str!("plain_add.ptx");
@@ -36,7 +38,7 @@ fn add(a: &mut [u32], b: &[u32], factor: u32) {
 #[test]
 fn a_loop_runs_over_more_pages_than_there_are_frames() {
     let seeded = (0..4).map(|seed| simulated_soft(3).seed(seed));
-    for builder in [simulated_soft(40), simulated_soft(5)].into_iter().chain(seeded) {
+    for builder in [small_soft(40), small_soft(5)].into_iter().chain(seeded) {
         let bench = Bench::new(builder, NOTHING);
         let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
         let kernel = module.kernel("plain_add").unwrap();
@@ -64,7 +66,7 @@ fn a_loop_runs_over_more_pages_than_there_are_frames() {
 #[test]
 fn loops_of_nvcc_and_kernels_of_triton_run_over_a_software_nic() {
     for frames in [40, 6] {
-        let bench = Bench::new(simulated_soft(frames), NOTHING);
+        let bench = Bench::new(small_soft(frames), NOTHING);
         loops_of_nvcc(&bench);
         kernels_of_triton(&bench);
         assert!(bench.vm.stats().unwrap().pages_fetched >= 12);
@@ -107,8 +109,6 @@ const FORMS: &[&str] = &[
     "ld.u8 %h1, ADDRESS;",
     "ld.global.v2.f32 {%f1, %f2}, ADDRESS;",
     "ld.global.nc.v4.u32 {%r1, %r2, %r3, %r4}, ADDRESS;",
-    "ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, _, %r8}, ADDRESS;",
-    "ld.global.v4.b64 {%rd11, %rd12, %rd13, %rd14}, ADDRESS;",
     "ld.global.ca.s8 %r1, ADDRESS;",
     "ld.global.cs.b16 %h1, ADDRESS;",
     "ld.cv.u32 %r1, ADDRESS;",
@@ -121,7 +121,6 @@ const FORMS: &[&str] = &[
     "st.u16 ADDRESS, %h1;",
     "st.global.v2.u64 ADDRESS, {%rd11, %rd12};",
     "st.global.v4.b32 ADDRESS, {%r1, %r2, %r3, 0};",
-    "st.global.v8.f32 ADDRESS, {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8};",
     "st.wt.u32 ADDRESS, %r1;",
     "st.volatile.u32 ADDRESS, %r2;",
     "st.release.gpu.global.u32 ADDRESS, %r3;",
@@ -136,16 +135,22 @@ const FORMS: &[&str] = &[
     "cp.async.ca.shared.global [%r9], ADDRESS, 4;",
     "cp.async.cg.shared::cta.global.L2::128B [%r9+16], ADDRESS, 16, %r10;",
     "prefetch.global.L1 ADDRESS;",
-    "applypriority.global.L2::evict_normal ADDRESS, 128;",
     // Its address is what it loads over, and a label around it is used twice.
-    "mov.b64 %rd20, %rd1; ld.global.u64 %rd20, [%rd20]; xor.b64 %rd11, %rd20, %rd11;",
+    "mov.b64 %rd20, %rd1; ld.global.u64 %rd20, [%rd20+-64]; xor.b64 %rd11, %rd20, %rd11;",
+];
+
+/// Those of 32 bytes, which came after the H200.
+const WIDE: &[&str] = &[
+    "ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, _, %r8}, ADDRESS;",
+    "ld.global.v4.b64 {%rd11, %rd12, %rd13, %rd14}, ADDRESS;",
+    "st.global.v8.f32 ADDRESS, {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8};",
 ];
 
 /// A kernel in which each thread makes each access to a place of its own of 32 bytes: guarded, and not.
-fn all_forms() -> String {
+fn all_forms(forms: &[&str]) -> String {
     let mut body = String::new();
     for guard in ["", "@%p1 ", "@!%p1 "] {
-        for form in FORMS {
+        for form in forms {
             // The last form has several instructions.
             let form = match form.contains("; ") {
                 true => (*form).to_owned(),
@@ -170,7 +175,7 @@ fn all_forms() -> String {
         let _ = writeln!(given, "cvt.u64.u32 %rd{n}, %r{}; shl.b64 %rd{n}, %rd{n}, {n};", n - 10);
     }
     format!(
-        ".version 9.0\n.target sm_100\n.address_size 64\n.visible .entry forms(.param .u64 given, .param .u64 out) {{\n\
+        ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry forms(.param .u64 given, .param .u64 out) {{\n\
          .reg .pred %p<9>;\n.reg .b16 %h<9>;\n.reg .b32 %r<40>;\n.reg .b64 %rd<40>;\n.reg .f32 %f<9>;\n\
          .shared .align 16 .b8 block[4096];\n\
          ld.param.u64 %rd1, [given]; ld.param.u64 %rd3, [out]; cvta.to.global.u64 %rd3, %rd3;\n\
@@ -178,7 +183,7 @@ fn all_forms() -> String {
          mov.u32 %r9, block; mad.lo.u32 %r9, %r30, 32, %r9; and.b32 %r10, %r30, 12;\n\
          mad.lo.u32 %r30, %r31, %r32, %r30; mul.lo.u32 %r32, %r32, %r33; mul.wide.u32 %rd8, %r32, 32;\n\
          mad.wide.u32 %rd1, %r30, 32, %rd1; add.s64 %rd1, %rd1, 64; mad.wide.u32 %rd3, %r30, 128, %rd3;\n\
-         and.b32 %r34, %r30, 3; setp.eq.u32 %p1, %r34, 1; mov.b16 %h1, 7; mov.b64 %rd9, 0;\n\
+         and.b32 %r34, %r30, 3; setp.eq.u32 %p1, %r34, 1; mov.b16 %h1, 7; createpolicy.fractional.L2::evict_last.b64 %rd9, 1.0;\n\
          {given}{body}\ncvt.u32.u16 %r5, %h1; ld.shared.u32 %r6, [%r9]; ld.shared.u32 %r7, [%r9+16];\n{stores}ret;\n}}\n"
     )
 }
@@ -186,14 +191,21 @@ fn all_forms() -> String {
 /// Vectors at pages' ends, guards, atomics, copies and orders: over an array as over plain memory.
 #[test]
 fn each_form_of_access_is_what_it_was() {
-    let text = all_forms();
-    for builder in [simulated_soft(64), simulated_soft(4), simulated_soft(6).seed(5)] {
+    // A simulated GPU has no architecture.
+    let wide = if std::env::var_os("GPUVM_TEST_GPU").is_none() {
+        WIDE
+    } else {
+        &[]
+    };
+    let forms = [FORMS, wide].concat();
+    let text = all_forms(&forms);
+    for builder in [small_soft(64), small_soft(4), simulated_soft(6).seed(5)] {
         let bench = Bench::new(builder, NOTHING);
         let module = bench.vm.load_ptx("forms.ptx", text.as_bytes()).unwrap();
         let kernel = module.kernel("forms").unwrap();
         let config = LaunchConfig::new(2, 64);
         // What the last accesses reach.
-        let words = FORMS.len() as u64 * 3 * 128 * 8;
+        let words = forms.len() as u64 * 3 * 128 * 8;
         let given: Vec<u32> = (0..words as u32).map(|i| i.wrapping_mul(2_654_435_761) >> 3).collect();
         let (plain, paged) = (
             bench.vm.buffer::<u32>(words).unwrap(),
@@ -222,7 +234,7 @@ fn each_form_of_access_is_what_it_was() {
 /// Loops that wait for what other threads store, in words of one page.
 #[test]
 fn atomics_of_all_threads_meet() {
-    for builder in [simulated_soft(40), simulated_soft(2), simulated_soft(3).seed(1)] {
+    for builder in [small_soft(40), small_soft(2), simulated_soft(3).seed(1)] {
         let bench = Bench::new(builder, NOTHING);
         let module = bench.vm.load_ptx("lanes.ptx", LANES.as_bytes()).unwrap();
         let kernel = module.kernel("atomics_of_all_kinds").unwrap();
@@ -251,7 +263,7 @@ fn atomics_of_all_threads_meet() {
 /// A function that is not inlined is given addresses of shared, local, constant and paged memory.
 #[test]
 fn generic_addresses_of_other_memory_are_left_alone() {
-    let bench = Bench::new(simulated_soft(2), NOTHING);
+    let bench = Bench::new(small_soft(2), NOTHING);
     let module = bench.vm.load_ptx("spaces.ptx", SPACES.as_bytes()).unwrap();
     let data = bench.vm.region::<u32>().from_slice(&[100; 64]).unwrap();
     let launch = module
@@ -280,7 +292,7 @@ fn generic_addresses_of_other_memory_are_left_alone() {
 /// `plain_add` of more elements than the array has: the launch ends with a fault, and the next one runs.
 #[test]
 fn an_index_past_the_end_is_a_fault_of_its_region() {
-    let bench = Bench::new(simulated_soft(5), NOTHING);
+    let bench = Bench::new(small_soft(5), NOTHING);
     let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
     let kernel = module.kernel("plain_add").unwrap();
     let a = bench
@@ -318,7 +330,7 @@ fn an_index_past_the_end_is_a_fault_of_its_region() {
 /// Collectives of a block of which some threads have met a fault.
 #[test]
 fn threads_that_met_a_fault_are_not_waited_for() {
-    let bench = Bench::new(simulated_soft(5), NOTHING);
+    let bench = Bench::new(small_soft(5), NOTHING);
     let module = bench
         .vm
         .load_ptx(
@@ -340,7 +352,7 @@ fn threads_that_met_a_fault_are_not_waited_for() {
 
 #[test]
 fn a_home_that_fails_is_a_fault_of_its_region() {
-    let bench = Bench::new(simulated_soft(5), NOTHING);
+    let bench = Bench::new(small_soft(5), NOTHING);
     let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
     let a = bench.vm.region::<u32>().name("failing").from_slice(&values(1)).unwrap();
     let b = bench.vm.region::<u32>().name("other").from_slice(&values(2)).unwrap();
