@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use gpuvm_layouts as layout;
 
 use crate::{
     broadcast::{Broadcast, BroadcastInner},
@@ -113,25 +114,38 @@ impl Placed<'_> {
         }
     }
 
+    /// Of an array: its name, and why a launch cannot look its pages up, if so.
+    pub fn why_not_looked_up(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Self::Region(region, on) => Some((&*region.name, region.why_not_looked_up(on)?)),
+            _ => None,
+        }
+    }
+
     /// What a kernel that came as PTX gets: of an array its address in the window, or that of its home.
     ///
     /// # Errors
-    /// An array whose pages cannot be looked up, with the reason; the window's.
+    /// A broadcast array, with the reason; the window's.
     pub fn ptx_bytes(&self, at_home: bool) -> Result<std::result::Result<Vec<u8>, String>> {
         Ok(match self {
-            Self::Region(region, on) => match region.why_not_looked_up(on) {
-                None if at_home => Ok(region.home_addr(on).to_ne_bytes().to_vec()),
-                None => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
-                Some(because) => Err(format!(
-                    "region `{}` was given, and kernels that came as PTX look pages up, which cannot be done: {because}. Memory of this machine \
-                     under the transport `direct` can be looked up",
-                    region.name
-                )),
-            },
+            Self::Region(region, on) if at_home => Ok(region.home_addr(on).to_ne_bytes().to_vec()),
+            Self::Region(_, on) => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
             Self::Value(bytes) => Ok(bytes.to_vec()),
             Self::Address(address) => Ok(address.to_ne_bytes().to_vec()),
             Self::Broadcast(array, _) => Err(format!("the broadcast array `{}` has no place in a window", array.name)),
         })
+    }
+
+    /// Of an array that has a place in the window: what the kernel of a launch is told of it which calls for pages.
+    pub fn called(&self, vm: u64) -> Option<layout::CalledArray> {
+        match self {
+            Self::Region(region, on) => Some(layout::CalledArray {
+                array: region.array(on, vm),
+                base: on.view.places_there()?.addr,
+                read_only: region.kind.read_only.into(),
+            }),
+            _ => None,
+        }
     }
 
     /// What the kernel of a launch gets whose `VmDesc` is at `vm`. A region is described as advice has it at this moment.

@@ -267,6 +267,11 @@ impl PagedGpu {
         self.or_lost(module.doing(|| format!("compiling {}", source.name)))
     }
 
+    /// How the functions of the device library are compiled that PTX calls.
+    pub fn library_options(&self) -> gpuvm_gpu::CompileOptions {
+        support::options(self.transport, &self.settings, &Default::default())
+    }
+
     /// Whether regions of which nothing more is said are looked up.
     pub fn looks_up_by_default(&self) -> bool {
         let asked = self.settings.placement.unwrap_or(Placement::LookUp);

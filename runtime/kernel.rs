@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{
     args::{Arg, KernelArgs, Placed},
+    calling::{CALLED_BYTES, CALLED_MAX, Calling},
     device_code::DeviceCode,
     error::{Doing, Error, Result},
     given::Given,
@@ -19,6 +20,7 @@ use crate::{
     launch::{self, LaunchConfig, Table},
     launch_state::StateSlot,
     launched::{Launch, StreamHandle},
+    texts::AtHome,
 };
 
 /// A compiled source.
@@ -28,12 +30,18 @@ pub struct Module {
     module: Arc<dyn gpuvm_gpu::Module>,
     /// What it is compiled of; none for what its user compiled.
     of: Option<Arc<Compiled>>,
-    /// Of PTX: its kernels that use all pages at home, with the reason.
-    ptx: Option<Arc<AtHome>>,
+    /// Of PTX.
+    ptx: Option<OfPtx>,
 }
 
-/// Kernels by their names, which use pages at home, since an instruction of theirs cannot look pages up.
-pub(crate) type AtHome = BTreeMap<String, String>;
+/// What is known of a text of PTX.
+#[derive(Clone)]
+struct OfPtx {
+    /// Its kernels that use all pages at home, with the reason.
+    at_home: Arc<AtHome>,
+    /// What runs over arrays whose pages come by faults; none of a source that looks up as rewritten kernels do.
+    calling: Option<Arc<Calling>>,
+}
 
 /// A source, of which a form is compiled when a launch wants it.
 struct Compiled {
@@ -117,9 +125,15 @@ impl Module {
     }
 
     /// What came as PTX.
-    pub(crate) fn of_ptx(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>, at_home: AtHome) -> Self {
+    pub(crate) fn of_ptx(
+        gpu: Arc<PagedGpu>,
+        module: Arc<dyn gpuvm_gpu::Module>,
+        at_home: AtHome,
+        calling: Option<Arc<Calling>>,
+    ) -> Self {
+        let at_home = Arc::new(at_home);
         Self {
-            ptx: Some(Arc::new(at_home)),
+            ptx: Some(OfPtx { at_home, calling }),
             ..Self::loaded(gpu, module)
         }
     }
@@ -157,7 +171,8 @@ impl Module {
         // Kernels without loads have one form, as sources that look up as rewritten kernels do.
         let of_ptx = self.ptx.as_ref();
         let quiet = of_ptx.and_then(|_| self.module.kernel(&format!("{QUIET}{}", kernel.info().name)).ok());
-        let at_home = of_ptx.and_then(|at_home| at_home.get(&kernel.info().name).cloned());
+        let at_home = of_ptx.and_then(|ptx| ptx.at_home.get(&kernel.info().name).cloned());
+        let calling = of_ptx.and_then(|ptx| ptx.calling.clone());
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
             label: launch::label(&kernel.info().name),
@@ -165,6 +180,7 @@ impl Module {
             quiet,
             of: self.of.clone(),
             ptx: self.ptx.is_some(),
+            calling,
             at_home: at_home.map(Into::into),
             forms: Default::default(),
         })
@@ -180,6 +196,7 @@ pub struct Kernel {
     of: Option<Arc<Compiled>>,
     /// It came as PTX.
     ptx: bool,
+    calling: Option<Arc<Calling>>,
     /// Why it uses all pages at home, if it does.
     at_home: Option<Arc<str>>,
     /// Of one that was rewritten: its form for launches whose pages all have frames.
@@ -298,17 +315,10 @@ impl Kernel {
         placed: &[Placed<'_>],
         mut named: Named,
     ) -> Result<Launch> {
-        let mut bytes = Vec::with_capacity(placed.len());
-        for (position, placed) in (1..).zip(placed) {
-            bytes.push(
-                placed
-                    .ptx_bytes(self.at_home.is_some())?
-                    .map_err(|reason| Error::Arguments {
-                        kernel: self.info().name.clone(),
-                        reason: format!("argument {position}: {reason}"),
-                    })?,
-            );
+        if let Some(kernel) = self.called(placed)? {
+            return self.enqueue_called(&kernel, stream, config, placed, named);
         }
+        let bytes = self.ptx_bytes(placed, self.at_home.is_some())?;
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
         named.looks_up = !named.pageless;
         named.by = match self.at_home {
@@ -321,6 +331,85 @@ impl Kernel {
         };
         let job = Job::LookingUp(&self.kernel, Box::new(choose));
         let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
+        let in_flight = self.gpu.or_lost(in_flight)?;
+        Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+    }
+
+    fn ptx_bytes(&self, placed: &[Placed<'_>], at_home: bool) -> Result<Vec<Vec<u8>>> {
+        let mut bytes = Vec::with_capacity(placed.len());
+        for (position, placed) in (1..).zip(placed) {
+            let own = placed.ptx_bytes(at_home)?;
+            bytes.push(own.map_err(|reason| self.refused(format!("argument {position}: {reason}")))?);
+        }
+        Ok(bytes)
+    }
+
+    fn refused(&self, reason: String) -> Error {
+        Error::Arguments {
+            kernel: self.info().name.clone(),
+            reason,
+        }
+    }
+
+    /// Of one that came as PTX: its form that calls for pages, if a launch needs that.
+    fn called(&self, placed: &[Placed<'_>]) -> Result<Option<Arc<dyn gpuvm_gpu::Kernel>>> {
+        let fetched = placed.iter().find_map(Placed::why_not_looked_up);
+        let why = |reason: &str| match fetched {
+            Some((region, because)) => self.refused(format!(
+                "region `{region}` was given, whose pages cannot be looked up: {because}; and {reason}"
+            )),
+            None => self.refused(reason.to_owned()),
+        };
+        let Some(calling) = &self.calling else {
+            return match fetched {
+                Some(_) => Err(why("this kernel does nothing else")),
+                None => Ok(None),
+            };
+        };
+        if !calling.calls(fetched.is_some()).map_err(why)? {
+            return Ok(None);
+        }
+        let kernel = calling.kernel(&self.info().name)?;
+        kernel.map(Some).map_err(|reason| why(&reason))
+    }
+
+    fn enqueue_called(
+        &self,
+        kernel: &Arc<dyn gpuvm_gpu::Kernel>,
+        stream: &Arc<dyn Stream>,
+        config: &LaunchConfig,
+        placed: &[Placed<'_>],
+        mut named: Named,
+    ) -> Result<Launch> {
+        let mut bytes = self.ptx_bytes(placed, false)?;
+        // A region may be given several times.
+        let arrays: BTreeMap<u64, &Placed<'_>> = placed
+            .iter()
+            .filter_map(|placed| Some((placed.called(0)?.base, placed)))
+            .collect();
+        if arrays.len() > CALLED_MAX {
+            return Err(self.refused(format!(
+                "{} regions were given, and launches over regions whose pages come by faults take {CALLED_MAX}",
+                arrays.len()
+            )));
+        }
+        named.pageless = arrays.is_empty();
+        let args = |vm| {
+            let head = layout::CalledHead {
+                count: arrays.len() as u64,
+                reserved: 0,
+            };
+            let mut last = bytemuck::bytes_of(&head).to_vec();
+            for called in arrays.values().filter_map(|placed| placed.called(vm)) {
+                last.extend(bytemuck::bytes_of(&called));
+            }
+            last.resize(CALLED_BYTES, 0);
+            bytes.push(last);
+            bytes
+        };
+        let in_flight = self
+            .gpu
+            .enqueue(stream, Job::Kernel(kernel, Box::new(args)), config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }

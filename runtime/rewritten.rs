@@ -1,21 +1,16 @@
 //! Kernels that came as PTX.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use gpuvm_gpu::{GpuError, ParamInfo, PtxKernel};
-use gpuvm_ptx::{
-    EmbeddedPtx, FunctionReport, Item, Left, Parameter, QUIET, Reach, Rewritten, Space, WINDOW, best, is_binary,
-    rewrite,
-};
+use gpuvm_gpu::{GpuError, PtxKernel};
+use gpuvm_ptx::{EmbeddedPtx, FunctionReport, QUIET, Reach, Rewritten, WINDOW, best, is_binary, rewrite};
 
 use crate::{
+    calling::Calling,
     error::{Doing, Result},
     gpu::PagedGpu,
-    kernel::{AtHome, Module},
+    kernel::Module,
+    texts::{AtHome, Part, Texts, described_param, has_variables, names, uses_home},
 };
 
 /// See [`VmGpu::load_ptx`](crate::VmGpu::load_ptx).
@@ -51,25 +46,14 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         name: name.to_owned(),
         parts,
     };
-    Ok(Module::of_ptx(Arc::clone(gpu), Arc::new(module), at_home))
-}
-
-/// What kernels are called, by their names in their texts. Overloads, templates and kernels of several files may have one name in their
-/// source: then it is that of the text.
-fn names<'a>(functions: impl Iterator<Item = &'a FunctionReport>) -> BTreeMap<String, String> {
-    let symbols: BTreeSet<&str> = functions.filter(|f| f.is_entry).map(|f| &*f.name).collect();
-    let mut mentions: BTreeMap<&str, usize> = BTreeMap::new();
-    for symbol in &symbols {
-        *mentions.entry(source_name(symbol)).or_default() += 1;
-    }
-    let name = |symbol: &str| match source_name(symbol) {
-        name if mentions[name] == 1 => name.to_owned(),
-        _ => symbol.to_owned(),
-    };
-    symbols
-        .iter()
-        .map(|symbol| ((*symbol).to_owned(), name(symbol)))
-        .collect()
+    let texts = texts.into_iter().map(Cow::into_owned).collect();
+    let calling = Calling::new(gpu, name, texts);
+    Ok(Module::of_ptx(
+        Arc::clone(gpu),
+        Arc::new(module),
+        at_home,
+        Some(Arc::new(calling)),
+    ))
 }
 
 /// The texts that a program, a library or an object has for this GPU, one of each source file.
@@ -94,40 +78,6 @@ fn embedded_for(gpu: &PagedGpu, bytes: &[u8]) -> std::result::Result<Vec<Cow<'st
             "its PTX is for GPUs of architecture {oldest} and later: compile it with `-gencode arch=compute_75,code=compute_75`"
         )),
         (true, None) => Err("it has no PTX: compile it with `-gencode arch=compute_75,code=compute_75`".into()),
-    }
-}
-
-/// The kernels of one or several texts.
-struct Texts {
-    name: String,
-    parts: Vec<Part>,
-}
-
-/// Kernels of one text, in one form.
-struct Part {
-    module: Arc<dyn gpuvm_gpu::Module>,
-    /// What they are called, by their names in the text.
-    symbols: BTreeMap<String, String>,
-}
-
-impl gpuvm_gpu::Module for Texts {
-    fn kernel(&self, name: &str) -> std::result::Result<Arc<dyn gpuvm_gpu::Kernel>, GpuError> {
-        let known = || self.parts.iter().flat_map(|part| &part.symbols);
-        let name = known()
-            .find(|(symbol, _)| *symbol == name)
-            .map_or(name, |(_, name)| name);
-        let has = |part: &&Part| part.symbols.values().any(|known| known == name);
-        match self.parts.iter().find(has) {
-            Some(part) => part.module.kernel(name),
-            None => Err(GpuError::KernelNotFound {
-                name: name.to_owned(),
-                module: self.name.clone(),
-                known: known()
-                    .map(|(_, name)| name.clone())
-                    .filter(|name| !name.starts_with(QUIET))
-                    .collect(),
-            }),
-        }
     }
 }
 
@@ -164,7 +114,7 @@ impl Loading<'_> {
             let kernel = |name: String, symbol: &String| PtxKernel {
                 name,
                 symbol: symbol.clone(),
-                params: function.params.iter().map(described).collect(),
+                params: function.params.iter().map(described_param).collect(),
             };
             if let Some(reason) = uses_home(function).or_else(|| of_all.clone()) {
                 self.at_home.insert(name.clone(), reason);
@@ -191,74 +141,8 @@ impl Loading<'_> {
     }
 
     fn part(&self, text: &str, kernels: Vec<PtxKernel>, variables: &[(&str, &[u8])]) -> Result<Part> {
-        let module = self.gpu.device.load_ptx(self.name, text, &kernels, variables);
+        let module = self.gpu.device.load_ptx(self.name, text, &kernels, variables, None);
         let module = self.gpu.or_lost(module.doing(|| format!("loading {}", self.name)))?;
-        let symbols = kernels.into_iter().map(|kernel| (kernel.symbol, kernel.name));
-        Ok(Part {
-            module,
-            symbols: symbols.collect(),
-        })
-    }
-}
-
-/// Whether a text has variables that kernels may write.
-fn has_variables(text: &str) -> bool {
-    let of_global = |item: &Item<'_>| matches!(item, Item::Variable(variable) if variable.space == Space::Global);
-    gpuvm_ptx::Module::parse(text).is_ok_and(|module| module.items.iter().any(of_global))
-}
-
-/// Why a function needs pages at home: an instruction that may access paged memory and looks no page up. Nothing is mapped at the window.
-fn uses_home(function: &FunctionReport) -> Option<String> {
-    // A function without a body is one of the GPU's own library, such as `vprintf`: it is given no address of paged memory.
-    let left = |left: &&gpuvm_ptx::LeftAlone| left.why.may_use_home() && left.why != Left::OutsideCall;
-    let found = function.left.iter().find(left)?;
-    Some(format!(
-        "{} of `{}` ({}) may access paged memory and looks no page up: {}",
-        found.opcode, function.name, found.at, found.why
-    ))
-}
-
-fn described(param: &Parameter) -> ParamInfo {
-    ParamInfo::of_ptx(param.bytes, param.align, &param.type_name)
-}
-
-/// The name in its source of a kernel that the Itanium C++ ABI calls `symbol`: the last of a nested name's. Other names stay as they are.
-fn source_name(symbol: &str) -> &str {
-    let Some(rest) = symbol.strip_prefix("_Z") else {
-        return symbol;
-    };
-    let (mut rest, mut name) = (rest.strip_prefix('N').unwrap_or(rest), symbol);
-    let is_nested = symbol.starts_with("_ZN");
-    loop {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let length = rest[..digits].parse::<usize>().ok();
-        let Some((one, behind)) = length.and_then(|length| rest[digits..].split_at_checked(length)) else {
-            return name;
-        };
-        (name, rest) = (one, behind);
-        if !is_nested {
-            return name;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_have_the_names_of_their_sources() {
-        for (symbol, name) in [
-            ("triton_add", "triton_add"),
-            ("_Z3sum2inIfEyPd", "sum"),
-            ("_ZN3one3two5scaleEPf", "scale"),
-            ("_Z4spmvIfEvPT_", "spmv"),
-            ("_Z", "_Z"),
-            ("_ZN", "_ZN"),
-            ("_Z99short", "_Z99short"),
-            ("_Z99999999999999999999a", "_Z99999999999999999999a"),
-        ] {
-            assert_eq!(source_name(symbol), name);
-        }
+        Ok(Part::of(module, kernels))
     }
 }

@@ -648,7 +648,7 @@ impl VmGpu {
             .compile(&Source::new(name, source), kernels, &CompileOptions::default())?;
         let window = [described.base, described.bytes, described.entries, described.marks];
         Ok((
-            Module::of_ptx(Arc::clone(self.paged()), module, Default::default()),
+            Module::of_ptx(Arc::clone(self.paged()), module, Default::default(), None),
             window,
         ))
     }

@@ -415,8 +415,10 @@ pub trait Gpu: Send + Sync {
     fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError>;
 
     /// Loads PTX that knows nothing of gpuvm, which messages call `name`, and finds `kernels`. `variables` get their values before it returns.
+    /// Functions that it calls and declares are those of `library`: CUDA C++, and how it is compiled.
     ///
     /// # Errors
+    /// As of [`compile`](Self::compile) for the library;
     /// [`GpuError::ModuleLoad`] for a variable that is not there or has another size, [`GpuError::Unsupported`] where kernels come from source
     /// text alone, or the driver's error: what its assembler says.
     fn load_ptx(
@@ -425,8 +427,9 @@ pub trait Gpu: Send + Sync {
         text: &str,
         kernels: &[PtxKernel],
         variables: &[(&str, &[u8])],
+        library: Option<(&Source, &CompileOptions)>,
     ) -> Result<Arc<dyn Module>, GpuError> {
-        let _ = (name, text, kernels, variables);
+        let _ = (name, text, kernels, variables, library);
         Err(GpuError::Unsupported {
             what: "run PTX; it compiles CUDA C++".into(),
         })

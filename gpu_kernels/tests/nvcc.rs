@@ -24,10 +24,14 @@ fn root() -> PathBuf {
 
 /// What nvcc says of a source, in a folder of its own; it compiles without a warning.
 fn compiled(nvcc: &OsString, arguments: &[&str]) -> String {
+    compiled_for(nvcc, "-arch=sm_90", arguments)
+}
+
+fn compiled_for(nvcc: &OsString, architecture: &str, arguments: &[&str]) -> String {
     let headers = tempfile::tempdir().expect("a folder");
     gpuvm_gpu::write_headers(headers.path()).expect("the headers");
     let mut command = Command::new(nvcc);
-    command.args(["-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-I"]);
+    command.args(["-std=c++17", architecture, "-Werror", "all-warnings", "-I"]);
     command.arg(headers.path()).args(arguments);
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
@@ -151,4 +155,71 @@ fn kernels_can_be_rewritten_as_ptx() {
     assert!(after.report.changed() > 40, "{}", after.report);
     std::fs::write(&rewritten, after.text).expect("written");
     compiled(&nvcc, &["-cubin", "-o", &cubin, &rewritten]);
+}
+
+/// Kernels that call for their pages, with the device library that they call: for each generation, and with each way to move pages.
+#[test]
+fn kernels_that_call_assemble_with_the_library() {
+    let Some(nvcc) = nvcc() else { return };
+    let scratch = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
+    let (source, library, text, cubin) = (path("calls.cu"), path("library.ptx"), path("a.ptx"), path("a.cubin"));
+    std::fs::write(&source, "#include <gpuvm/calls.cuh>\n").expect("written");
+    let inputs = root().join("ptx/tests/inputs");
+    let layout = gpuvm_ptx::TableLayout::new(4096).expect("a page size");
+    let both = layout::FEATURE_DIRECT | layout::FEATURE_QUEUED;
+    for (generation, features, files) in [
+        (75, layout::FEATURE_QUEUED, &["plain.cu"][..]),
+        (80, layout::FEATURE_DIRECT, &["plain.cu", "triton_add.ptx", "cub.ptx"]),
+        (90, both, &["plain.cu", "spaces.cu"]),
+        (
+            90,
+            layout::FEATURE_QUEUED,
+            &["spaces.ptx", "lanes.ptx", "triton_matmul.ptx", "numba_axpy.ptx"],
+        ),
+        (
+            90,
+            layout::FEATURES_ALL,
+            &["triton_attention.ptx", "triton_layer_norm.ptx"],
+        ),
+        (100, layout::FEATURE_DIRECT, &["plain.cu", "triton_softmax.ptx"]),
+    ] {
+        let architecture = format!("-arch=compute_{generation}");
+        let define = format!("-DGPUVM_FEATURES={features}");
+        compiled_for(
+            &nvcc,
+            &architecture,
+            &["-ptx", "-rdc=true", &define, "-o", &library, &source],
+        );
+        let library = std::fs::read_to_string(&library).expect("nvcc wrote it");
+        for file in files {
+            let input = inputs.join(file).to_string_lossy().into_owned();
+            if file.ends_with(".cu") {
+                compiled_for(&nvcc, &architecture, &["-ptx", "-o", &text, &input]);
+            } else {
+                std::fs::copy(&input, &text).expect("copied");
+            }
+            let given = std::fs::read(&text).expect("written");
+            let after = gpuvm_ptx::rewrite_to_calls(&given, &layout, 1296).expect("it is PTX");
+            assert!(after.report.changed() > 1, "{}", after.report);
+            let whole = gpuvm_ptx::with_library(&after.text, &library).expect("both are PTX");
+            std::fs::write(&text, whole).expect("written");
+            let assembled = format!("-arch=sm_{generation}");
+            let said = compiled_for(&nvcc, &assembled, &["-cubin", "-Xptxas=-v", "-o", &cubin, &text]);
+            for (kernel, registers) in registers(&said) {
+                println!("{kernel} of {file} for sm_{generation}, with features {features}: {registers} registers");
+                // A block of 1,024 threads has as many registers for each.
+                let is_bounded = bounds_its_blocks(&given, &kernel);
+                assert!(is_bounded || registers <= 64, "{kernel}: {registers}");
+            }
+        }
+    }
+}
+
+/// Whether a kernel says how many threads its blocks have.
+fn bounds_its_blocks(text: &[u8], kernel: &str) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let after = text.split(&format!("entry {kernel}(")).nth(1);
+    let header = after.and_then(|after| after.split('{').next()).unwrap_or_default();
+    [".maxntid", ".reqntid"].iter().any(|bound| header.contains(bound))
 }

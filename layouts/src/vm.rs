@@ -202,6 +202,29 @@ pub struct ArrayDesc {
     pub frame_scale: u32,
 }
 
+/// An array of a launch whose kernel came as PTX and calls for its pages. Such a kernel has them behind a [`CalledHead`], by value, in the
+/// order of their addresses.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct CalledArray {
+    /// As a kernel of gpuvm's own gets it.
+    pub array: ArrayDesc,
+    /// The address in the window that the kernel has for its first byte.
+    pub base: u64,
+    /// 1 where kernels never write it.
+    pub read_only: u64,
+}
+
+/// What comes before the [`CalledArray`]s of a launch.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct CalledHead {
+    /// How many there are, one at least.
+    pub count: u64,
+    /// Unused.
+    pub reserved: u64,
+}
+
 /// The kernel argument behind `gpuvm::array<T>` of a launch that looks pages up, in place of an [`ArrayDesc`].
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -543,6 +566,8 @@ pub struct LatencyHistogram {
 shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
+    CalledArray: 80 { array: 0, base: 64, read_only: 72, }
+    CalledHead: 16 { count: 0, reserved: 8, }
     LookedUpDesc: 64 { places: 0, marks: 8, length: 16, vm: 24, past: 32, page_shift: 40, region: 44, pages: 48, reserved: 52, nobodys: 56, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,

@@ -93,6 +93,8 @@ pub enum Left {
     Policy,
     /// A call of a function whose code is not in the module.
     OutsideCall,
+    /// `st.async`: done at some time after the instruction. Looked up, it is not left: a page that is pinned for it might go before.
+    Asynchronous,
     /// An instruction with an address that is not known here.
     Unknown,
 }
@@ -105,7 +107,7 @@ impl Left {
             Self::Shared | Self::Local | Self::Const | Self::Param | Self::Variable | Self::NotGlobal => false,
             Self::Policy => false,
             Self::Bulk | Self::Matrix | Self::Texture | Self::Surface | Self::Multimem => true,
-            Self::Descriptor | Self::OutsideCall | Self::Unknown => true,
+            Self::Descriptor | Self::OutsideCall | Self::Asynchronous | Self::Unknown => true,
         }
     }
 
@@ -143,6 +145,7 @@ impl fmt::Display for Left {
             Self::Descriptor => "descriptors",
             Self::Policy => "cache policies",
             Self::OutsideCall => "calls of code outside of the module",
+            Self::Asynchronous => "asynchronous stores",
             Self::Unknown => "unknown instructions",
         })
     }
@@ -227,4 +230,51 @@ fn left<'i, 'a>(name: &str, space: Option<Space>, address: &'i Address<'a>) -> F
         _ => return Found::Left(Left::Unknown, Some(address)),
     };
     Found::Left(reason, None)
+}
+
+/// What `cp.async` reads of its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopySource<'a> {
+    /// As many bytes as it writes.
+    Whole,
+    /// As many as a number or a register says; the rest is zeros.
+    Bytes(&'a str),
+    /// None where a predicate is true.
+    IgnoredWhere(&'a str),
+}
+
+/// What `cp.async` reads; `bits`: how many the register of that name has.
+pub(crate) fn copy_source<'a>(
+    instruction: &Instruction<'a>,
+    bits: impl FnOnce(&'a str) -> Option<u32>,
+) -> CopySource<'a> {
+    // Behind the two addresses and the size. A cache policy has 64 bits.
+    match instruction.operands.get(3) {
+        Some(Operand::Number(number)) => CopySource::Bytes(number),
+        Some(Operand::Name(name)) => match bits(name) {
+            Some(1) => CopySource::IgnoredWhere(name),
+            Some(32) => CopySource::Bytes(name),
+            _ => CopySource::Whole,
+        },
+        _ => CopySource::Whole,
+    }
+}
+
+/// Bytes that an access reads or writes, where that is known.
+pub(crate) fn bytes(instruction: &Instruction<'_>, access: Access) -> Option<u32> {
+    if access == Access::Copy {
+        return match instruction.operands.get(2) {
+            Some(Operand::Number(number)) => number.parse().ok().filter(|bytes| matches!(bytes, 4 | 8 | 16)),
+            _ => None,
+        };
+    }
+    let bits = |modifier: &str| match modifier {
+        "f16x2" | "bf16x2" => Some(32_u32),
+        _ => modifier.trim_start_matches(['b', 'f', 's', 'u']).parse().ok(),
+    };
+    // The type, which may come before an operation.
+    let bits = instruction.modifiers().filter_map(bits).last()?;
+    let elements = ["v2", "v4", "v8"].iter().position(|vector| instruction.has(vector));
+    let elements = elements.map_or(1, |at| 2 << at);
+    (bits.is_multiple_of(8) && bits <= 128).then_some(bits / 8 * elements)
 }

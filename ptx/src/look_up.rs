@@ -203,7 +203,7 @@ impl TableLayout {
 }
 
 /// `%gpuvm_a` is the address as the kernel has it.
-fn address(out: &mut String, address: &Address<'_>) -> Result {
+pub(crate) fn address(out: &mut String, address: &Address<'_>) -> Result {
     match address.offset {
         None => writeln!(out, "\tmov.b64 %gpuvm_a, {};", address.base),
         Some(offset) if !offset.subtracted => writeln!(out, "\tadd.s64 %gpuvm_a, {}, {};", address.base, offset.text),
@@ -222,7 +222,7 @@ fn from_base(out: &mut String) -> Result {
 }
 
 /// As [`from_base`], and `%gpuvm_p` says whether the address is inside.
-fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
+pub(crate) fn inside(out: &mut String, guard: Option<Guard<'_>>) -> Result {
     from_base(out)?;
     is_below_length(out, "%gpuvm_p", guard)
 }

@@ -34,7 +34,10 @@ pub(crate) struct Names<'a> {
 
 impl<'a> Names<'a> {
     /// With those of the module.
-    pub(crate) fn new(variables: impl Iterator<Item = &'a Declaration<'a>>) -> Self {
+    pub(crate) fn new<'d>(variables: impl Iterator<Item = &'d Declaration<'a>>) -> Self
+    where
+        'a: 'd,
+    {
         let scopes = vec![Scope::default()];
         let mut names = Self { scopes, registers: 0 };
         variables.for_each(|declaration| names.declare(declaration));

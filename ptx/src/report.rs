@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::access::{Access, Left};
 use crate::error::Position;
-use crate::model::Parameter;
+use crate::model::{Function, Module, Parameter};
 
 /// Places that are listed for one reason in the printed report.
 const PLACES_SHOWN: usize = 5;
@@ -72,6 +72,19 @@ impl Report {
 }
 
 impl FunctionReport {
+    /// Of a function in which nothing was looked at yet.
+    pub(crate) fn of<'a>(module: &Module<'a>, function: &Function<'a>) -> Self {
+        Self {
+            name: function.name.to_owned(),
+            is_entry: function.is_entry,
+            params: module.parameters(function),
+            changed: Vec::new(),
+            left: Vec::new(),
+            look_ups: 0,
+            quiet: None,
+        }
+    }
+
     /// As [`Report::may_use_home`], of this function's own instructions.
     #[must_use]
     pub fn may_use_home(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::access::{Access, Found, Left, find};
+use crate::access::{Access, CopySource, Found, Left, copy_source, find};
 use crate::error::PtxError;
 use crate::look_up::{self, LookUp};
 use crate::model::{Address, Function, Instruction, Item, Module, Operand, Statement, StatementKind};
@@ -30,13 +30,30 @@ pub struct Rewritten {
 pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> {
     let module = Module::parse(text_of(ptx)?)?;
     refuse_own_names(&module)?;
-    let mut out = Output {
-        module: &module,
-        text: String::with_capacity(module.text.len() * 4),
-        at: 0,
-    };
+    let mut out = Output::new(&module);
     out.copy_until(module.header_end);
     out.text.push_str(&layout.declaration());
+    let mut report = Report::default();
+    for (function, body, accesses) in functions(&module)? {
+        let shared = share(&accesses, layout);
+        let mut done = out.function(layout, function, body, &accesses, &shared);
+        let touches = done.changed.iter().any(|changed| layout.touches_by(changed.access));
+        if let Some(quiet) = layout.quiet().filter(|_| touches && function.is_entry) {
+            done.quiet = Some(out.rename(function));
+            out.function(&quiet, function, body, &accesses, &shared);
+        }
+        report.functions.push(done);
+    }
+    out.copy_until(module.text.len());
+    let text = out.text;
+    Ok(Rewritten { text, report })
+}
+
+/// A function with its body, and what is done with which of its statements.
+type Examined<'i, 'a> = (&'i Function<'a>, &'i [Statement<'a>], Vec<Decided<'i, 'a>>);
+
+/// The functions that have a body.
+pub(crate) fn functions<'i, 'a>(module: &'i Module<'a>) -> Result<Vec<Examined<'i, 'a>>, PtxError> {
     let variables = module.items.iter().filter_map(|item| match item {
         Item::Variable(declaration) => Some(declaration),
         _ => None,
@@ -47,28 +64,19 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
         .filter(|f| f.body.is_some())
         .map(|f| f.name)
         .collect();
-    let mut report = Report::default();
+    let mut all = Vec::new();
     for function in module.functions() {
         if let Some(body) = &function.body {
-            let accesses = accesses(&module, function, body, &mut names, &here)?;
-            let shared = share(&accesses, layout);
-            let mut done = out.function(layout, function, body, &accesses, &shared);
-            let touches = done.changed.iter().any(|changed| layout.touches_by(changed.access));
-            if let Some(quiet) = layout.quiet().filter(|_| touches && function.is_entry) {
-                done.quiet = Some(out.rename(function));
-                out.function(&quiet, function, body, &accesses, &shared);
-            }
-            report.functions.push(done);
+            let accesses = accesses(module, function, body, &mut names, &here)?;
+            all.push((function, &body[..], accesses));
             names.end_function();
         }
     }
-    out.copy_until(module.text.len());
-    let text = out.text;
-    Ok(Rewritten { text, report })
+    Ok(all)
 }
 
 /// The rewritten text has names of its own.
-fn refuse_own_names(module: &Module<'_>) -> Result<(), PtxError> {
+pub(crate) fn refuse_own_names(module: &Module<'_>) -> Result<(), PtxError> {
     let is_own = |name: &str| name == WINDOW || name.starts_with(REGISTERS);
     // Mostly they are nowhere. Comments and the names of files may have them.
     if ![WINDOW, REGISTERS].iter().any(|name| module.text.contains(name)) {
@@ -88,7 +96,7 @@ fn refuse_own_names(module: &Module<'_>) -> Result<(), PtxError> {
 
 /// What is done with one statement.
 #[derive(Debug, Clone, Copy)]
-enum Decision<'i, 'a> {
+pub(crate) enum Decision<'i, 'a> {
     LookUp(Access, &'i Instruction<'a>, &'i Address<'a>),
     Leave(Left, &'i Instruction<'a>),
 }
@@ -99,13 +107,16 @@ struct Open<'i, 'a> {
     decision: Decision<'i, 'a>,
     register: Option<usize>,
     neighbour: Option<Neighbour<'a>>,
+    source: CopySource<'a>,
 }
 
 /// What is done with a statement, by its place, and where it is for its neighbours.
 #[derive(Debug)]
-struct Decided<'i, 'a> {
-    statement: usize,
-    decision: Decision<'i, 'a>,
+pub(crate) struct Decided<'i, 'a> {
+    pub(crate) statement: usize,
+    pub(crate) decision: Decision<'i, 'a>,
+    /// Of a copy.
+    pub(crate) source: CopySource<'a>,
     neighbour: Option<Neighbour<'a>>,
 }
 
@@ -151,11 +162,16 @@ fn accesses<'i, 'a>(
                         _ => None,
                     };
                     let statement = at;
+                    let source = match decision {
+                        Decision::LookUp(Access::Copy, ..) => copy_source(instruction, |name| bits_of(names, name)),
+                        _ => CopySource::Whole,
+                    };
                     open.push(Open {
                         statement,
                         decision,
                         register,
                         neighbour,
+                        source,
                     });
                 }
                 definitions.note(instruction, names);
@@ -177,9 +193,18 @@ fn accesses<'i, 'a>(
             statement: access.statement,
             decision,
             neighbour: access.neighbour,
+            source: access.source,
         }
     });
     Ok(decided.collect())
+}
+
+/// Bits of a register.
+fn bits_of<'a>(names: &mut Names<'a>, name: &'a str) -> Option<u32> {
+    match names.find(name) {
+        Some(Meaning::Register { bits, .. }) => Some(bits),
+        _ => None,
+    }
 }
 
 /// What is done with an instruction, unless the register that has its address comes from elsewhere.
@@ -230,7 +255,7 @@ fn calls_outside(instruction: &Instruction<'_>, here: &HashSet<&str>) -> bool {
 }
 
 /// Where the pragmas begin that stand before an instruction and speak of it. Lines may lie between.
-fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
+pub(crate) fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
     let near = statements
         .iter()
         .rev()
@@ -239,14 +264,20 @@ fn before_pragmas(statements: &[Statement<'_>]) -> Option<usize> {
     pragmas.last().map(|first| first.span.start)
 }
 
-struct Output<'o, 'a> {
-    module: &'o Module<'a>,
-    text: String,
-    at: usize,
+/// A text that is written anew, and how far.
+pub(crate) struct Output<'o, 'a> {
+    pub(crate) module: &'o Module<'a>,
+    pub(crate) text: String,
+    pub(crate) at: usize,
 }
 
-impl Output<'_, '_> {
-    fn copy_until(&mut self, end: usize) {
+impl<'o, 'a> Output<'o, 'a> {
+    pub(crate) fn new(module: &'o Module<'a>) -> Self {
+        let text = String::with_capacity(module.text.len() * 4);
+        Self { module, text, at: 0 }
+    }
+
+    pub(crate) fn copy_until(&mut self, end: usize) {
         self.text.push_str(&self.module.text[self.at..end]);
         self.at = end;
     }
@@ -270,15 +301,7 @@ impl Output<'_, '_> {
         decisions: &[Decided<'_, '_>],
         (groups, shares): &(Vec<Group<'_>>, Vec<Option<Share>>),
     ) -> FunctionReport {
-        let mut report = FunctionReport {
-            name: function.name.to_owned(),
-            is_entry: function.is_entry,
-            params: self.module.parameters(function),
-            changed: Vec::new(),
-            left: Vec::new(),
-            look_ups: 0,
-            quiet: None,
-        };
+        let mut report = FunctionReport::of(self.module, function);
         // Behind the opening brace.
         self.copy_until(body[0].span.end);
         self.text.push_str(&look_up::declaration(sharing::shared(groups)));

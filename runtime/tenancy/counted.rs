@@ -209,8 +209,9 @@ impl Gpu for CountedGpu {
         text: &str,
         kernels: &[PtxKernel],
         variables: &[(&str, &[u8])],
+        library: Option<(&Source, &CompileOptions)>,
     ) -> Result<Arc<dyn Module>, GpuError> {
-        self.gpu.load_ptx(name, text, kernels, variables)
+        self.gpu.load_ptx(name, text, kernels, variables, library)
     }
 
     unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {

@@ -370,16 +370,23 @@ impl Gpu for SimGpu {
         text: &str,
         kernels: &[PtxKernel],
         variables: &[(&str, &[u8])],
+        library: Option<(&Source, &CompileOptions)>,
     ) -> Result<Arc<dyn Module>, GpuError> {
         let translated = ptx::translated(text, kernels, variables).map_err(|error| GpuError::ModuleLoad {
             module: name.to_owned(),
             cause: error.to_string(),
         })?;
         let cache = Cache::open(self.cache_dir.clone())?;
-        let source = Source::new(format!("{name}.cpp"), translated);
-        let object = self.build()?.object(&cache, &source, &[], &CompileOptions::default())?;
+        let (before, options) = match library {
+            Some((source, options)) => (format!("{}\n", source.text), options.clone()),
+            None => Default::default(),
+        };
+        let source = Source::new(format!("{name}.cpp"), before + &translated);
+        let object = self.build()?.object(&cache, &source, &[], &options)?;
         let seeded = self.core.options.seed.is_some();
-        let module = ModuleInner::load(&object, name, seeded, &hooks::HOOKS)?;
+        let mut module = ModuleInner::load(&object, name, seeded, &hooks::HOOKS)?;
+        // PTX's collectives wait for lanes that have not exited, and those of calls exit at a fault.
+        module.skip_exited = library.is_some();
         Ok(Arc::new(SimModule::of_ptx(module, kernels, variables)?))
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct ModuleInner {
     /// The caller's name of the source.
     pub(crate) name: String,
     pub(crate) seeded: bool,
+    /// Exited lanes in a mask are skipped instead of refused.
+    pub(crate) skip_exited: bool,
     /// Executable segments: (first address, end).
     pub(crate) text: Vec<(usize, usize)>,
     /// Bytes of the thread-local image before the mark's own thread gets a copy of it.
@@ -147,6 +149,7 @@ impl ModuleInner {
         Ok(Self {
             name: name.to_owned(),
             seeded,
+            skip_exited: false,
             text: found.text,
             // The mark itself is one byte: an image of just that holds no shared memory.
             shared: found.tls_bytes > 1,

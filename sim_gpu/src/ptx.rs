@@ -30,6 +30,9 @@ use variable::Variable;
 const LIBRARY: &[(&str, &str, usize, usize)] = &[
     ("vprintf", "library_vprintf", 1, 2),
     ("__assertfail", "library_assertfail", 0, 5),
+    // Of `gpuvm/calls.cuh`.
+    ("gpuvm_call_first", "library_call_first", 1, 4),
+    ("gpuvm_call_next", "library_call_next", 1, 1),
 ];
 
 /// What others find by its name.
@@ -97,7 +100,7 @@ fn callees(around: &mut Around<'_, '_>, names: &mut Names) -> String {
             (Some(_), _) => {
                 let results = results(module, function);
                 let name = names.fresh('f', function.name);
-                out.push_str(&format!("static void {name}(void* const* arguments);\n"));
+                out.push_str(&format!("static bool {name}(void* const* arguments);\n"));
                 Callee {
                     name,
                     results,
@@ -134,7 +137,7 @@ fn functions(around: &mut Around<'_, '_>, mut names: Names, kernels: &[PtxKernel
         let number = kernels.iter().position(|kernel| kernel.symbol == function.name);
         let first_line = match (number, around.callees.get(function.name)) {
             (Some(number), _) => format!("{EXPORTED} void gpuvm_kernel_entry_{number}(void* const* arguments)"),
-            (_, Some(callee)) => format!("static void {}(void* const* arguments)", callee.name),
+            (_, Some(callee)) => format!("static bool {}(void* const* arguments)", callee.name),
             _ => continue,
         };
         let (written, given_back) = function::body(around, names, function, statements);

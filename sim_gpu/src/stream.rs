@@ -193,7 +193,7 @@ impl Stream for SimStream {
             // Relaxed: only uniqueness matters.
             id: self.core.launches.fetch_add(1, Ordering::Relaxed),
             running: Arc::clone(&self.core) as Arc<dyn Launches>,
-            skip_exited: self.core.options.skip_exited,
+            skip_exited: self.core.options.skip_exited || kernel.0.module.skip_exited,
             kernel: Arc::clone(&kernel.0),
             config,
             on_done,

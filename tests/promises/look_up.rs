@@ -8,7 +8,7 @@ use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Tr
 
 mod over_homes;
 mod plain;
-mod ptx;
+pub mod ptx;
 
 const SOURCE: Kernels = Kernels {
     name: "look_up.cu",

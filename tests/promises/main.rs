@@ -12,6 +12,7 @@ mod advice;
 mod bookkeeping;
 mod both_transports;
 mod broadcast;
+mod calls;
 mod collapsed;
 mod completions_are_checked;
 mod cursors;

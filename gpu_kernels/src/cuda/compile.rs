@@ -81,6 +81,46 @@ pub(crate) fn compile_cached(
     Ok(made)
 }
 
+/// PTX of a source of functions alone, which others link to, from the cache where that has it.
+pub(crate) fn library_cached(
+    source: &Source,
+    options: &CompileOptions,
+    architecture: Architecture,
+    dir: Option<PathBuf>,
+) -> Result<String, GpuError> {
+    let request = Request::new(source, &[], options, architecture)?.of_a_library();
+    let cache = Cache::open(dir)?;
+    let key = request.key()?;
+    let found = key.as_ref().and_then(|key| cache.bytes(key));
+    let bytes = match found.and_then(|bytes| decode(&bytes, &[])) {
+        Some(found) => found.image,
+        None => {
+            let made = request.compile()?;
+            if let Some(key) = key {
+                cache.store_bytes(&key, &encode(&made))?;
+            }
+            made.image
+        }
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.trim_end_matches('\0').to_owned())
+}
+
+/// PTX of a source of functions alone, without a GPU or a driver and without the cache: see [`gpuvm_ptx::with_library`].
+///
+/// # Errors
+/// As [`compile_to_cubin`].
+pub fn compile_library(
+    source: &Source,
+    options: &CompileOptions,
+    architecture: Architecture,
+) -> Result<String, GpuError> {
+    let made = Request::new(source, &[], options, architecture)?
+        .of_a_library()
+        .compile()?;
+    Ok(String::from_utf8_lossy(&made.image).trim_end_matches('\0').to_owned())
+}
+
 /// What is compiled, and how.
 struct Request<'a> {
     source: &'a Source,
@@ -146,6 +186,19 @@ impl<'a> Request<'a> {
             options: flags,
             is_ptx,
         })
+    }
+
+    /// As PTX of functions that others call.
+    fn of_a_library(mut self) -> Self {
+        self.is_ptx = true;
+        // What it names of files would be taken for the text's own.
+        self.options
+            .retain(|option| option != "--ptxas-options=-v" && option != "--generate-line-info");
+        if let Some(architecture) = self.options.first_mut() {
+            *architecture = architecture.replace("=sm_", "=compute_");
+        }
+        self.options.push("--relocatable-device-code=true".to_owned());
+        self
     }
 
     /// What the binary depends on; none when that cannot be told.

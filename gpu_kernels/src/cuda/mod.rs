@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use self::calls::{LookUp, find_driver_by};
-pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
+pub use self::compile::{Architecture, Cubin, CubinKernel, compile_library, compile_to_cubin};
 pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices, driver_version};
 pub use self::log::Usage;
 pub use self::managed::{Advice, Side};
@@ -359,8 +359,23 @@ impl Gpu for CudaGpu {
         text: &str,
         kernels: &[PtxKernel],
         variables: &[(&str, &[u8])],
+        library: Option<(&Source, &CompileOptions)>,
     ) -> Result<Arc<dyn Module>, GpuError> {
         self.core.enter()?;
+        let whole = match library {
+            None => None,
+            Some((source, options)) => {
+                let (major, minor) = self.core.info.compute_capability;
+                let architecture = Architecture(major * 10 + minor);
+                let library = compile::library_cached(source, options, architecture, self.cache_dir.clone())?;
+                let whole = gpuvm_ptx::with_library(text, &library);
+                Some(whole.map_err(|error| GpuError::ModuleLoad {
+                    module: name.to_owned(),
+                    cause: error.to_string(),
+                })?)
+            }
+        };
+        let text = whole.as_deref().unwrap_or(text);
         let module = ModuleInner::load_ptx(&self.core, self.places.copier(), text, kernels, variables, name)?;
         Ok(Arc::new(module))
     }

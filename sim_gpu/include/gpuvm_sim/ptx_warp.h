@@ -99,13 +99,29 @@ static inline int print(const char* format, u64 arguments) {
 }
 
 // Functions without a body that compilers call: of each the result's place first, then those of the parameters.
-static inline void library_vprintf(void* const* places) {
+static inline bool library_vprintf(void* const* places) {
     const char* format = *static_cast<const char* const*>(places[1]);
     *static_cast<int*>(places[0]) = print(format, *static_cast<const u64*>(places[2]));
+    return true;
 }
-static inline void library_assertfail(void* const* places) {
+static inline bool library_assertfail(void* const* places) {
     const auto text = [places](u32 n) { return *static_cast<const char* const*>(places[n]); };
     gpuvm_sim::assert_failed(text(0), text(1), *static_cast<const u32*>(places[2]));
+    return true;
 }
+
+#if defined(GPUVM_HAS_CALLS)
+// Those of `gpuvm/calls.cuh`, which comes before a text that calls them.
+static inline bool library_call_first(void* const* places) {
+    const auto number = [places](u32 n) { return *static_cast<const u64*>(places[n]); };
+    *static_cast<u64*>(places[0]) =
+        ::gpuvm_call_first(number(1), number(2), number(3), *static_cast<const u32*>(places[4]));
+    return true;
+}
+static inline bool library_call_next(void* const* places) {
+    *static_cast<u64*>(places[0]) = ::gpuvm_call_next(*static_cast<const u64*>(places[1]));
+    return true;
+}
+#endif
 
 }  // namespace gpuvm_ptx

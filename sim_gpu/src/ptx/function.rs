@@ -107,7 +107,11 @@ pub(crate) fn body<'a>(
     }
     text.push_str(&body.arrays);
     text.push_str(&body.out);
-    text.push_str("}\n");
+    text.push_str(if function.is_entry {
+        "}\n"
+    } else {
+        "    return true;\n}\n"
+    });
     (written.map(|()| text), body.cx.names)
 }
 
@@ -262,8 +266,10 @@ impl<'a> Body<'_, '_, 'a> {
     /// Instructions that say what comes next.
     fn control(&mut self, of: &Instruction<'_>) -> Result<Option<String>, Why> {
         let text = match of.name {
-            "ret" => "return;".to_owned(),
-            "exit" if self.is_entry => "return;".to_owned(),
+            "ret" | "exit" if self.is_entry => "return;".to_owned(),
+            // Whether the caller goes on.
+            "ret" => "return true;".to_owned(),
+            "exit" => "return false;".to_owned(),
             "bra" => match of.operand(0)? {
                 Operand::Word(label) => format!("goto {};", self.label(label)?),
                 _ => return Err(Why::operands("no label")),
@@ -329,8 +335,9 @@ impl<'a> Body<'_, '_, 'a> {
         }
         // A function without operands still is given an array.
         places.push("nullptr".to_owned());
+        let exit = if self.is_entry { "return" } else { "return false" };
         Ok(format!(
-            "{{ void* const places[] = {{{}}}; {}(places); }}",
+            "{{ void* const places[] = {{{}}}; if (!{}(places)) {exit}; }}",
             places.join(", "),
             callee.name
         ))

@@ -36,7 +36,13 @@ fn load_rewritten(gpu: &SimGpu, rewritten: &Rewritten, window: Window) -> Result
                 .collect(),
         })
         .collect();
-    gpu.load_ptx("test.ptx", &rewritten.text, &kernels, &[(WINDOW, &window.to_bytes())])
+    gpu.load_ptx(
+        "test.ptx",
+        &rewritten.text,
+        &kernels,
+        &[(WINDOW, &window.to_bytes())],
+        None,
+    )
 }
 
 fn bed(builder: SimGpuBuilder, text: &str) -> Bed {
@@ -316,7 +322,7 @@ fn what_does_not_run_is_refused_with_its_place() {
     }
     let hidden = Window::default().to_bytes();
     let told = gpu
-        .load_ptx("test.ptx", &kernel(""), &[], &[(WINDOW, &hidden)])
+        .load_ptx("test.ptx", &kernel(""), &[], &[(WINDOW, &hidden)], None)
         .err()
         .unwrap()
         .to_string();
