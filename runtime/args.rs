@@ -88,11 +88,33 @@ impl Placed<'_> {
         }
     }
 
-    /// Of an array: whether it lies in its frames as plain memory. As [`is_complete`](Self::is_complete).
-    pub fn is_plain(&self) -> bool {
+    /// Of an array: whether it lies in its frames as plain memory, for a launch that may write it or not. As [`is_complete`](Self::is_complete).
+    pub fn is_plain(&self, writes: bool) -> bool {
         match self {
-            Self::Region(_, on) => on.view.plain().is_some(),
+            Self::Region(_, on) => on.view.serves_as_plain(writes),
             _ => true,
+        }
+    }
+
+    /// Whether it is the address of memory that has no pages, or may have some in it.
+    pub fn is_address(&self) -> bool {
+        match self {
+            Self::Address(_) => true,
+            Self::Value(bytes) => bytes.len() > size_of::<u64>(),
+            Self::Region(..) | Self::Broadcast(..) => false,
+        }
+    }
+
+    /// Whether it is an array that kernels may only read.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Region(region, _) if region.kind.read_only)
+    }
+
+    /// Of an array: what a kernel that came as PTX gets where it lies as plain memory.
+    pub fn plain_bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Region(_, on) => Some(on.view.plain()?.first.to_ne_bytes().to_vec()),
+            _ => None,
         }
     }
 

@@ -5,9 +5,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use gpuvm_gpu::{CompileOptions, KernelInfo, ParamInfo, ParamKind, Source, Stream};
+use gpuvm_gpu::{CompileOptions, KernelInfo, ParamKind, Source, Stream};
 use gpuvm_layouts as layout;
-use gpuvm_ptx::QUIET;
+use gpuvm_ptx::{AccessBases, QUIET};
 use parking_lot::Mutex;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     launch_state::StateSlot,
     launched::{Launch, StreamHandle},
     texts::AtHome,
+    unchanged::Unchanged,
 };
 
 /// A compiled source.
@@ -39,8 +40,19 @@ pub struct Module {
 struct OfPtx {
     /// Its kernels that use all pages at home, with the reason.
     at_home: Arc<AtHome>,
-    /// What runs over arrays whose pages come by faults; none of a source that looks up as rewritten kernels do.
-    calling: Option<Arc<Calling>>,
+    /// What runs over arrays whose pages come by faults, and over plain memory; none of a source that looks up as rewritten kernels do.
+    forms: Option<(Arc<Calling>, Arc<Unchanged>)>,
+}
+
+/// Whether all arrays among a launch's arguments lie as plain memory. `writes`: by which of them it may write.
+fn all_plain(placed: &[Placed<'_>], writes: impl Fn(usize) -> bool) -> bool {
+    placed.iter().enumerate().all(|(at, one)| one.is_plain(writes(at)))
+}
+
+/// Such a launch is about to begin.
+fn expect_written(placed: &[Placed<'_>], writes: impl Fn(usize) -> bool) {
+    let written = placed.iter().enumerate().filter(|(at, _)| writes(*at));
+    written.for_each(|(_, one)| one.expect_written());
 }
 
 /// A source, of which a form is compiled when a launch wants it.
@@ -129,11 +141,11 @@ impl Module {
         gpu: Arc<PagedGpu>,
         module: Arc<dyn gpuvm_gpu::Module>,
         at_home: AtHome,
-        calling: Option<Arc<Calling>>,
+        forms: Option<(Arc<Calling>, Arc<Unchanged>)>,
     ) -> Self {
         let at_home = Arc::new(at_home);
         Self {
-            ptx: Some(OfPtx { at_home, calling }),
+            ptx: Some(OfPtx { at_home, forms }),
             ..Self::loaded(gpu, module)
         }
     }
@@ -172,7 +184,7 @@ impl Module {
         let of_ptx = self.ptx.as_ref();
         let quiet = of_ptx.and_then(|_| self.module.kernel(&format!("{QUIET}{}", kernel.info().name)).ok());
         let at_home = of_ptx.and_then(|ptx| ptx.at_home.get(&kernel.info().name).cloned());
-        let calling = of_ptx.and_then(|ptx| ptx.calling.clone());
+        let (calling, unchanged) = of_ptx.and_then(|ptx| ptx.forms.clone()).unzip();
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
             label: launch::label(&kernel.info().name),
@@ -181,6 +193,8 @@ impl Module {
             of: self.of.clone(),
             ptx: self.ptx.is_some(),
             calling,
+            unchanged,
+            as_it_is: OnceLock::new(),
             at_home: at_home.map(Into::into),
             forms: Default::default(),
         })
@@ -197,6 +211,9 @@ pub struct Kernel {
     /// It came as PTX.
     ptx: bool,
     calling: Option<Arc<Calling>>,
+    unchanged: Option<Arc<Unchanged>>,
+    /// As it was written, once a launch has wanted it so.
+    as_it_is: OnceLock<Arc<dyn gpuvm_gpu::Kernel>>,
     /// Why it uses all pages at home, if it does.
     at_home: Option<Arc<str>>,
     /// Of one that was rewritten: its form for launches whose pages all have frames.
@@ -325,7 +342,16 @@ impl Kernel {
             None => Table::Entries,
             Some(_) => Table::Home,
         };
+        let as_it_is = self.as_it_is(placed)?;
         let choose = |_: &StateSlot| {
+            if let Some((kernel, bases)) = as_it_is.filter(|(_, bases)| all_plain(placed, |at| bases.writes(at))) {
+                expect_written(placed, |at| bases.writes(at));
+                let own = placed
+                    .iter()
+                    .zip(bytes)
+                    .map(|(placed, bytes)| placed.plain_bytes().unwrap_or(bytes));
+                return (kernel, own.collect());
+            }
             let quiet = self.quiet.as_ref().filter(|_| placed.iter().all(Placed::is_complete));
             (quiet.unwrap_or(&self.kernel), bytes)
         };
@@ -333,6 +359,36 @@ impl Kernel {
         let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+    }
+
+    /// Of one that came as PTX: itself as it was written, and what its accesses are based on, where a launch may run it over plain memory and all
+    /// arrays seem to lie so.
+    fn as_it_is(&self, placed: &[Placed<'_>]) -> Result<Option<(&Arc<dyn gpuvm_gpu::Kernel>, &AccessBases)>> {
+        let name = &self.info().name;
+        let Some((unchanged, bases)) = self
+            .unchanged
+            .as_ref()
+            .and_then(|unchanged| Some((unchanged, unchanged.bases(name)?)))
+        else {
+            return Ok(None);
+        };
+        let which = |is: fn(&Placed<'_>) -> bool| {
+            let those = (0..).zip(placed).filter(|(_, placed)| is(placed));
+            those.fold(0, |all, (at, _)| all | 1 << at)
+        };
+        let arrays = which(|placed| placed.looks_up().is_some());
+        let allowed = arrays != 0
+            && bases.allow(arrays, which(|placed| placed.is_address()))
+            && bases.writes & which(|placed| placed.is_read_only()) == 0
+            && all_plain(placed, |at| bases.writes(at));
+        if !allowed {
+            return Ok(None);
+        }
+        if self.as_it_is.get().is_none() {
+            // Another thread may have been faster: both are the same.
+            let _ = self.as_it_is.set(unchanged.kernel(name)?);
+        }
+        Ok(self.as_it_is.get().map(|kernel| (kernel, bases)))
     }
 
     fn ptx_bytes(&self, placed: &[Placed<'_>], at_home: bool) -> Result<Vec<Vec<u8>>> {
@@ -423,7 +479,9 @@ impl Kernel {
         let pages: u64 = placed.iter().map(Placed::pages).sum();
         let fits = pages <= u64::from(self.gpu.frame_count());
         let marking = self.form(if fits { Form::Fits } else { Form::Crowded })?;
-        let in_frames = || match (placed.iter().all(Placed::is_plain), placed.iter().all(Placed::is_complete)) {
+        let params = &self.info().params;
+        let writes = move |at: usize| params[at].kind == ParamKind::PagedArray;
+        let in_frames = move || match (all_plain(placed, writes), placed.iter().all(Placed::is_complete)) {
             (true, _) => Some(Form::Plain),
             (false, true) => Some(Form::Complete),
             (false, false) => None,
@@ -431,7 +489,6 @@ impl Kernel {
         // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
         let ahead = in_frames();
         let ready = ahead.map(|form| self.form(form)).transpose()?;
-        let params = &self.info().params;
         let choose = move |state: &StateSlot| {
             // What is plain memory can be looked up as well.
             let serves = match (ahead, in_frames()) {
@@ -440,9 +497,7 @@ impl Kernel {
             };
             let as_plain = serves && ahead == Some(Form::Plain);
             if as_plain {
-                let may_write = |param: &&ParamInfo| param.kind == ParamKind::PagedArray;
-                let those = placed.iter().zip(params).filter(|(_, param)| may_write(param));
-                those.for_each(|(placed, _)| placed.expect_written());
+                expect_written(placed, writes);
             }
             let args = placed.iter().map(|placed| placed.looked_up_bytes(state, as_plain));
             (ready.filter(|_| serves).unwrap_or(marking), args.collect())

@@ -102,6 +102,7 @@ mod tenancy;
 mod texts;
 mod timeline;
 mod turns;
+mod unchanged;
 mod vm;
 
 pub use args::{Arg, KernelArg, KernelArgs, Value};

@@ -11,6 +11,7 @@ use crate::{
     gpu::PagedGpu,
     kernel::Module,
     texts::{AtHome, Part, Texts, described_param, has_variables, names, uses_home},
+    unchanged::Unchanged,
 };
 
 /// See [`VmGpu::load_ptx`](crate::VmGpu::load_ptx).
@@ -36,12 +37,13 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         name,
         names: names(rewritten.iter().flat_map(|one| &one.report.functions)),
         at_home: AtHome::new(),
+        unchanged: Unchanged::new(gpu, name),
     };
     let mut parts = Vec::new();
     for (text, rewritten) in std::iter::zip(&texts, rewritten) {
         parts.extend(loading.load(text, &rewritten)?);
     }
-    let at_home = loading.at_home;
+    let (at_home, unchanged) = (loading.at_home, Arc::new(loading.unchanged));
     let module = Texts {
         name: name.to_owned(),
         parts,
@@ -52,7 +54,7 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         Arc::clone(gpu),
         Arc::new(module),
         at_home,
-        Some(Arc::new(calling)),
+        Some((Arc::new(calling), unchanged)),
     ))
 }
 
@@ -88,6 +90,7 @@ struct Loading<'a> {
     /// What kernels are called that no part has yet, by their names in the text.
     names: BTreeMap<String, String>,
     at_home: AtHome,
+    unchanged: Unchanged,
 }
 
 impl Loading<'_> {
@@ -105,7 +108,7 @@ impl Loading<'_> {
             true => entries.iter().find_map(|function| uses_home(function)),
             false => None,
         });
-        let (mut kernels, mut as_they_are) = (Vec::new(), Vec::new());
+        let (mut kernels, mut as_they_are, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         for function in entries {
             // A template's kernel that several texts have is the first one's.
             let Some(name) = self.names.remove(&function.name) else {
@@ -121,6 +124,7 @@ impl Loading<'_> {
                 as_they_are.push(kernel(name, &function.name));
                 continue;
             }
+            reports.push((name.clone(), function));
             kernels.extend(
                 function
                     .quiet
@@ -128,6 +132,11 @@ impl Loading<'_> {
                     .map(|quiet| kernel(format!("{QUIET}{name}"), quiet)),
             );
             kernels.push(kernel(name, &function.name));
+        }
+        // What is in variables all forms have to see.
+        if !has_variables(&original) {
+            let of_text = reports.iter().map(|(name, function)| (name, *function));
+            self.unchanged.add(ptx, of_text);
         }
         let mut parts = Vec::new();
         if !kernels.is_empty() || as_they_are.is_empty() {

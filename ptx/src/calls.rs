@@ -49,7 +49,7 @@ pub fn rewrite_to_calls(ptx: &[u8], layout: &TableLayout, launch_bytes: u32) -> 
     let is_called = |decided: &Decided<'_, '_>| matches!(chosen(decided), Chosen::Called(_));
     let in_functions = examined
         .iter()
-        .any(|(function, _, accesses)| !function.is_entry && accesses.iter().any(is_called));
+        .any(|(function, _, accesses, _)| !function.is_entry && accesses.iter().any(is_called));
     let mut out = Output::new(&module);
     out.copy_until(module.header_end);
     out.text.push_str(&layout.declaration());
@@ -70,7 +70,7 @@ pub fn rewrite_to_calls(ptx: &[u8], layout: &TableLayout, launch_bytes: u32) -> 
         if function.is_entry {
             writer.parameter(function);
         }
-        if let Some((_, body, accesses)) = known {
+        if let Some((_, body, accesses, _)) = known {
             // Writing to a string does not fail.
             report.functions.extend(writer.function(function, body, accesses));
         }

@@ -22,6 +22,7 @@
 //! what was left. [`Module`] is the text as a list of statements. `docs/PTX.md` says what holds for rewritten kernels.
 
 mod access;
+mod bases;
 mod calls;
 mod error;
 mod fat_binary;
@@ -37,6 +38,7 @@ mod table;
 mod tokens;
 
 pub use access::{Access, Left};
+pub use bases::AccessBases;
 pub use calls::{LAUNCH, rewrite_to_calls, with_library};
 pub use error::{Position, PtxError};
 pub use fat_binary::{EmbeddedPtx, FatBinaryError, Reach, best, embedded, is_binary};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::access::{Access, Left};
+use crate::bases::AccessBases;
 use crate::error::Position;
 use crate::model::{Function, Module, Parameter};
 
@@ -34,6 +35,9 @@ pub struct FunctionReport {
     pub left: Vec<LeftAlone>,
     /// Look-ups that they make: neighbours share one.
     pub look_ups: usize,
+    /// Of a kernel: on which parameters its accesses are based, for launches over plain memory, which may run the text as it was. None where that
+    /// was not found out.
+    pub bases: Option<AccessBases>,
 }
 
 /// An access that is looked up now.
@@ -82,6 +86,7 @@ impl FunctionReport {
             left: Vec::new(),
             look_ups: 0,
             quiet: None,
+            bases: None,
         }
     }
 

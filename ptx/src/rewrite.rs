@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::access::{Access, CopySource, Found, Left, copy_source, find};
+use crate::bases::{AccessBases, Bases};
 use crate::error::PtxError;
 use crate::look_up::{self, LookUp};
 use crate::model::{Address, Function, Instruction, Item, Module, Operand, Statement, StatementKind};
@@ -34,9 +35,10 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
     out.copy_until(module.header_end);
     out.text.push_str(&layout.declaration());
     let mut report = Report::default();
-    for (function, body, accesses) in functions(&module)? {
+    for (function, body, accesses, bases) in functions(&module)? {
         let shared = share(&accesses, layout);
         let mut done = out.function(layout, function, body, &accesses, &shared);
+        done.bases = bases;
         let touches = done.changed.iter().any(|changed| layout.touches_by(changed.access));
         if let Some(quiet) = layout.quiet().filter(|_| touches && function.is_entry) {
             done.quiet = Some(out.rename(function));
@@ -49,8 +51,13 @@ pub fn rewrite(ptx: &[u8], layout: &TableLayout) -> Result<Rewritten, PtxError> 
     Ok(Rewritten { text, report })
 }
 
-/// A function with its body, and what is done with which of its statements.
-type Examined<'i, 'a> = (&'i Function<'a>, &'i [Statement<'a>], Vec<Decided<'i, 'a>>);
+/// A function with its body, what is done with which of its statements, and of a kernel what its accesses are based on.
+type Examined<'i, 'a> = (
+    &'i Function<'a>,
+    &'i [Statement<'a>],
+    Vec<Decided<'i, 'a>>,
+    Option<AccessBases>,
+);
 
 /// The functions that have a body.
 pub(crate) fn functions<'i, 'a>(module: &'i Module<'a>) -> Result<Vec<Examined<'i, 'a>>, PtxError> {
@@ -67,8 +74,8 @@ pub(crate) fn functions<'i, 'a>(module: &'i Module<'a>) -> Result<Vec<Examined<'
     let mut all = Vec::new();
     for function in module.functions() {
         if let Some(body) = &function.body {
-            let accesses = accesses(module, function, body, &mut names, &here)?;
-            all.push((function, &body[..], accesses));
+            let (accesses, bases) = accesses(module, function, body, &mut names, &here)?;
+            all.push((function, &body[..], accesses, bases));
             names.end_function();
         }
     }
@@ -136,8 +143,10 @@ fn accesses<'i, 'a>(
     body: &'i [Statement<'a>],
     names: &mut Names<'a>,
     here: &HashSet<&str>,
-) -> Result<Vec<Decided<'i, 'a>>, PtxError> {
+) -> Result<(Vec<Decided<'i, 'a>>, Option<AccessBases>), PtxError> {
     names.open();
+    let parameters = function.parameters.iter().flat_map(|parameter| &parameter.names);
+    let mut bases = Bases::new(parameters.map(|declared| declared.name));
     let mut definitions = Definitions::default();
     let mut values = Values::new();
     for parameter in &function.parameters {
@@ -175,6 +184,7 @@ fn accesses<'i, 'a>(
                     });
                 }
                 definitions.note(instruction, names);
+                bases.note(instruction, names);
                 values.note(instruction, names);
             }
             StatementKind::Label(_) | StatementKind::Pragma | StatementKind::Directive => {}
@@ -189,6 +199,13 @@ fn accesses<'i, 'a>(
             }
             (decision, _) => decision,
         };
+        bases.access(
+            match decision {
+                Decision::LookUp(access, ..) => Ok(access),
+                Decision::Leave(left, _) => Err(left),
+            },
+            access.register,
+        );
         Decided {
             statement: access.statement,
             decision,
@@ -196,7 +213,9 @@ fn accesses<'i, 'a>(
             source: access.source,
         }
     });
-    Ok(decided.collect())
+    let decided = decided.collect();
+    let bases = bases.end(names.registers()).filter(|_| function.is_entry);
+    Ok((decided, bases))
 }
 
 /// Bits of a register.

@@ -113,6 +113,22 @@ impl PageTable {
     }
 }
 
+/// So many launches are few, for all of a region to be written home behind them.
+const FEW: u32 = 4;
+/// So often, before launches that write mark pages again.
+const COSTLY: u32 = 2;
+/// So many of those, before it is tried again.
+const PATIENCE: u32 = 64;
+
+/// What it costs that launches over plain memory mark nothing.
+#[derive(Default)]
+struct Costly {
+    /// Launches since all of it was written home last, or that did without plain memory.
+    launches: u32,
+    /// How often that was behind few launches, one after the other.
+    times: u32,
+}
+
 /// Where a region lies as plain memory: addresses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlainMemory {
@@ -169,6 +185,7 @@ pub(crate) struct RegionView {
     plain: Mutex<Option<PlainMemory>>,
     /// Launches used it as plain memory and may have written all of it, which no mark says.
     written: AtomicBool,
+    costly: Mutex<Costly>,
     /// Where they did so last, [`NO_RUN`](Self::NO_RUN) if they never did: that of its first page.
     run: AtomicU32,
     /// Some were used at home, and no frame was free for them.
@@ -210,6 +227,7 @@ impl RegionView {
             complete: AtomicBool::new(false),
             plain: Mutex::default(),
             written: AtomicBool::new(false),
+            costly: Mutex::default(),
             run: AtomicU32::new(Self::NO_RUN),
             crowded: AtomicBool::new(false),
             looks: Mutex::default(),
@@ -378,6 +396,23 @@ impl RegionView {
         *self.plain.lock()
     }
 
+    /// Whether a launch may use it as plain memory. One that `writes` it marks nothing, so that all of it is written home then: not where that has
+    /// happened behind few launches, twice.
+    pub fn serves_as_plain(&self, writes: bool) -> bool {
+        if self.plain().is_none() {
+            return false;
+        }
+        let mut costly = self.costly.lock();
+        if !writes || costly.times < COSTLY {
+            return true;
+        }
+        costly.launches += 1;
+        if costly.launches >= PATIENCE {
+            *costly = Costly::default();
+        }
+        false
+    }
+
     pub fn set_plain(&self, plain: Option<PlainMemory>) {
         *self.plain.lock() = plain;
     }
@@ -396,6 +431,7 @@ impl RegionView {
 
     /// A launch is about to begin that uses it as plain memory and may write it.
     pub fn expect_written(&self) {
+        self.costly.lock().launches += 1;
         self.written.store(true, Ordering::Relaxed);
     }
 
@@ -406,7 +442,11 @@ impl RegionView {
 
     /// All pages are marked.
     pub fn note_marked(&self) {
-        self.written.store(false, Ordering::Relaxed);
+        if self.written.swap(false, Ordering::Relaxed) {
+            let mut costly = self.costly.lock();
+            costly.times = if costly.launches < FEW { costly.times + 1 } else { 0 };
+            costly.launches = 0;
+        }
     }
 
     /// Where it lies for kernels whose PTX was rewritten, which `take` finds for so many pages.

@@ -1,8 +1,8 @@
 //! Arrays whose frames follow each other as their pages do: launches use them as plain memory.
 
-use super::{N, add, config, direct, values};
+use super::{N, PLAIN_ADD, add, config, direct, values};
 use crate::common::{Bench, Kernels, PAGE_WORDS, compare};
-use gpuvm::{Error, FaultKind, Region};
+use gpuvm::{Error, FaultKind, Kernel, Region};
 
 const SOURCE: Kernels = Kernels {
     name: "plain.cu",
@@ -25,6 +25,13 @@ __global__ void form(gpuvm::array<unsigned> a, unsigned* out) {
 // One element of each of so many pages.
 __global__ void touch(gpuvm::array<const unsigned> a, u64 pages, unsigned* out) {
     for (u64 page = lane(); page < pages; page += lanes()) atomicAdd(out, a[page * 1024] & 1);
+}
+// Reads each page, and stores to one.
+__global__ void one(gpuvm::array<unsigned> a) {
+    const auto& read = a;
+    unsigned sum = 0;
+    for (u64 i = lane() * 256; i < a.size(); i += lanes() * 256) sum += read[i];
+    if (lane() == 0) a[5000] = sum | 1;
 }
 __global__ void past_the_end(gpuvm::array<unsigned> a, unsigned* out) {
     if (lane() == 0) *out = a[a.size() + 5] + 1;
@@ -109,7 +116,11 @@ fn frames_that_do_not_follow_each_other_serve_as_before() {
     let bench = Bench::new(direct(PAGES + 2), SOURCE);
     let (mut wanted, b) = (values(3), values(4));
     // Its few pages lie where the frames of no other region can follow each other.
-    let few = bench.vm.region::<u32>().from_slice(&[1; 3 * PAGE_WORDS as usize]).unwrap();
+    let few = bench
+        .vm
+        .region::<u32>()
+        .from_slice(&[1; 3 * PAGE_WORDS as usize])
+        .unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
     for _ in 0..3 {
         bench.must("touch", config(), (&few, 3u64, &out));
@@ -164,4 +175,77 @@ fn an_index_past_the_end_of_plain_memory_is_told_and_harms_nobody() {
     assert!(past(&fault.kind), "{fault}");
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
     compare(&other.to_vec().unwrap(), &wanted).unwrap();
+}
+
+/// As compilers write it: adds to `a`, and tells the low half of its address.
+fn told_add() -> String {
+    let told = PLAIN_ADD
+        .replace("plain_add_param_3\n)", "plain_add_param_3,\n\t.param .u64 told\n)")
+        .replace("mov.u32 \t%r2, %ctaid.x;", "{ .reg .b32 %t; .reg .b64 %at; ld.param.u64 %at, [told]; cvt.u32.u64 %t, %rd1; st.relaxed.gpu.global.u32 [%at], %t; }\n\tmov.u32 \t%r2, %ctaid.x;");
+    assert_eq!(told.matches("told").count(), 2);
+    told
+}
+
+#[test]
+fn kernels_that_came_as_ptx_run_as_they_are_over_plain_memory() {
+    for (frames, fits) in [(PAGES, true), (7, false)] {
+        let bench = Bench::new(direct(frames), SOURCE);
+        let (mut wanted, b) = (values(7), values(8));
+        let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+        let of_b = bench.vm.region::<u32>().read_only().from_slice(&b).unwrap();
+        let kernel: Kernel = bench
+            .vm
+            .load_ptx("told.ptx", told_add().as_bytes())
+            .unwrap()
+            .kernel("plain_add")
+            .unwrap();
+        let told = bench.vm.buffer::<u32>(1).unwrap();
+        let mut step = |factor: u32| {
+            kernel
+                .launch(config(), (&a, &of_b, factor, N, &told))
+                .unwrap()
+                .sync()
+                .unwrap();
+            add(&mut wanted, &b, factor);
+            (told.to_vec().unwrap()[0], wanted.clone())
+        };
+        let (in_window, _) = step(1);
+        let mut last = (in_window, Vec::new());
+        for factor in 2..=5 {
+            last = step(factor);
+        }
+        assert_eq!(last.0 != in_window, fits, "{frames} frames: {:#x}", last.0);
+        compare(&a.to_vec().unwrap(), &last.1).unwrap();
+        // The host has written, and pages were given back.
+        a.write(0, &[3; 2 * PAGE_WORDS as usize]).unwrap();
+        let mut wanted = last.1;
+        wanted[..2 * PAGE_WORDS as usize].fill(3);
+        for factor in 1..=3u32 {
+            kernel
+                .launch(config(), (&a, &of_b, factor, N, &told))
+                .unwrap()
+                .sync()
+                .unwrap();
+            add(&mut wanted, &b, factor);
+        }
+        a.evict().unwrap();
+        compare(&a.to_vec().unwrap(), &wanted).unwrap();
+        compare(&of_b.to_vec().unwrap(), &b).unwrap();
+    }
+}
+
+/// What is flushed again and again behind one launch is written home as far as it was written, and no further.
+#[test]
+fn arrays_that_the_host_looks_at_after_each_launch_are_not_written_home_as_a_whole_for_ever() {
+    let bench = Bench::new(direct(PAGES), SOURCE);
+    let a = bench.vm.region::<u32>().from_slice(&values(1)).unwrap();
+    let (mut before, mut written) = (0, Vec::new());
+    for _ in 0..8 {
+        bench.must("one", config(), (&a,));
+        a.flush().unwrap();
+        let now = bench.vm.stats().unwrap().pages_written_back;
+        written.push(now - before);
+        before = now;
+    }
+    assert_eq!(written[6..], [1, 1], "{written:?}");
 }
