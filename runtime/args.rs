@@ -12,7 +12,7 @@ use crate::{
     element::ElementType,
     error::Result,
     given::{Given, GivenKind},
-    gpu::PagedGpu,
+    gpu::{PagedGpu, RegionView},
     launch_state::StateSlot,
     region::{OnGpu, Region, RegionInner},
     scope::ScopedRegion,
@@ -92,6 +92,14 @@ impl Placed<'_> {
     pub fn is_plain(&self, writes: bool) -> bool {
         match self {
             Self::Region(_, on) => on.view.serves_as_plain(writes),
+            _ => true,
+        }
+    }
+
+    /// Whether [`is_plain`](Self::is_plain) may be so when no page comes or goes any more: it is, or was before.
+    pub fn may_be_plain(&self) -> bool {
+        match self {
+            Self::Region(_, on) => on.view.run() != RegionView::NO_RUN,
             _ => true,
         }
     }

@@ -362,7 +362,7 @@ impl Kernel {
     }
 
     /// Of one that came as PTX: itself as it was written, and what its accesses are based on, where a launch may run it over plain memory and all
-    /// arrays seem to lie so.
+    /// arrays may lie so.
     fn as_it_is(&self, placed: &[Placed<'_>]) -> Result<Option<(&Arc<dyn gpuvm_gpu::Kernel>, &AccessBases)>> {
         let name = &self.info().name;
         let Some((unchanged, bases)) = self
@@ -380,7 +380,7 @@ impl Kernel {
         let allowed = arrays != 0
             && bases.allow(arrays, which(|placed| placed.is_address()))
             && bases.writes & which(|placed| placed.is_read_only()) == 0
-            && all_plain(placed, |at| bases.writes(at));
+            && placed.iter().all(Placed::may_be_plain);
         if !allowed {
             return Ok(None);
         }
@@ -481,26 +481,26 @@ impl Kernel {
         let marking = self.form(if fits { Form::Fits } else { Form::Crowded })?;
         let params = &self.info().params;
         let writes = move |at: usize| params[at].kind == ParamKind::PagedArray;
-        let in_frames = move || match (all_plain(placed, writes), placed.iter().all(Placed::is_complete)) {
+        let is_complete = || placed.iter().all(Placed::is_complete);
+        // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
+        let ready = match (placed.iter().all(Placed::may_be_plain), is_complete()) {
             (true, _) => Some(Form::Plain),
             (false, true) => Some(Form::Complete),
             (false, false) => None,
         };
-        // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
-        let ahead = in_frames();
-        let ready = ahead.map(|form| self.form(form)).transpose()?;
+        let ready = ready.map(|form| Ok((form, self.form(form)?))).transpose()?;
         let choose = move |state: &StateSlot| {
-            // What is plain memory can be looked up as well.
-            let serves = match (ahead, in_frames()) {
-                (Some(Form::Plain), now) => now == ahead,
-                (_, now) => now.is_some(),
+            let serves = |form: Form| match form {
+                Form::Plain => all_plain(placed, writes),
+                _ => is_complete(),
             };
-            let as_plain = serves && ahead == Some(Form::Plain);
+            let (form, kernel) = ready.filter(|(form, _)| serves(*form)).unwrap_or((Form::Fits, marking));
+            let as_plain = form == Form::Plain;
             if as_plain {
                 expect_written(placed, writes);
             }
             let args = placed.iter().map(|placed| placed.looked_up_bytes(state, as_plain));
-            (ready.filter(|_| serves).unwrap_or(marking), args.collect())
+            (kernel, args.collect())
         };
         Ok(Some(Job::LookingUp(&self.kernel, Box::new(choose))))
     }

@@ -93,7 +93,9 @@ impl PagedGpu {
         })?;
         region.set_complete(absent == 0);
         region.set_crowded(used != 0);
-        if pages != 0 && absent == 0 && run != RegionView::NO_RUN && elsewhere == 0 {
+        if absent == 0 && elsewhere != 0 {
+            region.set_run(RegionView::NO_RUN);
+        } else if pages != 0 && absent == 0 && run != RegionView::NO_RUN {
             region.set_run(run);
             region.set_plain(Some(PlainMemory {
                 first: self.frames().addr() + (u64::from(run) << self.page_shift()),

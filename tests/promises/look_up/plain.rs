@@ -79,6 +79,7 @@ fn arrays_that_frames_hold_become_plain_memory_and_what_is_stored_there_comes_ho
         let saved: Vec<u32> = saved.into_iter().flat_map(|page| page.elements).collect();
         compare(&saved, &wanted).unwrap();
         step(&mut wanted, 7);
+        step(&mut wanted, 7);
         a.flush_beside().unwrap();
         step(&mut wanted, 8);
         a.evict().unwrap();
