@@ -123,9 +123,22 @@ def test_what_is_wrong_is_told(vm, numbers, tmp_path):
         vm.load_ptx(tmp_path)
     with pytest.raises(gpuvm.errors.KernelNotFoundError, match="subtract(.|\n)*axpy"):
         vm.load_ptx(PLAIN)["subtract"]
-    whole = vm.array(np.ones(9, np.float32), never_evicted=True)
-    with pytest.raises(gpuvm.errors.ArgumentError, match="never evicted"):
-        vm.load_ptx(PLAIN)["axpy"][1, 32](whole, whole, 1.0, 9)
+    # Its pages come by faults, one of which this one is.
+    whole = vm.array(np.ones(9, np.float32), name="whole", never_evicted=True)
+    axpy = vm.load_ptx(PLAIN)["axpy"]
+    axpy[1, 32](whole, whole, 1.0, 9).sync()
+    assert (whole.numpy() == 2).all()
+    with pytest.raises(gpuvm.errors.FaultError, match="`whole`"):
+        axpy[1, 32](whole, whole, 1.0, 10).sync()
+
+
+def test_arrays_behind_a_nic_are_taken():
+    vm = gpuvm.Vm(gpu="sim", transport="soft", frames=6 * 4096, page_size=4096)
+    x = np.arange(N, dtype=np.float32)
+    paged, out = vm.array(x), vm.zeros(N, np.float32)
+    for turn in (1, 2):
+        vm.load_ptx(PLAIN)["axpy"][3, 64](paged, out, 2.0, N).sync()
+        assert (out.numpy() == 2 * turn * x).all()
 
 
 @pytest.mark.parametrize("name", ["take", "triton_kernel", "numba_kernel", "cupy_kernel"])
