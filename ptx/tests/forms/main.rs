@@ -2,6 +2,7 @@
 //! takes them.
 
 mod assembled;
+mod calls;
 mod evaluate;
 mod fat_binaries;
 mod given;
