@@ -28,7 +28,7 @@ fn load_rewritten(gpu: &SimGpu, rewritten: &Rewritten, window: Window) -> Result
     load_calling(gpu, rewritten, window, None)
 }
 
-/// The same of a text whose kernels may call: a library, and bytes of a parameter behind their own.
+/// All kernels of a text that was rewritten, which may call: a library, and bytes of a parameter behind their own.
 fn load_calling(
     gpu: &SimGpu,
     rewritten: &Rewritten,

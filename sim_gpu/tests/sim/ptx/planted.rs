@@ -213,7 +213,7 @@ fn wrong(rewritten: &Rewritten, layout: TableLayout, kernels: &[&str]) -> Option
     wrong_by(kernels, |mode| Paged::new(rewritten, layout, mode))
 }
 
-/// The same of what is made for each mode.
+/// What is wrong with kernels in some runs of what is made for each mode.
 pub(super) fn wrong_by(kernels: &[&str], make: impl Fn(Mode) -> Result<Paged, GpuError>) -> Option<String> {
     for mode in [Mode::Fast, Mode::Seeded(7)] {
         let paged = match make(mode) {
