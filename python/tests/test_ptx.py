@@ -19,10 +19,14 @@ N = 150_000
 
 
 @pytest.fixture
-def vm():
-    """As the others', with pages that GPU threads copy themselves."""
-    with gpuvm.Vm(conftest.SMALL, gpu=conftest.GPU, transport="direct") as made:
+def vm(request):
+    """As the others', with pages that GPU threads copy themselves, unless a test asks for another transport."""
+    with gpuvm.Vm(conftest.SMALL, gpu=conftest.GPU, transport=getattr(request, "param", "direct")) as made:
         yield made
+
+
+#: Pages that are looked up, and those that come by faults.
+each_transport = pytest.mark.parametrize("vm", ["direct", "soft"], indirect=True)
 
 
 
@@ -132,12 +136,13 @@ def test_what_is_wrong_is_told(vm, numbers, tmp_path):
         axpy[1, 32](whole, whole, 1.0, 10).sync()
 
 
-def test_arrays_behind_a_nic_are_taken():
-    vm = gpuvm.Vm(gpu="sim", transport="soft", frames=6 * 4096, page_size=4096)
+@each_transport
+def test_arrays_behind_a_nic_are_taken(vm):
     x = np.arange(N, dtype=np.float32)
     paged, out = vm.array(x), vm.zeros(N, np.float32)
+    axpy = vm.load_ptx(PLAIN)["axpy"]
     for turn in (1, 2):
-        vm.load_ptx(PLAIN)["axpy"][3, 64](paged, out, 2.0, N).sync()
+        axpy[3, 64](paged, out, 2.0, N).sync()
         assert (out.numpy() == 2 * turn * x).all()
 
 
@@ -161,6 +166,7 @@ class TestTriton:
         sys.path.insert(0, str(PLAIN.parent))
         return triton
 
+    @each_transport
     def test_tutorial_kernels(self, vm, numbers):
         import triton_kernels as kernels
 
@@ -180,6 +186,7 @@ class TestTriton:
         wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
         np.testing.assert_allclose(out.numpy().reshape(rows, columns), wide * y[:columns] + y[:columns], rtol=1e-4, atol=1e-3)
 
+    @each_transport
     def test_attention(self, vm, numbers):
         import triton_kernels as kernels
 
