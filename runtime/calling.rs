@@ -23,9 +23,11 @@ pub(crate) struct Calling {
     gpu: Arc<PagedGpu>,
     name: String,
     texts: Vec<Vec<u8>>,
-    /// A text has variables that its kernels may write, and each form would have them for itself.
+    /// A text has variables that its kernels may write, and each form would have them for itself: all launches run one.
     shares_variables: bool,
-    /// Where that is so: whether all launches run this form.
+    /// Which form that is to be where nothing speaks for either.
+    prefers_calls: bool,
+    /// Which form it is, once it is known.
     calls: OnceLock<bool>,
     made: Mutex<Option<Arc<Called>>>,
 }
@@ -38,13 +40,14 @@ struct Called {
 }
 
 impl Calling {
-    /// Of texts of which nothing is made yet.
-    pub fn new(gpu: &Arc<PagedGpu>, name: &str, texts: Vec<Vec<u8>>) -> Self {
+    /// Of texts of which nothing is made yet; `all_call`: each kernel has this form.
+    pub fn new(gpu: &Arc<PagedGpu>, name: &str, texts: Vec<Vec<u8>>, all_call: bool) -> Self {
         let has_variables = |text: &Vec<u8>| has_variables(&String::from_utf8_lossy(text));
         Self {
             gpu: Arc::clone(gpu),
             name: name.to_owned(),
             shares_variables: texts.iter().any(has_variables),
+            prefers_calls: all_call && !gpu.looks_up_by_default(),
             texts,
             calls: OnceLock::new(),
             made: Mutex::default(),
@@ -59,7 +62,7 @@ impl Calling {
         if !self.shares_variables {
             return Ok(needed);
         }
-        let calls = *self.calls.get_or_init(|| needed || !self.gpu.looks_up_by_default());
+        let calls = *self.calls.get_or_init(|| needed || self.prefers_calls);
         match needed && !calls {
             true => Err(
                 "its text has variables in global memory, which its launches so far have used in the form that looks pages up: load it a \

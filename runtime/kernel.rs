@@ -228,7 +228,7 @@ impl Kernel {
         self.kernel.info()
     }
 
-    /// Of one that came as PTX: why its launches use all pages at their home, if they do. An instruction of its accesses memory and cannot look pages up,
+    /// Of one that came as PTX: why its launches use all pages at their home, if they do; over regions that cannot be looked up they are refused. An instruction of its accesses memory and cannot look pages up,
     /// such as a bulk copy. Pages that are in frames leave them before such a launch.
     pub fn at_home(&self) -> Option<&str> {
         self.at_home.as_deref()

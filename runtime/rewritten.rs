@@ -49,7 +49,7 @@ pub(crate) fn load(gpu: &Arc<PagedGpu>, name: &str, ptx: &[u8]) -> Result<Module
         parts,
     };
     let texts = texts.into_iter().map(Cow::into_owned).collect();
-    let calling = Calling::new(gpu, name, texts);
+    let calling = Calling::new(gpu, name, texts, at_home.is_empty());
     Ok(Module::of_ptx(
         Arc::clone(gpu),
         Arc::new(module),

@@ -615,9 +615,12 @@ impl VmGpu {
     }
 
     /// Loads PTX of kernels that know nothing of gpuvm, as nvcc, clang, NVRTC, Triton or Numba make it, and which error messages call `name`.
-    /// A program, a library, an object or a fat binary that has PTX in it is taken, too. Each access to global memory is rewritten to look its page up (`docs/PTX.md`). Any region whose home GPU threads reach by loads
+    /// A program, a library, an object or a fat binary that has PTX in it is taken, too. Each access to global memory is rewritten to look its page up (`docs/PTX.md`). Any region
     /// is given for a pointer, wherever [it is placed](crate::Placement), as buffers and addresses are; of the other parameters the size alone is
     /// compared. A kernel with an instruction that cannot look pages up, such as a bulk copy, uses all pages [at home](crate::Kernel::at_home). A kernel that stores to a region that is read-only breaks what other launches read.
+    ///
+    /// A launch over regions that cannot be looked up, such as those behind queue pairs, runs another form of the kernel, in which each access calls the device
+    /// library for its page: slower, and compiled at the first such launch. An access past a region's end, and a page that cannot be had, are faults of it.
     ///
     /// # Errors
     /// [`Error::Gpu`] for text that is no PTX, with the line; with what the driver's assembler says; and on the simulated GPU for an instruction

@@ -149,9 +149,9 @@ pub unsafe extern "C" fn gpuvm_module_load_file(
 }
 
 /// Loads PTX of `bytes` bytes, of kernels that know nothing of gpuvm, which messages call `name`: as nvcc, NVRTC, Triton or others make it.
-/// Each access to global memory is rewritten to look its page up. `gpuvm_module_kernel` takes the names of its kernels. Regions whose home
-/// GPU threads reach by loads are given for pointers, as buffers and addresses are; of other parameters the size is compared. After an error
-/// `*module` is the null handle.
+/// Each access to global memory is rewritten to look its page up, or to call for it. `gpuvm_module_kernel` takes the names of its kernels.
+/// Regions are given for pointers, as buffers and addresses are; of other parameters the size is compared. After an error `*module` is the
+/// null handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_module_load_ptx(
     vm: gpuvm_vm,

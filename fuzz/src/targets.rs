@@ -229,5 +229,8 @@ pub fn ptx_modules(data: &[u8]) {
         // By a look-up of their own, or by one that neighbours share.
         let addresses = ["[%gpuvm_a]", "[%gpuvm_a+", "[%gpuvm_x"].map(|at| rewritten.text.matches(at).count());
         assert!(addresses.iter().sum::<usize>() == rewritten.report.changed());
+        let called = gpuvm_ptx::rewrite_to_calls(data, &layout, 96).expect("it was rewritten");
+        let module = gpuvm_ptx::Module::parse(&called.text).expect("what was rewritten is PTX");
+        assert_eq!(module.write(), called.text);
     }
 }

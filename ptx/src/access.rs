@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::model::{Address, Instruction, Operand, Space};
+use crate::model::{Address, Instruction, Operand, Space, number};
 
 /// An access that is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -264,7 +264,7 @@ pub(crate) fn copy_source<'a>(
 pub(crate) fn bytes(instruction: &Instruction<'_>, access: Access) -> Option<u32> {
     if access == Access::Copy {
         return match instruction.operands.get(2) {
-            Some(Operand::Number(number)) => number.parse().ok().filter(|bytes| matches!(bytes, 4 | 8 | 16)),
+            Some(Operand::Number(text)) => number(text).filter(|bytes| matches!(bytes, 4 | 8 | 16)),
             _ => None,
         };
     }

@@ -317,7 +317,7 @@ impl<'a> Module<'a> {
 }
 
 /// A decimal or hexadecimal number.
-fn number(text: &str) -> Option<u32> {
+pub(crate) fn number(text: &str) -> Option<u32> {
     let text = text.trim();
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

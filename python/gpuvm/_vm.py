@@ -387,7 +387,7 @@ class Vm:
         """Loads kernels that know nothing of gpuvm: PTX as nvcc, NVRTC, Triton or others make it, or the path of a file of it, which may be a
         program that nvcc has built. Their accesses are rewritten to look pages up; no line of theirs is changed. ``module["name"]`` is any kernel of the text.
 
-        Arrays are given for pointers, and so are buffers, memory of other libraries, 0 and None. A number of Python's own becomes what the
+        Arrays are given for pointers; where GPU threads do not reach an array's home by loads, accesses call for their pages, which is slower. So are buffers, memory of other libraries, 0 and None. A number of Python's own becomes what the
         parameter's type in the text is, if it fits. ``name``: what errors call the text.
         """
         if isinstance(ptx, str) and "\n" in ptx:

@@ -19,10 +19,14 @@ N = 150_000
 
 
 @pytest.fixture
-def vm():
-    """As the others', with pages that GPU threads copy themselves."""
-    with gpuvm.Vm(conftest.SMALL, gpu=conftest.GPU, transport="direct") as made:
+def vm(request):
+    """As the others', with pages that GPU threads copy themselves, unless a test asks for another transport."""
+    with gpuvm.Vm(conftest.SMALL, gpu=conftest.GPU, transport=getattr(request, "param", "direct")) as made:
         yield made
+
+
+#: Pages that are looked up, and those that come by faults.
+each_transport = pytest.mark.parametrize("vm", ["direct", "soft"], indirect=True)
 
 
 
@@ -123,9 +127,23 @@ def test_what_is_wrong_is_told(vm, numbers, tmp_path):
         vm.load_ptx(tmp_path)
     with pytest.raises(gpuvm.errors.KernelNotFoundError, match="subtract(.|\n)*axpy"):
         vm.load_ptx(PLAIN)["subtract"]
-    whole = vm.array(np.ones(9, np.float32), never_evicted=True)
-    with pytest.raises(gpuvm.errors.ArgumentError, match="never evicted"):
-        vm.load_ptx(PLAIN)["axpy"][1, 32](whole, whole, 1.0, 9)
+    # Its pages come by faults, one of which this one is.
+    whole = vm.array(np.ones(9, np.float32), name="whole", never_evicted=True)
+    axpy = vm.load_ptx(PLAIN)["axpy"]
+    axpy[1, 32](whole, whole, 1.0, 9).sync()
+    assert (whole.numpy() == 2).all()
+    with pytest.raises(gpuvm.errors.FaultError, match="`whole`"):
+        axpy[1, 32](whole, whole, 1.0, 10).sync()
+
+
+@each_transport
+def test_arrays_behind_a_nic_are_taken(vm):
+    x = np.arange(N, dtype=np.float32)
+    paged, out = vm.array(x), vm.zeros(N, np.float32)
+    axpy = vm.load_ptx(PLAIN)["axpy"]
+    for turn in (1, 2):
+        axpy[3, 64](paged, out, 2.0, N).sync()
+        assert (out.numpy() == 2 * turn * x).all()
 
 
 @pytest.mark.parametrize("name", ["take", "triton_kernel", "numba_kernel", "cupy_kernel"])
@@ -148,6 +166,7 @@ class TestTriton:
         sys.path.insert(0, str(PLAIN.parent))
         return triton
 
+    @each_transport
     def test_tutorial_kernels(self, vm, numbers):
         import triton_kernels as kernels
 
@@ -167,6 +186,7 @@ class TestTriton:
         wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
         np.testing.assert_allclose(out.numpy().reshape(rows, columns), wide * y[:columns] + y[:columns], rtol=1e-4, atol=1e-3)
 
+    @each_transport
     def test_attention(self, vm, numbers):
         import triton_kernels as kernels
 

@@ -6,7 +6,8 @@ use gpuvm::{Error, FaultKind, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 use crate::common::{
-    Adjust, Bench, Kernels, PAGE_WORDS, compare, direct, refused, simulated_soft, small_soft, with_causes,
+    Adjust, Bench, Kernels, PAGE_WORDS, compare, direct, file_to_map, refused, simulated_soft, small, small_soft,
+    with_causes,
 };
 use crate::look_up::ptx::{kernels_of_triton, loops_of_nvcc};
 
@@ -38,7 +39,8 @@ fn add(a: &mut [u32], b: &[u32], factor: u32) {
 #[test]
 fn a_loop_runs_over_more_pages_than_there_are_frames() {
     let seeded = (0..4).map(|seed| simulated_soft(3).seed(seed));
-    for builder in [small_soft(40), small_soft(5)].into_iter().chain(seeded) {
+    // The first one's transport is what the environment asks for, such as RDMA to a memory node.
+    for builder in [small(5), small_soft(40), small_soft(5)].into_iter().chain(seeded) {
         let bench = Bench::new(builder, NOTHING);
         let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
         let kernel = module.kernel("plain_add").unwrap();
@@ -72,6 +74,27 @@ fn loops_of_nvcc_and_kernels_of_triton_run_over_a_software_nic() {
         assert!(bench.vm.stats().unwrap().pages_fetched >= 12);
         bench.no_violations();
     }
+}
+
+#[test]
+fn a_file_behind_a_nic_is_written_to_its_end() {
+    let file = file_to_map();
+    let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    std::fs::write(file.path(), bytes(&values(1))).unwrap();
+    let bench = Bench::new(small_soft(3), NOTHING);
+    let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
+    let a = bench.vm.region::<u32>().map_file_mut(file.path()).unwrap();
+    let b = bench.vm.region::<u32>().from_slice(&values(2)).unwrap();
+    let kernel = module.kernel("plain_add").unwrap();
+    kernel
+        .launch(LaunchConfig::new(3, 64), (&a, &b, 7u32, N))
+        .unwrap()
+        .sync()
+        .unwrap();
+    a.close().unwrap();
+    let mut wanted = values(1);
+    add(&mut wanted, &values(2), 7);
+    assert!(std::fs::read(file.path()).unwrap() == bytes(&wanted));
 }
 
 /// Where lanes reach homes, some arrays are not looked up all the same, and others beside them would be.

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use gpuvm_ptx::{QUIET, rewrite};
 
+use crate::calls::called;
 use crate::{given, input, kernel, layout, look_up, rewritten};
 
 /// nvcc and ptxas beside it.
@@ -83,6 +84,9 @@ fn compare(ptxas: &Path, folder: &Path, name: &str, text: &str) {
     assert_eq!((before.len(), before.len()), (after.len(), touching.len()));
     let both = rewrite(text.as_bytes(), &layout().touches(true).both_forms(true)).expect("as before");
     let both = assemble(ptxas, folder, &both.text);
+    // What it calls is linked later.
+    let calling = assemble(ptxas, folder, &called(text));
+    assert_eq!(before.len(), calling.len());
     let of = |all: &[(String, u32)], kernel: &str| {
         let found = all.iter().find(|(found, _)| found == kernel);
         found.map(|(_, registers)| *registers)
@@ -149,6 +153,7 @@ fn every_form_assembles() {
     for layout in [layout(), layout().touches(true)] {
         assemble(&ptxas, &folder.0, &newest(&rewritten(&all, &layout).0));
     }
+    assemble(&ptxas, &folder.0, &called(&newest(&kernel(&all))));
 }
 
 /// The instructions of a look-up are in the oldest PTX that is read.

@@ -38,7 +38,7 @@ fn is_gap(text: &str) -> bool {
     })
 }
 
-fn nothing_is_left_out(text: &str) {
+pub fn nothing_is_left_out(text: &str) {
     let module = Module::parse(text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(module.write(), text);
     let mut at = 0;

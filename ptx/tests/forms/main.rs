@@ -3,6 +3,7 @@
 
 mod assembled;
 mod bases;
+mod calls;
 mod evaluate;
 mod fat_binaries;
 mod given;

@@ -2,12 +2,13 @@
 
 mod arithmetic;
 mod planted;
+mod planted_calls;
 
 use std::sync::Arc;
 
 use crate::common::{Bed, bed_on, builder};
-use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, LaunchConfig, Module, ParamInfo, PtxKernel};
-use gpuvm_ptx::{Rewritten, TableLayout, WINDOW, Window, rewrite};
+use gpuvm_gpu::{CompileOptions, DeviceMemory, Gpu, GpuError, LaunchConfig, Module, ParamInfo, PtxKernel, Source};
+use gpuvm_ptx::{LAUNCH, Rewritten, TableLayout, WINDOW, Window, rewrite};
 use gpuvm_sim_gpu::{Mode, SimGpu, SimGpuBuilder, SimOptions};
 
 /// A file of ptx/tests/inputs.
@@ -24,25 +25,33 @@ fn load(gpu: &SimGpu, text: &str, window: Window) -> Result<Arc<dyn Module>, Gpu
 
 /// All kernels of a text that was rewritten.
 fn load_rewritten(gpu: &SimGpu, rewritten: &Rewritten, window: Window) -> Result<Arc<dyn Module>, GpuError> {
+    load_calling(gpu, rewritten, window, None)
+}
+
+/// All kernels of a text that was rewritten, which may call: a library, and bytes of a parameter behind their own.
+fn load_calling(
+    gpu: &SimGpu,
+    rewritten: &Rewritten,
+    window: Window,
+    library: Option<(&Source, u32)>,
+) -> Result<Arc<dyn Module>, GpuError> {
     let entries = rewritten.report.functions.iter().filter(|function| function.is_entry);
     let kernels: Vec<PtxKernel> = entries
-        .map(|function| PtxKernel {
-            name: function.name.clone(),
-            symbol: function.name.clone(),
-            params: function
-                .params
-                .iter()
-                .map(|param| ParamInfo::of_ptx(param.bytes, param.align, &param.type_name))
-                .collect(),
+        .map(|function| {
+            let own = function.params.iter();
+            let own = own.map(|param| ParamInfo::of_ptx(param.bytes, param.align, &param.type_name));
+            let last = library.map(|(_, bytes)| ParamInfo::of_ptx(bytes, 16, LAUNCH));
+            PtxKernel {
+                name: function.name.clone(),
+                symbol: function.name.clone(),
+                params: own.chain(last).collect(),
+            }
         })
         .collect();
-    gpu.load_ptx(
-        "test.ptx",
-        &rewritten.text,
-        &kernels,
-        &[(WINDOW, &window.to_bytes())],
-        None,
-    )
+    let options = CompileOptions::default();
+    let library = library.map(|(source, _)| (source, &options));
+    let variables: [(&str, &[u8]); 1] = [(WINDOW, &window.to_bytes())];
+    gpu.load_ptx("test.ptx", &rewritten.text, &kernels, &variables, library)
 }
 
 fn bed(builder: SimGpuBuilder, text: &str) -> Bed {

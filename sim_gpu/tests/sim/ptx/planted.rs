@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use super::{LaunchConfig, load_rewritten};
+use super::{LaunchConfig, load_calling};
 use crate::common::{Bed, builder};
-use gpuvm_gpu::{DeviceMemory, Gpu, GpuError};
+use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, Source};
 use gpuvm_ptx::{Rewritten, TableLayout, Window, rewrite};
 use gpuvm_sim_gpu::Mode;
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 const WORDS: u64 = PAGE / 4;
 /// Pages of each array, and its elements.
 const PAGES: u64 = 5;
@@ -20,10 +20,10 @@ const BASE: u64 = 1 << 46;
 const X: u64 = 10;
 const Y: u64 = (1 << 20) + 300;
 
-const KERNELS: &str = include_str!("planted.ptx");
+pub(super) const KERNELS: &str = include_str!("planted.ptx");
 
 /// Numbers that repeat with a seed.
-struct Numbers(u64);
+pub(super) struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, end: u64) -> u64 {
@@ -36,10 +36,12 @@ impl Numbers {
 }
 
 /// Two arrays in a window.
-struct Paged {
-    bed: Bed,
+pub(super) struct Paged {
+    pub(super) bed: Bed,
     entries: DeviceMemory,
     marks: DeviceMemory,
+    /// Of kernels that call: pins of the pages, whose number is never changed by others, and their last argument.
+    calls: Option<(DeviceMemory, Vec<u8>)>,
     /// Where the pages of x and of y may be: frames, and homes behind them.
     memory: DeviceMemory,
     pages: u64,
@@ -55,18 +57,38 @@ struct Wanted {
 
 impl Paged {
     fn new(rewritten: &Rewritten, layout: TableLayout, mode: Mode) -> Result<Self, GpuError> {
+        Self::with(rewritten, layout, mode, None)
+    }
+
+    /// Of kernels that call a library, if there is one.
+    pub(super) fn with(
+        rewritten: &Rewritten,
+        layout: TableLayout,
+        mode: Mode,
+        library: Option<&Source>,
+    ) -> Result<Self, GpuError> {
         let gpu = builder().mode(mode).build()?;
         let mut window: Window = layout.window(BASE..BASE + (5 << 30)).unwrap();
         let pages = layout.pages(&window);
         let (entries, marks) = (gpu.allocate(pages * 8, 256)?, gpu.allocate(pages, 256)?);
         (window.entries, window.marks) = (entries.addr(), marks.addr());
         let memory = gpu.allocate(4 * PAGES * PAGE, PAGE)?;
-        let module = load_rewritten(&gpu, rewritten, window)?;
+        let calls = match library {
+            None => None,
+            Some(_) => {
+                let pins = gpu.allocate(pages * 4, 256)?;
+                gpu.write(pins.addr(), &vec![0; (pages * 4) as usize])?;
+                let last = [BASE, window.entries, window.marks, pins.addr()];
+                Some((pins, last.into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<u8>>()))
+            }
+        };
+        let module = load_calling(&gpu, rewritten, window, library.map(|source| (source, 32)))?;
         let stream = gpu.stream()?;
         Ok(Self {
             bed: Bed { module, stream, gpu },
             entries,
             marks,
+            calls,
             memory,
             pages,
             layout,
@@ -74,7 +96,7 @@ impl Paged {
     }
 
     /// Runs a kernel over pages in other places each time. An error says what differs.
-    fn run(&self, numbers: &mut Numbers, name: &str) -> Result<(), String> {
+    pub(super) fn run(&self, numbers: &mut Numbers, name: &str) -> Result<(), String> {
         let gpu = &self.bed.gpu;
         let mut slots: Vec<u64> = (0..4 * PAGES).collect();
         let numbers_of_pages: Vec<u64> = (X..X + PAGES).chain(Y..Y + PAGES).collect();
@@ -101,7 +123,9 @@ impl Paged {
         let (n, m) = (numbers.below(N - 8) as u32, numbers.below(N - 8) as u32);
         let wanted = wanted(name, &x, n, m);
         let [x_at, y_at] = [X, Y].map(|page| (BASE + page * PAGE).to_ne_bytes());
-        let arguments: [&[u8]; 4] = [&x_at, &y_at, &n.to_ne_bytes(), &m.to_ne_bytes()];
+        let (n, m) = (n.to_ne_bytes(), m.to_ne_bytes());
+        let mut arguments: Vec<&[u8]> = vec![&x_at, &y_at, &n, &m];
+        arguments.extend(self.calls.iter().map(|(_, last)| &last[..]));
         let config = LaunchConfig::linear((N / 64) as u32 + 32, 64);
         let outcome = self.bed.outcome(name, &config, &arguments);
         outcome.map_err(|error| format!("{name}: {error}"))?;
@@ -115,6 +139,13 @@ impl Paged {
         let all = [x, wanted.y].concat();
         if let Some(at) = (0..all.len()).find(|at| all[*at] != found[*at]) {
             return Err(format!("{name}: word {at}: {:#x} and not {:#x}", found[at], all[at]));
+        }
+        if let Some((pins, _)) = &self.calls {
+            let mut held = vec![0; (self.pages * 4) as usize];
+            gpu.read(pins.addr(), &mut held).unwrap();
+            if held.iter().any(|byte| *byte != 0) {
+                return Err(format!("{name}: a pin that nobody gave back"));
+            }
         }
         let mut marks = vec![0; self.pages as usize];
         gpu.read(self.marks.addr(), &mut marks).unwrap();
@@ -179,8 +210,13 @@ fn wanted(name: &str, x: &[u32], n: u32, m: u32) -> Wanted {
 
 /// What is wrong with a text, in some runs with several seeds.
 fn wrong(rewritten: &Rewritten, layout: TableLayout, kernels: &[&str]) -> Option<String> {
+    wrong_by(kernels, |mode| Paged::new(rewritten, layout, mode))
+}
+
+/// What is wrong with kernels in some runs of what is made for each mode.
+pub(super) fn wrong_by(kernels: &[&str], make: impl Fn(Mode) -> Result<Paged, GpuError>) -> Option<String> {
     for mode in [Mode::Fast, Mode::Seeded(7)] {
-        let paged = match Paged::new(rewritten, layout, mode) {
+        let paged = match make(mode) {
             Ok(paged) => paged,
             Err(error) => panic!("a text that does not compile shows nothing: {error}"),
         };
@@ -201,7 +237,7 @@ fn layouts() -> [TableLayout; 2] {
     [false, true].map(|touches| TableLayout::new(PAGE).unwrap().touches(touches))
 }
 
-const ALL: [&str; 5] = ["guarded", "alone", "neighbours", "pairs", "generic"];
+pub(super) const ALL: [&str; 5] = ["guarded", "alone", "neighbours", "pairs", "generic"];
 
 /// Plants a mistake, with touches or without, which some run of these kernels has to show.
 fn is_seen(touches: bool, kernels: &[&str], wanted: &str, instead: &str) {
