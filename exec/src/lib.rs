@@ -20,4 +20,5 @@ pub mod settings;
 mod state;
 mod summary;
 pub mod system;
+mod timing;
 mod window;

@@ -17,6 +17,7 @@ use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
 use crate::code::Code;
 use crate::driver::{self, SUCCESS, Status, call};
 use crate::summary::Summary;
+use crate::timing::Timing;
 use crate::window::Access;
 use crate::{faults, settings, window};
 
@@ -34,6 +35,7 @@ pub const PER_THREAD: u64 = 2;
 pub struct State {
     pub code: Code,
     pub summary: Summary,
+    timing: Timing,
     /// None before the program has managed memory.
     memory: Option<Memory>,
     pager: Pager,
@@ -114,6 +116,7 @@ pub fn lock() -> Locked {
     state.get_or_insert_with(|| State {
         code: Code::default(),
         summary: Summary::default(),
+        timing: Timing::default(),
         memory: None,
         pager: Pager::New,
         contexts: HashMap::new(),
@@ -281,7 +284,12 @@ fn mend(addr: u64, writes: bool) -> bool {
     }
     let begun = Instant::now();
     state.open(&(addr..addr + 1), writes);
-    state.summary.took("faults of the host", begun);
+    let what = if writes {
+        "faults of the host, that writes"
+    } else {
+        "faults of the host, that reads"
+    };
+    state.summary.took(what, begun);
     true
 }
 
@@ -289,7 +297,12 @@ fn mend(addr: u64, writes: bool) -> bool {
 fn print_at_exit() {
     extern "C" fn print() {
         if !settings::is_quiet() && faults::is_own_process() {
-            let text = lock().summary.text(settings::is_verbose());
+            let mut state = lock();
+            let mut text = state.summary.text(settings::is_verbose());
+            for line in state.timing.lines() {
+                text.push_str(&format!("gpuvm exec: {line}\n"));
+            }
+            drop(state);
             // A program may have closed it.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
         }
@@ -587,14 +600,26 @@ impl State {
         };
         let fits = memory.bytes() <= paging.frames;
         let begun = Instant::now();
+        let was_open = memory.slabs.values().any(|slab| slab.access != Access::None);
         memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
         self.summary.took("closing managed memory", begun);
         let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
+        let handle_of = stream;
         let stream = borrowed(&mut paging.streams, &paging.vm, stream)?;
         let quiet = function.and_then(|function| function.quiet).unwrap_or(handle);
         let status = std::cell::Cell::new(None);
+        let timing = settings::is_verbose().then_some(&mut self.timing);
         let put = |complete: bool| {
-            let put = enqueue(if complete && at_home.is_none() { quiet } else { handle });
+            let enqueue = || enqueue(if complete && at_home.is_none() { quiet } else { handle });
+            let shown = if complete {
+                name.clone()
+            } else {
+                format!("{name}, marking")
+            };
+            let put = match timing {
+                Some(timing) => timing.around(&shown, handle_of, enqueue),
+                None => enqueue(),
+            };
             status.set(Some(put));
             match put {
                 SUCCESS => Ok(()),
@@ -604,7 +629,14 @@ impl State {
         let begun = Instant::now();
         // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
         let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
-        self.summary.took("launching, with what brings pages", begun);
+        self.summary.took(
+            if was_open {
+                "launching, behind accesses of the host"
+            } else {
+                "launching"
+            },
+            begun,
+        );
         match (launched, status.get()) {
             (Ok(_), Some(SUCCESS)) => {}
             (Err(error), Some(SUCCESS)) => {
