@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_ptx::{TableLayout, WINDOW, Window};
 
@@ -34,8 +34,12 @@ pub struct Function {
     pub loaded: Option<Arc<Loaded>>,
     /// The handle of its form that marks nothing.
     pub quiet: Option<usize>,
+    /// That of its form as it was written.
+    pub plain: Option<usize>,
     /// Why it uses all pages at home, if it does.
     pub at_home: Option<Arc<str>>,
+    /// Bytes of each of its parameters, once they were asked for.
+    pub sizes: OnceLock<Arc<[usize]>>,
 }
 
 /// All of it.
@@ -184,6 +188,8 @@ impl Code {
         let function_of = Function {
             name: (*name).into(),
             quiet: kernel.as_ref().and_then(|kernel| of.kernel(kernel.quiet.as_deref()?)),
+            plain: kernel.as_ref().and_then(|kernel| of.kernel(kernel.plain.as_deref()?)),
+            sizes: OnceLock::new(),
             at_home: match &kernel {
                 Some(kernel) => kernel.at_home.as_deref().map(Into::into),
                 None => Some(why),
@@ -197,6 +203,14 @@ impl Code {
     pub fn alias(&mut self, function: usize, of: usize) {
         if let Some(known) = self.functions.get(&of).cloned() {
             self.functions.insert(function, known);
+        }
+    }
+
+    /// Bytes of each of a kernel's parameters, which `ask` finds.
+    pub fn sizes(&self, function: usize, ask: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
+        match self.functions.get(&function) {
+            Some(function) => Arc::clone(function.sizes.get_or_init(|| ask().into())),
+            None => ask().into(),
         }
     }
 

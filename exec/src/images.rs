@@ -9,6 +9,8 @@ use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Left, TableLayout, best, embedded, 
 const FAT_BINARY: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
+/// Before the names of kernels that were not rewritten.
+const PLAIN: &str = "gpuvm_plain_";
 /// Bytes of a fat binary's header.
 const HEADER_BYTES: usize = 16;
 
@@ -24,6 +26,8 @@ pub struct Image {
 pub struct KernelOf {
     /// The name of its form that marks nothing, which is for launches whose pages all have frames.
     pub quiet: Option<CString>,
+    /// The name of its form that was not rewritten.
+    pub plain: Option<CString>,
     /// Why it uses all pages at home, if it does.
     pub at_home: Option<String>,
 }
@@ -75,13 +79,44 @@ fn of_text(text: &[u8], layout: &TableLayout) -> Result<Image, String> {
     let kernels = functions.iter().filter(|function| function.is_entry).map(|function| {
         let kernel = KernelOf {
             quiet: function.quiet.as_deref().and_then(|name| CString::new(name).ok()),
+            plain: CString::new(format!("{PLAIN}{}", function.name)).ok(),
             at_home: uses_home(function).or_else(|| of_all.clone()),
         };
         (function.name.clone(), kernel)
     });
     let kernels = kernels.collect();
-    let text = CString::new(rewritten.text).map_err(|error| error.to_string())?;
+    let text = with_plain(rewritten.text, text)?;
+    let text = CString::new(text).map_err(|error| error.to_string())?;
     Ok(Image { text, kernels })
+}
+
+/// A rewritten text with the kernels of the one that it was made from behind it, by other names. They share its variables; functions that they call
+/// look up as ever.
+fn with_plain(mut rewritten: String, original: &[u8]) -> Result<String, String> {
+    // It has been read before. Behind a zero there is nothing.
+    let original = original.split(|byte| *byte == 0).next().unwrap_or_default();
+    let original = std::str::from_utf8(original).map_err(|error| error.to_string())?;
+    let module = gpuvm_ptx::Module::parse(original).map_err(|error| error.to_string())?;
+    for item in &module.items {
+        let gpuvm_ptx::Item::Function(function) = item else {
+            continue;
+        };
+        if !function.is_entry || function.body.is_none() {
+            continue;
+        }
+        // A name is a part of the text.
+        let name = function.name.as_ptr().addr() - original.as_ptr().addr();
+        for part in [
+            "\n\n",
+            &original[function.span.start..name],
+            PLAIN,
+            &original[name..function.span.end],
+        ] {
+            rewritten.push_str(part);
+        }
+    }
+    rewritten.push('\n');
+    Ok(rewritten)
 }
 
 /// Why a function needs pages at home: an instruction that may access paged memory and looks no page up.

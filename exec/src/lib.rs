@@ -14,6 +14,8 @@ mod code;
 mod driver;
 mod faults;
 mod images;
+mod ranges;
+mod resident;
 mod resolve;
 pub mod served;
 pub mod settings;

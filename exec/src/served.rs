@@ -4,6 +4,7 @@
 //! which this library has its own; the CUDA runtime finds nearly all by `cuGetProcAddress`. What is not served is found where it ever was.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ops::Range;
 
 use crate::code::{self, Handle};
 use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
@@ -237,7 +238,7 @@ served! {
      cuMemcpyDtoH_v2 "cuMemcpyDtoH" 3020 false, cuMemcpyDtoH_v2_ptds "cuMemcpyDtoH" 7000 true]
     (to: u64, from: u64, bytes: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, bytes, true), (from, bytes, false)], None, || unsafe { call(to, from, bytes) });
+    |call| copy((to, from, bytes), of(0, PER_THREAD), true, || unsafe { call(to, from, bytes) });
     [cuMemcpyAsync "cuMemcpyAsync" 4000 false,
      cuMemcpyDtoDAsync_v2 "cuMemcpyDtoDAsync" 3020 false,
      cuMemcpyHtoDAsync_v2 "cuMemcpyHtoDAsync" 3020 false,
@@ -248,56 +249,62 @@ served! {
      cuMemcpyDtoHAsync_v2_ptsz "cuMemcpyDtoHAsync" 7000 true]
     (to: u64, from: u64, bytes: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(of(stream, PER_THREAD)), || unsafe { call(to, from, bytes, stream) });
+    |call| copy((to, from, bytes), of(stream, PER_THREAD), false, || unsafe { call(to, from, bytes, stream) });
     [cuMemsetD8_v2 "cuMemsetD8" 3020 false, cuMemsetD8_v2_ptds "cuMemsetD8" 7000 true]
     (to: u64, value: u8, count: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, count, true)], None, || unsafe { call(to, value, count) });
+    |call| set(to, count, of(0, PER_THREAD), || unsafe { call(to, value, count) });
     [cuMemsetD16_v2 "cuMemsetD16" 3020 false, cuMemsetD16_v2_ptds "cuMemsetD16" 7000 true]
     (to: u64, value: u16, count: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(2), true)], None, || unsafe { call(to, value, count) });
+    |call| set(to, count.saturating_mul(2), of(0, PER_THREAD), || unsafe { call(to, value, count) });
     [cuMemsetD32_v2 "cuMemsetD32" 3020 false, cuMemsetD32_v2_ptds "cuMemsetD32" 7000 true]
     (to: u64, value: c_uint, count: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(4), true)], None, || unsafe { call(to, value, count) });
+    |call| set(to, count.saturating_mul(4), of(0, PER_THREAD), || unsafe { call(to, value, count) });
     [cuMemsetD8Async "cuMemsetD8Async" 3020 false,
      cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
     (to: u64, value: u8, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count, true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    |call| set(to, count, of(stream, PER_THREAD), || unsafe { call(to, value, count, stream) });
     [cuMemsetD16Async "cuMemsetD16Async" 3020 false,
      cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
     (to: u64, value: u16, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(2), true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    |call| set(to, count.saturating_mul(2), of(stream, PER_THREAD), || unsafe { call(to, value, count, stream) });
     [cuMemsetD32Async "cuMemsetD32Async" 3020 false,
      cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
     (to: u64, value: c_uint, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(4), true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    |call| set(to, count.saturating_mul(4), of(stream, PER_THREAD), || unsafe { call(to, value, count, stream) });
     [cuMemcpy2D_v2 "cuMemcpy2D" 3020 false, cuMemcpy2D_v2_ptds "cuMemcpy2D" 7000 true,
-     cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true,
-     cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
-    (copy: *const c_void)
-    // SAFETY: handed on.
-    |call| touch_any(None, || unsafe { call(copy) });
+     cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true]
+    (plan: *const u64)
+    // SAFETY: handed on, or a copy of it.
+    |call| unsafe { planned(plan, &Sides::FLAT, of(0, PER_THREAD), |plan| call(plan)) };
+    [cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
+    (plan: *const u64)
+    // SAFETY: as above.
+    |call| unsafe { planned(plan, &Sides::DEEP, of(0, PER_THREAD), |plan| call(plan)) };
     [cuMemcpy2DAsync_v2 "cuMemcpy2DAsync" 3020 false,
-     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false,
-     cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
+     cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true]
+    (plan: *const u64, stream: u64)
+    // SAFETY: as above.
+    |call| unsafe { planned(plan, &Sides::FLAT, of(stream, PER_THREAD), |plan| call(plan, stream)) };
+    [cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false,
      cuMemcpy3DAsync_v2_ptsz "cuMemcpy3DAsync" 7000 true]
-    (copy: *const c_void, stream: u64)
-    // SAFETY: handed on.
-    |call| touch_any(Some(of(stream, PER_THREAD)), || unsafe { call(copy, stream) });
+    (plan: *const u64, stream: u64)
+    // SAFETY: as above.
+    |call| unsafe { planned(plan, &Sides::DEEP, of(stream, PER_THREAD), |plan| call(plan, stream)) };
     [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize)
     // SAFETY: handed on.
-    |call| touch_any(None, || unsafe { call(to, pitch, value, width, height) });
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
     [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false,
      cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch_any(Some(of(stream, PER_THREAD)), || unsafe { call(to, pitch, value, width, height, stream) });
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
 }
 
 /// `CUlaunchConfig`.
@@ -395,18 +402,14 @@ fn noted(status: Status, note: impl FnOnce(&mut code::Code)) -> Status {
     status
 }
 
-/// Does it for a kernel and for its other form.
+/// Does it for a kernel and for its other forms.
 fn both(function: usize, set: impl Fn(usize) -> Status) -> Status {
-    let status = set(function);
-    if status == SUCCESS
-        && let Some(quiet) = state::lock()
-            .code
-            .function(function)
-            .and_then(|function| function.quiet)
-    {
-        return set(quiet);
-    }
-    status
+    let forms = state::lock()
+        .code
+        .function(function)
+        .map_or([None; 2], |function| [function.quiet, function.plain]);
+    let all = std::iter::once(function).chain(forms.into_iter().flatten());
+    all.map(set).find(|status| *status != SUCCESS).unwrap_or(SUCCESS)
 }
 
 /// Bytes of each of a kernel's parameters; none where the driver does not say.
@@ -441,21 +444,24 @@ fn launch_with(
     if params.is_null() || !window::is_there() {
         return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
     }
-    let sizes = parameters(function);
+    let sizes = state::lock().code.sizes(function, || parameters(function));
     // SAFETY: the caller's, of so many parameters. No lock is held: reading may fault.
-    let mut own: Vec<*mut c_void> = (0..sizes.len()).map(|n| unsafe { *params.add(n) }).collect();
-    let mut copies: Vec<Vec<u128>> = Vec::new();
-    for (param, &size) in own.iter_mut().zip(&sizes) {
-        if window::touches(*param as u64, size as u64) {
-            let mut copy = vec![0u128; size.div_ceil(size_of::<u128>())];
-            // SAFETY: the parameter's bytes, and room for them.
-            unsafe { std::ptr::copy_nonoverlapping(param.cast_const().cast::<u8>(), copy.as_mut_ptr().cast(), size) };
-            *param = copy.as_mut_ptr().cast();
-            copies.push(copy);
-        }
+    let given = |n: usize| unsafe { *params.add(n) };
+    let is_managed = |n: usize| window::touches(given(n) as u64, sizes[n] as u64);
+    if !(0..sizes.len()).any(is_managed) {
+        // What the driver says nothing of stays the caller's, too.
+        return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
     }
-    // What the driver says nothing of stays the caller's.
-    let given = if sizes.is_empty() { params } else { own.as_mut_ptr() };
+    let mut own: Vec<*mut c_void> = (0..sizes.len()).map(given).collect();
+    let mut copies: Vec<Vec<u128>> = Vec::new();
+    for (n, param) in own.iter_mut().enumerate().filter(|(n, _)| is_managed(*n)) {
+        let mut copy = vec![0u128; sizes[n].div_ceil(size_of::<u128>())];
+        // SAFETY: the parameter's bytes, and room for them.
+        unsafe { std::ptr::copy_nonoverlapping(param.cast_const().cast::<u8>(), copy.as_mut_ptr().cast(), sizes[n]) };
+        *param = copy.as_mut_ptr().cast();
+        copies.push(copy);
+    }
+    let given = own.as_mut_ptr();
     let status = launch(Work::Kernel(function), stream, |function| enqueue(function, given));
     drop(copies);
     status
@@ -465,41 +471,132 @@ fn launch(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Sta
     state::lock().launch(work, stream, enqueue)
 }
 
-/// A call that reads or writes those bytes, on a stream if there is one. It is done when this returns: what the driver writes behind the call would
-/// not be seen.
-fn touch(parts: &[(u64, usize, bool)], stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
-    if !parts
-        .iter()
-        .any(|&(addr, bytes, _)| window::touches(addr, bytes as u64))
-    {
+/// A copy of so many bytes on a stream. `waits`: for it.
+fn copy((to, from, bytes): (u64, u64, usize), stream: u64, waits: bool, call: impl FnOnce() -> Status) -> Status {
+    let parts = [part(to, bytes), part(from, bytes)];
+    if !parts.iter().any(is_managed) {
         return call();
     }
-    touch_with(stream, call, |state| {
-        for &(addr, bytes, writes) in parts {
-            state.open(&(addr..addr.saturating_add(bytes as u64)), writes);
-        }
-    })
-}
-
-/// A call that may read or write any managed memory.
-fn touch_any(stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
-    touch_with(stream, call, |state| state.open_all(true))
-}
-
-fn touch_with(stream: Option<u64>, call: impl FnOnce() -> Status, open: impl FnOnce(&mut state::State)) -> Status {
     let mut state = state::lock();
+    if !state.is_resident() {
+        return at_home(state, stream, call, |state| {
+            state.open(&parts[0], true);
+            state.open(&parts[1], false);
+        });
+    }
+    if !driver::is_captured(stream) {
+        state.give_gpu(&parts, stream);
+    }
+    // Whatever the program takes managed memory for, the driver has it as the GPU's.
+    // SAFETY: addresses of the program's, and the stream that it has just named. With the lock: nobody opens the memory before the copy is on its way.
+    let status = unsafe { call!(cuMemcpyAsync(to => u64, from => u64, bytes => usize, stream => u64)) };
+    drop(state);
+    match (status, waits) {
+        // SAFETY: as above.
+        (SUCCESS, true) => unsafe { call!(cuStreamSynchronize(stream => u64)) },
+        (status, _) => status,
+    }
+}
+
+/// A call that writes those bytes on a stream.
+fn set(to: u64, bytes: usize, stream: u64, call: impl FnOnce() -> Status) -> Status {
+    let part = part(to, bytes);
+    if !is_managed(&part) {
+        return call();
+    }
+    touch(state::lock(), std::slice::from_ref(&part), stream, call)
+}
+
+/// A call that may read or write any managed memory, on a stream.
+fn touch_any(stream: u64, call: impl FnOnce() -> Status) -> Status {
+    let state = state::lock();
+    let all = state.window();
+    touch(state, &[all], stream, call)
+}
+
+fn touch(mut state: state::Locked, parts: &[Range<u64>], stream: u64, call: impl FnOnce() -> Status) -> Status {
+    if !state.is_resident() {
+        return at_home(state, stream, call, |state| {
+            parts.iter().for_each(|part| state.open(part, true))
+        });
+    }
+    if !driver::is_captured(stream) {
+        state.give_gpu(parts, stream);
+    }
+    call()
+}
+
+/// Where in its description a copy in two or three dimensions says what is copied: numbers of words, of the kind of memory, the host's address,
+/// and the GPU's.
+struct Sides {
+    words: usize,
+    sides: [[usize; 3]; 2],
+}
+
+impl Sides {
+    /// `CUDA_MEMCPY2D`.
+    const FLAT: Self = Self {
+        words: 16,
+        sides: [[2, 3, 4], [9, 10, 11]],
+    };
+    /// `CUDA_MEMCPY3D`.
+    const DEEP: Self = Self {
+        words: 25,
+        sides: [[4, 5, 6], [15, 16, 17]],
+    };
+}
+
+/// A copy in two or three dimensions.
+///
+/// # Safety
+/// `plan` is null or describes one.
+unsafe fn planned(plan: *const u64, of: &Sides, stream: u64, call: impl FnOnce(*const u64) -> Status) -> Status {
+    /// `CU_MEMORYTYPE_HOST` and `_DEVICE`, of 32 bits.
+    const TYPES: [u64; 2] = [1, 2];
+    if plan.is_null() || !window::is_there() {
+        return call(plan);
+    }
+    // SAFETY: the caller's, of so many words. No lock is held: reading may fault.
+    let mut own: Vec<u64> = unsafe { std::slice::from_raw_parts(plan, of.words) }.to_vec();
+    let state = state::lock();
+    if state.is_resident() {
+        for [kind, host, gpu] in of.sides {
+            if own[kind] & u64::from(u32::MAX) == TYPES[0] && window::touches(own[host], 1) {
+                (own[kind], own[gpu]) = (TYPES[1], own[host]);
+            }
+        }
+    }
+    let all = state.window();
+    touch(state, &[all], stream, || call(own.as_ptr()))
+}
+
+fn part(addr: u64, bytes: usize) -> Range<u64> {
+    addr..addr.saturating_add(bytes as u64)
+}
+
+fn is_managed(part: &Range<u64>) -> bool {
+    window::touches(part.start, part.end - part.start)
+}
+
+/// A call that reads or writes managed memory at home. It is done when this returns: what the driver writes behind the call would not be seen.
+fn at_home(
+    mut state: state::Locked,
+    stream: u64,
+    call: impl FnOnce() -> Status,
+    open: impl FnOnce(&mut state::State),
+) -> Status {
     // A graph that is captured tells when it runs.
-    if !state.has_memory() || stream.is_some_and(driver::is_captured) {
+    if !state.has_memory() || driver::is_captured(stream) {
         drop(state);
         return call();
     }
     state.ready();
     open(&mut state);
     // With the lock: nobody closes the memory meanwhile.
-    match (call(), stream) {
+    match call() {
         // SAFETY: the stream that the program has just named.
-        (SUCCESS, Some(stream)) => unsafe { call!(cuStreamSynchronize(stream => u64)) },
-        (status, _) => status,
+        SUCCESS => unsafe { call!(cuStreamSynchronize(stream => u64)) },
+        status => status,
     }
 }
 

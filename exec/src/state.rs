@@ -1,12 +1,13 @@
-//! Managed memory as paged arrays, and the launches that use it.
+//! Managed memory, and the launches that use it.
 //!
-//! A slab of the window is a region whose home is the slab itself, so that a pointer which the program has is right everywhere: on the host, in the
+//! As long as the GPU's memory holds all of it, it is there as a whole ([`crate::resident`]). Else it is paged. A slab of the window is a region whose home is the slab itself, so that a pointer which the program has is right everywhere: on the host, in the
 //! driver's copies, in kernels that look no page up. What changes is what the host may do. Before a launch that may reach it every slab is closed:
 //! an access of the host faults, and [`State::open`] then brings home what launches wrote. Where the host writes, frames are dropped before the next launch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
 use crate::code::Code;
 use crate::driver::{self, SUCCESS, Status, call};
+use crate::resident::{Asked, Resident, Twin, allow};
 use crate::summary::Summary;
 use crate::timing::Timing;
 use crate::window::Access;
@@ -59,7 +61,9 @@ impl Memory {
 /// Part of it.
 struct Slab {
     pages: Range<u64>,
-    /// Once there is a pager.
+    /// What the GPU has of it as a whole.
+    twin: Option<Twin>,
+    /// Once it is paged.
     region: Option<RawRegion>,
     /// What the host may do, but for the chunks that it has written since it might read.
     access: Access,
@@ -70,6 +74,8 @@ struct Slab {
 enum Pager {
     /// Nobody yet.
     New,
+    /// Nobody: the GPU's memory holds all of it.
+    Resident(Resident),
     Paging(Paging),
     /// Nobody: the program runs as it would, with its memory on the host.
     None,
@@ -161,6 +167,16 @@ pub enum Work<'a> {
 }
 
 impl Slab {
+    fn new(pages: Range<u64>) -> Self {
+        Self {
+            pages,
+            twin: None,
+            region: None,
+            access: Access::Write,
+            written: BTreeSet::new(),
+        }
+    }
+
     /// Chunks of the window with bytes of a range.
     fn chunks(&self, part: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let part = part.start.max(self.pages.start)..part.end.min(self.pages.end);
@@ -242,16 +258,6 @@ impl Slab {
     }
 }
 
-fn allow(pages: Range<u64>, access: Access) -> Result<(), String> {
-    match window::protect(pages, access) {
-        true => Ok(()),
-        false => Err(format!(
-            "the system refuses to protect managed memory: {}",
-            std::io::Error::last_os_error()
-        )),
-    }
-}
-
 /// Ranges in order, those that touch as one.
 fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
@@ -283,7 +289,7 @@ fn mend(addr: u64, writes: bool) -> bool {
         return false;
     }
     let begun = Instant::now();
-    state.open(&(addr..addr + 1), writes);
+    state.open_for(&(addr..addr + 1), &Asked::Fault(addr), writes);
     let what = if writes {
         "faults of the host, that writes"
     } else {
@@ -315,50 +321,108 @@ impl State {
     /// Managed memory of so many bytes; none where the window has no more.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         if self.memory.is_none() {
-            let window = window::reserve()?;
-            if !faults::watch(mend) {
-                return None;
-            }
-            self.memory = Some(Memory {
-                book: Book::new(window.clone(), settings::page_bytes().max(4096)),
-                window,
-                slabs: BTreeMap::new(),
-            });
-            print_at_exit();
+            self.begin()?;
         }
         let memory = self.memory.as_mut()?;
         let Allocated { addr, new_slab } = memory.book.allocate(bytes)?;
         let Some(pages) = new_slab else { return Some(addr) };
-        let mut slab = Slab {
-            pages: pages.clone(),
-            region: None,
-            access: Access::Write,
-            written: BTreeSet::new(),
-        };
-        let ready = match (window::fill(pages.clone()), &self.pager) {
-            (false, _) => Err("the system refuses the memory".to_owned()),
-            // It is about to begin.
-            (true, Pager::New) => Ok(()),
-            (true, Pager::Paging(paging)) => {
-                let begun = Instant::now();
-                let paged = slab.page(&paging.vm);
-                self.summary.took("pinning managed memory", begun);
-                paged
+        let made = self.make(&pages);
+        let memory = self.memory.as_mut()?;
+        match made {
+            Ok(slab) => drop(memory.slabs.insert(pages.start, slab)),
+            Err(why) => {
+                self.summary
+                    .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
+                memory.book.forget(pages.start);
+                window::empty(pages);
+                return None;
             }
-            (true, Pager::None) => slab.pin(),
-        };
-        if let Err(why) = ready {
-            self.summary
-                .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
-            memory.book.forget(pages.start);
-            window::empty(pages);
-            return None;
         }
-        memory.slabs.insert(pages.start, slab);
         // Programs take their time from the first launch on.
         self.ready();
         self.grow();
         Some(addr)
+    }
+
+    /// The program asks for managed memory for the first time.
+    fn begin(&mut self) -> Option<()> {
+        let window = match Resident::begin() {
+            Some((resident, window)) => {
+                self.pager = Pager::Resident(resident);
+                window
+            }
+            None => window::reserve()?,
+        };
+        if !faults::watch(mend) {
+            self.pager = Pager::New;
+            return None;
+        }
+        self.memory = Some(Memory {
+            book: Book::new(window.clone(), settings::page_bytes().max(4096)),
+            window,
+            slabs: BTreeMap::new(),
+        });
+        print_at_exit();
+        Some(())
+    }
+
+    /// Memory at pages of the window.
+    fn make(&mut self, pages: &Range<u64>) -> Result<Slab, String> {
+        let mut slab = Slab::new(pages.clone());
+        let begun = Instant::now();
+        if let Pager::Resident(resident) = &mut self.pager {
+            match resident.twin(pages) {
+                Ok(twin) => {
+                    slab.twin = Some(twin);
+                    self.summary
+                        .took("taking memory of the GPU, and pinning the host's", begun);
+                    self.summary.holds(resident.bytes());
+                    return Ok(slab);
+                }
+                Err(why) => self.leave_gpu(&why),
+            }
+        }
+        if !window::fill(pages.clone()) {
+            return Err("the system refuses the memory".into());
+        }
+        match &self.pager {
+            // It is about to begin.
+            Pager::New | Pager::Resident(_) => {}
+            Pager::Paging(paging) => {
+                slab.page(&paging.vm)?;
+                self.summary.took("pinning managed memory", begun);
+            }
+            Pager::None => slab.pin()?,
+        }
+        Ok(slab)
+    }
+
+    /// Has managed memory leave the GPU's memory, all of it: somebody else may page it.
+    fn leave_gpu(&mut self, why: &str) {
+        if !matches!(self.pager, Pager::Resident(_)) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.pager, Pager::New);
+        let (Pager::Resident(mut resident), Some(memory)) = (before, &mut self.memory) else {
+            return;
+        };
+        self.summary
+            .note(format!("kernels are not run as they are any more: {why}"));
+        for slab in memory.slabs.values_mut() {
+            let left = slab
+                .twin
+                .take()
+                .map(|mut twin| twin.leave(&mut resident, &mut self.summary));
+            if let Some(Err(why)) = left {
+                self.summary.note(why);
+            }
+        }
+        let filled = |slab: &Slab| window::fill(slab.pages.clone());
+        if !window::leave_gpu() || !memory.slabs.values().all(filled) {
+            // Pointers of the program's lead nowhere.
+            eprintln!("gpuvm exec: the addresses of managed memory are lost");
+            std::process::abort();
+        }
     }
 
     /// Frees managed memory. False for what is none of ours.
@@ -373,6 +437,13 @@ impl State {
             Freed::Slab(pages) => {
                 driver::synchronize();
                 if let Some(mut slab) = memory.slabs.remove(&pages.start) {
+                    if let (Some(mut twin), Pager::Resident(resident)) = (slab.twin.take(), &mut self.pager)
+                        && let Err(why) = resident.end(&mut twin)
+                    {
+                        // Its addresses serve nobody else.
+                        self.summary.note(format!("managed memory stays: {why}"));
+                        return true;
+                    }
                     let closed = slab.region.take().map(|region| {
                         let all = 0..region.len();
                         region.discard(all).and_then(|()| region.close())
@@ -397,22 +468,56 @@ impl State {
 
     /// Lets the host, or the driver, read the managed memory of a range, and write it if that is said. Whatever goes wrong, the host may then.
     pub fn open(&mut self, part: &Range<u64>, writes: bool) {
+        self.open_for(part, &Asked::Part(part.clone()), writes);
+    }
+
+    fn open_for(&mut self, part: &Range<u64>, asked: &Asked, writes: bool) {
         let Some(memory) = &mut self.memory else { return };
         let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
         let mut failed = Ok(());
         for slab in memory.slabs.values_mut().filter(of_part) {
-            failed = failed.and(slab.open(part, writes));
+            failed = failed.and(match (&mut slab.twin, &mut self.pager) {
+                (Some(twin), Pager::Resident(resident)) => twin.open(resident, asked, writes, &mut self.summary),
+                _ => slab.open(part, writes),
+            });
         }
-        if let Err(why) = failed {
-            self.give_up(&why);
+        match (failed, &self.pager) {
+            (Ok(()), _) => {}
+            // The program's own error, which it is told.
+            (Err(why), Pager::Resident(_)) => self.summary.note(why),
+            (Err(why), _) => self.give_up(&why),
         }
     }
 
-    /// As [`open`](Self::open), of all managed memory.
-    pub fn open_all(&mut self, writes: bool) {
-        if let Some(window) = self.memory.as_ref().map(|memory| memory.window.clone()) {
-            self.open(&window, writes);
+    /// Readies those ranges of managed memory, or all of it, for something that the program has the driver do on the GPU: that is about to be put on
+    /// a stream. False where the GPU does not hold them.
+    pub fn give_gpu(&mut self, parts: &[Range<u64>], stream: u64) -> bool {
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return false;
+        };
+        for part in parts {
+            let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
+            for slab in memory.slabs.values_mut().filter(of_part) {
+                let Some(twin) = &mut slab.twin else { continue };
+                if let Err(why) = twin.close(resident, part, &mut self.summary) {
+                    self.summary.note(why);
+                }
+            }
         }
+        if let Err(why) = resident.expect(stream) {
+            self.summary.note(why);
+        }
+        true
+    }
+
+    /// All that managed memory may be.
+    pub fn window(&self) -> Range<u64> {
+        self.memory.as_ref().map_or(0..0, |memory| memory.window.clone())
+    }
+
+    /// Whether the GPU's memory holds all of it.
+    pub fn is_resident(&self) -> bool {
+        matches!(self.pager, Pager::Resident(_))
     }
 
     /// Whether the program has managed memory of ours.
@@ -507,6 +612,7 @@ impl State {
 
     /// From now on nobody pages: what is in frames goes home, and kernels find all there.
     pub fn give_up(&mut self, why: &str) {
+        self.leave_gpu(why);
         self.summary.note(format!("nothing is paged any more: {why}"));
         let before = std::mem::replace(&mut self.pager, Pager::None);
         self.take_home();
@@ -545,12 +651,18 @@ impl State {
             Work::Kernel(handle) => handle,
             Work::Other(_) => 0,
         };
+        let plain = self.code.function(handle).and_then(|function| function.plain);
+        let plain = plain.filter(|_| self.is_resident()).unwrap_or(handle);
         if !self.has_memory() || driver::is_captured(stream) {
             // Of a graph that is captured the launch is told.
-            return enqueue(handle);
+            return enqueue(plain);
         }
         self.ready();
-        match self.launch_paged(&work, handle, stream, &enqueue) {
+        let launched = match self.is_resident() {
+            true => self.launch_resident(&work, plain, stream, &enqueue),
+            false => self.launch_paged(&work, handle, stream, &enqueue),
+        };
+        match launched {
             Ok(status) => status,
             Err(why) => {
                 if !matches!(self.pager, Pager::None) {
@@ -562,14 +674,52 @@ impl State {
         }
     }
 
-    fn name(&self, work: &Work<'_>) -> String {
+    fn name(&self, work: &Work<'_>) -> Arc<str> {
         match work {
             Work::Kernel(handle) => match self.code.function(*handle) {
-                Some(function) => function.name.to_string(),
-                None => "a kernel of unknown name".to_owned(),
+                Some(function) => Arc::clone(&function.name),
+                None => "a kernel of unknown name".into(),
             },
-            Work::Other(name) => (*name).to_owned(),
+            Work::Other(name) => (*name).into(),
         }
+    }
+
+    /// As it was written. The error says why the GPU cannot hold the memory.
+    fn launch_resident(
+        &mut self,
+        work: &Work<'_>,
+        handle: usize,
+        stream: u64,
+        enqueue: &impl Fn(usize) -> Status,
+    ) -> Result<Status, String> {
+        let name = self.name(work);
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return Err("nobody has the memory".into());
+        };
+        if resident.context != driver::current_context() {
+            return Err("the program launches in several contexts".into());
+        }
+        let begun = Instant::now();
+        for slab in memory.slabs.values_mut() {
+            let all = slab.pages.clone();
+            if let Some(twin) = &mut slab.twin {
+                twin.close(resident, &all, &mut self.summary)?;
+            }
+        }
+        resident.expect(stream)?;
+        self.summary.took("closing managed memory", begun);
+        let begun = Instant::now();
+        let status = match settings::is_verbose() {
+            true => self.timing.around(&name, stream, || enqueue(handle)),
+            false => enqueue(handle),
+        };
+        self.summary.took("launching", begun);
+        match status {
+            SUCCESS => self.summary.ran(&name),
+            // The program's own mistake.
+            status => self.summary.refused(&name, status),
+        }
+        Ok(status)
     }
 
     /// The error says why nobody pages.
@@ -611,13 +761,9 @@ impl State {
         let timing = settings::is_verbose().then_some(&mut self.timing);
         let put = |complete: bool| {
             let enqueue = || enqueue(if complete && at_home.is_none() { quiet } else { handle });
-            let shown = if complete {
-                name.clone()
-            } else {
-                format!("{name}, marking")
-            };
             let put = match timing {
-                Some(timing) => timing.around(&shown, handle_of, enqueue),
+                Some(timing) if complete => timing.around(&name, handle_of, enqueue),
+                Some(timing) => timing.around(&format!("{name}, marking"), handle_of, enqueue),
                 None => enqueue(),
             };
             status.set(Some(put));
