@@ -30,6 +30,8 @@ pub struct Loaded {
 #[derive(Clone)]
 pub struct Function {
     pub name: Arc<str>,
+    /// What it is in.
+    of: Handle,
     /// Rewritten; none of code that was left as it is.
     pub loaded: Option<Arc<Loaded>>,
     /// The handle of its form that marks nothing.
@@ -150,20 +152,23 @@ impl Code {
                 ready: AtomicBool::new(false),
             })
         };
+        // Of what had the handle before, and ended with its context.
+        self.remove(handle);
         self.loaded.insert(handle, image.map(loaded).map_err(Into::into));
     }
 
     /// It is unloaded.
     pub fn remove(&mut self, handle: Handle) {
-        if let Some(Ok(gone)) = self.loaded.remove(&handle) {
-            let of_others = |function: &mut Function| {
-                !function
-                    .loaded
-                    .as_ref()
-                    .is_some_and(|loaded| Arc::ptr_eq(loaded, &gone))
-            };
-            self.functions.retain(|_, function| of_others(function));
+        let mut gone = vec![handle];
+        if let Some(Ok(code)) = self.loaded.remove(&handle) {
+            // The modules of a library.
+            let same = |other: &Result<Arc<Loaded>, _>| other.as_ref().is_ok_and(|other| Arc::ptr_eq(other, &code));
+            let also = self.loaded.iter().filter(|(_, other)| same(other));
+            gone.extend(also.map(|(handle, _)| *handle));
         }
+        self.loaded.retain(|handle, _| !gone.contains(handle));
+        // Others may have their handles.
+        self.functions.retain(|_, function| !gone.contains(&function.of));
     }
 
     /// A library is a module in a context.
@@ -187,6 +192,7 @@ impl Code {
         };
         let function_of = Function {
             name: (*name).into(),
+            of,
             quiet: kernel.as_ref().and_then(|kernel| of.kernel(kernel.quiet.as_deref()?)),
             plain: kernel.as_ref().and_then(|kernel| of.kernel(kernel.plain.as_deref()?)),
             sizes: OnceLock::new(),

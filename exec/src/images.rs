@@ -32,6 +32,18 @@ pub struct KernelOf {
     pub at_home: Option<String>,
 }
 
+/// What a file has, as a program would give it: it ends with zeros. None of a fat binary that is cut off.
+pub fn ended(mut code: Vec<u8>) -> Option<Vec<u8>> {
+    let is_binary = code.get(..4) == Some(&FAT_BINARY.to_le_bytes());
+    let whole = code.get(8..HEADER_BYTES).and_then(|length| length.try_into().ok());
+    let whole = whole.map(u64::from_le_bytes);
+    if is_binary && whole.is_none_or(|length| length > (code.len() - HEADER_BYTES) as u64) {
+        return None;
+    }
+    code.extend([0; 4]);
+    Some(code)
+}
+
 /// Rewrites code for a GPU of that architecture. The error says why it is left as it is.
 ///
 /// # Safety

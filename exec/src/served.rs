@@ -5,12 +5,13 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 
 use crate::code::{self, Handle};
 use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
 use crate::resolve::{self, Served};
 use crate::state::{self, Work};
-use crate::{settings, window};
+use crate::{images, settings, window};
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: Status = 1;
@@ -103,6 +104,23 @@ served! {
     (addr: u64, bytes: usize, advice: c_int, location: u64)
     // SAFETY: handed on.
     |call| hint(addr, bytes, || unsafe { call(addr, bytes, advice, location) });
+    [cuPointerGetAttribute "cuPointerGetAttribute" 4000 false]
+    (value: *mut c_void, attribute: c_int, addr: u64)
+    // SAFETY: handed on; the value is as the attribute has it.
+    |call| unsafe { described(addr, &[attribute], &[value], || call(value, attribute, addr)) };
+    [cuPointerGetAttributes "cuPointerGetAttributes" 7000 false]
+    (count: c_uint, attributes: *const c_int, values: *const *mut c_void, addr: u64)
+    // SAFETY: as above; so many of both.
+    |call| unsafe {
+        let (asked, found) = match count == 0 || attributes.is_null() || values.is_null() {
+            true => (&[][..], &[][..]),
+            false => (
+                std::slice::from_raw_parts(attributes, count as usize),
+                std::slice::from_raw_parts(values, count as usize),
+            ),
+        };
+        described(addr, asked, found, || call(count, attributes, values, addr))
+    };
     [cuStreamAttachMemAsync "cuStreamAttachMemAsync" 6000 false, cuStreamAttachMemAsync_ptsz "cuStreamAttachMemAsync" 7000 true]
     (stream: *mut c_void, addr: u64, bytes: usize, flags: c_uint)
     // SAFETY: handed on. 0 bytes are all of the allocation.
@@ -135,6 +153,27 @@ served! {
             let own = is_text && count == 0 && !value.is_null();
             let (options, values, count) = if own { (&raw mut option, &raw mut value, 1) } else { (options, values, count) };
             call(library, code, options, values, count, library_options, library_values, library_count)
+        })
+    };
+    [cuModuleLoad "cuModuleLoad" 2000 false]
+    (module: *mut usize, path: *const c_char)
+    // SAFETY: as above.
+    |call| unsafe {
+        load_file(path, || Handle::Module(*module), |code| match code {
+            Some(text) => call!(cuModuleLoadData(module => *mut usize, text => *const c_void)),
+            None => call(module, path),
+        })
+    };
+    [cuLibraryLoadFromFile "cuLibraryLoadFromFile" 12000 false]
+    (library: *mut usize, path: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint,
+     library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint)
+    // SAFETY: as above.
+    |call| unsafe {
+        load_file(path, || Handle::Library(*library), |code| match code {
+            Some(text) => call!(cuLibraryLoadData(
+                library => *mut usize, text => *const c_void, options => *mut c_int, values => *mut *mut c_void, count => c_uint,
+                library_options => *mut c_int, library_values => *mut *mut c_void, library_count => c_uint)),
+            None => call(library, path, options, values, count, library_options, library_values, library_count),
         })
     };
     [cuModuleUnload "cuModuleUnload" 2000 false]
@@ -355,6 +394,30 @@ fn allocated(addr: *mut u64, bytes: u64) -> bool {
     }
 }
 
+/// What the driver says of an address. Managed memory is that, whatever the driver has there.
+///
+/// # Safety
+/// Behind the call each value that is not null is one of its attribute.
+unsafe fn described(addr: u64, asked: &[c_int], values: &[*mut c_void], call: impl FnOnce() -> Status) -> Status {
+    /// `CU_POINTER_ATTRIBUTE_HOST_POINTER` and `_IS_MANAGED`.
+    const ATTRIBUTES: [c_int; 2] = [4, 8];
+    let status = call();
+    if status != SUCCESS || !window::touches(addr, 1) {
+        return status;
+    }
+    for (attribute, value) in asked.iter().zip(values).filter(|(_, value)| !value.is_null()) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match attribute {
+                attribute if *attribute == ATTRIBUTES[0] => value.cast::<u64>().write_unaligned(addr),
+                attribute if *attribute == ATTRIBUTES[1] => value.cast::<c_int>().write_unaligned(1),
+                _ => {}
+            }
+        }
+    }
+    status
+}
+
 /// Advice on memory: nothing comes of it where the memory is ours.
 fn hint(addr: u64, bytes: usize, call: impl FnOnce() -> Status) -> Status {
     if window::touches(addr, bytes as u64) {
@@ -392,6 +455,33 @@ unsafe fn load(
         state::lock().code.add(loaded(), image);
     }
     status
+}
+
+/// Loads code that is in a file. `call` is given its rewritten text, or nothing where it is to be loaded as it is.
+///
+/// # Safety
+/// As [`load`]; `path` is null or a string that ends.
+unsafe fn load_file(
+    path: *const c_char,
+    loaded: impl FnOnce() -> Handle,
+    call: impl Fn(Option<*const c_void>) -> Status,
+) -> Status {
+    let read = || {
+        // SAFETY: the caller's promise.
+        let path = unsafe { CStr::from_ptr(path) };
+        let path = std::ffi::OsStr::from_bytes(path.to_bytes());
+        std::fs::read(path).ok().and_then(images::ended)
+    };
+    match (!path.is_null()).then(read).flatten() {
+        // The driver says what is wrong with it.
+        None => call(None),
+        // SAFETY: what a program gives as code, and complete.
+        Some(code) => unsafe {
+            load(code.as_ptr().cast(), loaded, |code, is_text| {
+                call(is_text.then_some(code))
+            })
+        },
+    }
 }
 
 /// What the driver has told is noted.

@@ -94,10 +94,6 @@ int cuStreamCreate(address* stream, unsigned flags) {
     *stream = 77;
     return flags != 1;
 }
-int cuStreamSynchronize(void* stream) {
-    (void)stream;
-    return 0;
-}
 int cuEventCreate(address* event, unsigned flags) {
     (void)flags;
     *event = 78;
@@ -194,6 +190,10 @@ int cuMemGetInfo_v2(size_t* free, size_t* total) {
 int cuStreamIsCapturing(void* stream, int* capturing) {
     (void)stream;
     *capturing = 0;
+    return 0;
+}
+int cuStreamSynchronize(void* stream) {
+    (void)stream;
     return 0;
 }
 int cuCtxSynchronize(void) {
