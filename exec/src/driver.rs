@@ -101,6 +101,15 @@ pub fn current_context() -> usize {
     }
 }
 
+/// Makes a context that of this thread, which it was a moment ago, or is of the program's memory.
+pub fn set_current_context(context: usize) {
+    if context != current_context() {
+        let context: *mut c_void = std::ptr::with_exposed_provenance_mut(context);
+        // SAFETY: it lives, as above, or the driver refuses it.
+        let _ = unsafe { call!(cuCtxSetCurrent(context => *mut c_void)) };
+    }
+}
+
 /// The GPU of the current context, and whether that is its primary one, which the CUDA runtime uses.
 pub fn current_gpu() -> Option<(i32, bool)> {
     let (mut device, mut primary) = (0, std::ptr::null_mut());

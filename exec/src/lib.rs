@@ -13,6 +13,7 @@ mod book;
 mod code;
 mod driver;
 mod faults;
+mod host_functions;
 mod images;
 mod ranges;
 mod resident;

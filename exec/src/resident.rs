@@ -6,12 +6,14 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::thread::ThreadId;
 use std::time::Instant;
 
 use crate::book::CHUNK_BYTES;
 use crate::driver::{self, SUCCESS, Status, call};
 use crate::ranges::Ranges;
 use crate::settings;
+use crate::state::PER_THREAD;
 use crate::summary::Summary;
 use crate::window::{self, Access};
 
@@ -20,8 +22,36 @@ const FIRST_BYTES: u64 = 64 << 10;
 const MOST_BYTES: u64 = 64 << 20;
 /// After so many questions about an allocation the least that is opened for one doubles.
 const FEW_FAULTS: u32 = 16;
+/// `CU_EVENT_DISABLE_TIMING`.
+const UNTIMED: u32 = 2;
 /// Of the GPU's free memory such a part is left for what the program asks for later.
 const LEFT_FREE: u64 = 10;
+
+/// What was put on streams by some time, as an event behind it on each.
+pub struct Marks {
+    context: usize,
+    events: Vec<u64>,
+}
+
+impl Marks {
+    /// Waits for all of it. The context becomes this thread's.
+    pub fn wait(&self) {
+        driver::set_current_context(self.context);
+        for event in &self.events {
+            // SAFETY: an event of ours. An error is the program's, which it is told.
+            let _ = unsafe { call!(cuEventSynchronize(*event => u64)) };
+        }
+    }
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        for event in &self.events {
+            // SAFETY: as above; nobody else has it.
+            let _ = unsafe { call!(cuEventDestroy_v2(*event => u64)) };
+        }
+    }
+}
 
 /// The GPU that holds managed memory.
 pub struct Resident {
@@ -33,8 +63,11 @@ pub struct Resident {
     copies: u64,
     copied: u64,
     is_copying: bool,
-    /// Something of the program's may run that uses managed memory.
+    /// Something of the program's may run that uses managed memory; on which streams that are there still, and by which thread it was put there.
     is_running: bool,
+    streams: Vec<(u64, ThreadId)>,
+    /// How often something was.
+    put: u64,
 }
 
 /// An allocation's memory on the GPU, and what the host may do with it.
@@ -74,13 +107,13 @@ impl Resident {
         let (device, true) = driver::current_gpu()? else {
             return None;
         };
-        /// `CU_STREAM_NON_BLOCKING`, and `CU_EVENT_DISABLE_TIMING`.
-        const FLAGS: [u32; 2] = [1, 2];
+        /// `CU_STREAM_NON_BLOCKING`.
+        const NON_BLOCKING: u32 = 1;
         let (mut copies, mut copied) = (0u64, 0u64);
         // SAFETY: out-values.
         let made = unsafe {
-            call!(cuStreamCreate(&raw mut copies => *mut u64, FLAGS[0] => u32)) == SUCCESS
-                && call!(cuEventCreate(&raw mut copied => *mut u64, FLAGS[1] => u32)) == SUCCESS
+            call!(cuStreamCreate(&raw mut copies => *mut u64, NON_BLOCKING => u32)) == SUCCESS
+                && call!(cuEventCreate(&raw mut copied => *mut u64, UNTIMED => u32)) == SUCCESS
         };
         if !made {
             return None;
@@ -94,6 +127,8 @@ impl Resident {
             copied,
             is_copying: false,
             is_running: false,
+            streams: Vec::new(),
+            put: 0,
         };
         Some((resident, window))
     }
@@ -103,13 +138,9 @@ impl Resident {
         self.bytes
     }
 
-    /// Makes its context the current one of this thread.
+    /// Makes its context the current one of this thread. Who locked the state puts the thread's own back.
     fn enter(&self) {
-        if driver::current_context() != self.context {
-            let context: *mut c_void = std::ptr::with_exposed_provenance_mut(self.context);
-            // SAFETY: the context lives: the program's memory is in it. Who locked the state puts the thread's own back.
-            let _ = unsafe { call!(cuCtxSetCurrent(context => *mut c_void)) };
-        }
+        driver::set_current_context(self.context);
     }
 
     /// Takes memory of the GPU for an allocation.
@@ -198,13 +229,73 @@ impl Resident {
         }
         self.enter();
         status("waiting for launches", driver::synchronize())?;
-        (self.is_running, self.is_copying) = (false, false);
+        self.is_settled();
         Ok(())
+    }
+
+    fn is_settled(&mut self) {
+        self.streams.clear();
+        (self.is_running, self.is_copying) = (false, false);
+    }
+
+    /// What runs now, and its number for [`ended`](Self::ended). None where nothing does.
+    pub fn running(&mut self) -> Option<(Marks, u64)> {
+        (self.is_running || self.is_copying).then(|| (self.marks(), self.put))
+    }
+
+    /// All was waited for that ran with that number.
+    pub fn ended(&mut self, put: u64) {
+        if put == self.put {
+            self.is_settled();
+        }
+    }
+
+    /// Marks what was put on streams by now. The default streams of other threads have no name here, and are not among them.
+    pub fn marks(&mut self) -> Marks {
+        self.enter();
+        let own = std::thread::current().id();
+        let named = |(stream, thread): &&(u64, ThreadId)| *stream != PER_THREAD || *thread == own;
+        let streams = self.streams.iter().filter(named).map(|(stream, _)| *stream);
+        let mark = |stream: u64| {
+            let mut event = 0u64;
+            // SAFETY: an out-value; the program has the stream still, which tells when it ends it.
+            unsafe {
+                if call!(cuEventCreate(&raw mut event => *mut u64, UNTIMED => u32)) != SUCCESS {
+                    return None;
+                }
+                let _ = call!(cuEventRecord(event => u64, stream => u64));
+            }
+            Some(event)
+        };
+        Marks {
+            context: self.context,
+            events: streams.chain([self.copies]).filter_map(mark).collect(),
+        }
+    }
+
+    /// A stream of the program's is about to end. What runs there goes on.
+    pub fn forget_stream(&mut self, stream: u64) {
+        self.streams.retain(|(other, _)| *other != stream);
+    }
+
+    /// Waits until the host's copies to the GPU are there.
+    pub fn wait_for_copies(&mut self) -> Result<(), String> {
+        self.enter();
+        // SAFETY: this library's own stream.
+        status("copying to the GPU", unsafe {
+            call!(cuStreamSynchronize(self.copies => u64))
+        })
     }
 
     /// Something that uses managed memory is about to be put on a stream: behind the copies to the GPU.
     pub fn expect(&mut self, stream: u64) -> Result<(), String> {
+        self.put += 1;
         self.is_running = true;
+        let own = std::thread::current().id();
+        let is_it = |(other, thread): &(u64, ThreadId)| *other == stream && (stream != PER_THREAD || *thread == own);
+        if !self.streams.iter().any(is_it) {
+            self.streams.push((stream, own));
+        }
         if !self.is_copying {
             return Ok(());
         }
@@ -310,15 +401,17 @@ impl Twin {
         summary: &mut Summary,
     ) -> Result<(), String> {
         let part = match asked {
-            Asked::Fault(addr) => self.span(*addr),
+            Asked::Fault(addr) | Asked::Behind(addr) => self.span(*addr),
             Asked::Part(part) => self.whole(part),
         };
         let closed = self.readable.gaps(&part);
         let mut pulled = Ok(());
         if self.is_newer && !closed.is_empty() {
-            let begun = Instant::now();
-            pulled = resident.settle();
-            summary.took("waiting for launches, since the host asks", begun);
+            if !matches!(asked, Asked::Behind(_)) {
+                let begun = Instant::now();
+                pulled = resident.settle();
+                summary.took("waiting for launches, since the host asks", begun);
+            }
             for gap in &closed {
                 let begun = Instant::now();
                 pulled = pulled.and(resident.pull(gap));
@@ -381,6 +474,8 @@ impl Twin {
 pub enum Asked {
     /// What an access to that address needs.
     Fault(u64),
+    /// As that, by a host function of a stream: what was put on streams before it has ended.
+    Behind(u64),
     Part(Range<u64>),
 }
 

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::code::{self, Handle};
 use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
+use crate::host_functions::{self, HostFunction, StreamCallback};
 use crate::resolve::{self, Served};
 use crate::state::{self, Work};
 use crate::{images, settings, window};
@@ -82,11 +83,17 @@ served! {
     };
     [cuMemFree_v2 "cuMemFree" 3020 false]
     (addr: u64)
-    |call| match window::touches(addr, 1) {
-        true if state::lock().free(addr) => SUCCESS,
-        true => INVALID_VALUE,
-        // SAFETY: handed on.
-        false => unsafe { call(addr) },
+    |call| {
+        if !window::touches(addr, 1) {
+            // SAFETY: handed on.
+            return unsafe { call(addr) };
+        }
+        // As CUDA does: the same addresses may be somebody else's then.
+        driver::synchronize();
+        match state::settled().free(addr) {
+            true => SUCCESS,
+            false => INVALID_VALUE,
+        }
     };
     [cuMemPrefetchAsync "cuMemPrefetchAsync" 8000 false, cuMemPrefetchAsync_ptsz "cuMemPrefetchAsync" 8000 true]
     (addr: u64, bytes: usize, device: c_int, stream: *mut c_void)
@@ -253,10 +260,32 @@ served! {
     (graph: *mut c_void, stream: u64)
     // SAFETY: handed on.
     |call| launch(Work::Other("a graph"), of(stream, PER_THREAD), |_| unsafe { call(graph, stream) });
+    [cuLaunchHostFunc "cuLaunchHostFunc" 10000 false,
+     cuLaunchHostFunc_ptsz "cuLaunchHostFunc" 10000 true]
+    (stream: u64, function: Option<HostFunction>, data: *mut c_void)
+    |call| {
+        // SAFETY: handed on, or one that calls it.
+        let put = |function, data| unsafe { call(stream, Some(function), data) };
+        match function {
+            Some(function) => host_functions::launch(function, data, of(stream, PER_THREAD), put),
+            None => INVALID_VALUE,
+        }
+    };
+    [cuStreamAddCallback "cuStreamAddCallback" 5000 false,
+     cuStreamAddCallback_ptsz "cuStreamAddCallback" 7000 true]
+    (stream: u64, function: Option<StreamCallback>, data: *mut c_void, flags: c_uint)
+    |call| {
+        // SAFETY: as above.
+        let put = |function, data| unsafe { call(stream, Some(function), data, flags) };
+        match function {
+            Some(function) => host_functions::add_callback(function, data, of(stream, PER_THREAD), put),
+            None => INVALID_VALUE,
+        }
+    };
     [cuStreamDestroy_v2 "cuStreamDestroy" 4000 false]
     (stream: u64)
     |call| {
-        state::lock().forget_stream(stream);
+        state::settled_stream(stream).forget_stream(stream);
         // SAFETY: handed on.
         unsafe { call(stream) }
     };
@@ -567,7 +596,7 @@ fn copy((to, from, bytes): (u64, u64, usize), stream: u64, waits: bool, call: im
     if !parts.iter().any(is_managed) {
         return call();
     }
-    let mut state = state::lock();
+    let mut state = state::settled_stream(stream);
     if !state.is_resident() {
         return at_home(state, stream, call, |state| {
             state.open(&parts[0], true);
@@ -594,12 +623,12 @@ fn set(to: u64, bytes: usize, stream: u64, call: impl FnOnce() -> Status) -> Sta
     if !is_managed(&part) {
         return call();
     }
-    touch(state::lock(), std::slice::from_ref(&part), stream, call)
+    touch(state::settled_stream(stream), std::slice::from_ref(&part), stream, call)
 }
 
 /// A call that may read or write any managed memory, on a stream.
 fn touch_any(stream: u64, call: impl FnOnce() -> Status) -> Status {
-    let state = state::lock();
+    let state = state::settled_stream(stream);
     let all = state.window();
     touch(state, &[all], stream, call)
 }
@@ -648,7 +677,7 @@ unsafe fn planned(plan: *const u64, of: &Sides, stream: u64, call: impl FnOnce(*
     }
     // SAFETY: the caller's, of so many words. No lock is held: reading may fault.
     let mut own: Vec<u64> = unsafe { std::slice::from_raw_parts(plan, of.words) }.to_vec();
-    let state = state::lock();
+    let state = state::settled_stream(stream);
     if state.is_resident() {
         for [kind, host, gpu] in of.sides {
             if own[kind] & u64::from(u32::MAX) == TYPES[0] && window::touches(own[host], 1) {

@@ -17,7 +17,8 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
 use crate::code::Code;
 use crate::driver::{self, SUCCESS, Status, call};
-use crate::resident::{Asked, Resident, Twin, allow};
+use crate::host_functions::{self, Call};
+use crate::resident::{Asked, Marks, Resident, Twin, allow};
 use crate::summary::Summary;
 use crate::timing::Timing;
 use crate::window::Access;
@@ -151,11 +152,37 @@ impl std::ops::DerefMut for Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.context != driver::current_context() {
-            let context: *mut c_void = std::ptr::with_exposed_provenance_mut(self.context);
-            // SAFETY: it was this thread's a moment ago.
-            let _ = unsafe { call!(cuCtxSetCurrent(context => *mut c_void)) };
+            driver::set_current_context(self.context);
         }
     }
+}
+
+/// The state when nothing runs that may use managed memory. It waits without the lock where a host function of the program's may need it.
+pub fn settled() -> Locked {
+    loop {
+        let mut state = lock();
+        let running = match &mut state.pager {
+            Pager::Resident(resident) if host_functions::are_pending() => resident.running(),
+            _ => None,
+        };
+        let Some((marks, number)) = running else { return state };
+        drop(state);
+        let context = driver::current_context();
+        marks.wait();
+        driver::set_current_context(context);
+        if let Pager::Resident(resident) = &mut lock().pager {
+            resident.ended(number);
+        }
+    }
+}
+
+/// The state for a call of the driver's on a stream that may wait for it. As [`settled`].
+pub fn settled_stream(stream: u64) -> Locked {
+    if host_functions::are_pending() && !driver::is_captured(stream) {
+        // SAFETY: the stream that the program has just named.
+        let _ = unsafe { call!(cuStreamSynchronize(stream => u64)) };
+    }
+    lock()
 }
 
 /// What a launch is of.
@@ -281,15 +308,21 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Makes managed memory right for the host that has faulted there.
-fn mend(addr: u64, writes: bool) -> bool {
-    let mut state = lock();
+/// Makes managed memory right for the host that has faulted there, in a host function of a stream or elsewhere.
+fn mend(addr: u64, writes: bool, within: Option<&Call>) -> bool {
+    let begun = Instant::now();
+    let (mut state, asked) = match within.filter(|_| lock().is_resident()) {
+        Some(call) => {
+            call.before.wait();
+            (lock(), Asked::Behind(addr))
+        }
+        None => (settled(), Asked::Fault(addr)),
+    };
     let is_there = |memory: &Memory| memory.book.slab_of(addr).is_some();
     if !state.memory.as_ref().is_some_and(is_there) {
         return false;
     }
-    let begun = Instant::now();
-    state.open_for(&(addr..addr + 1), &Asked::Fault(addr), writes);
+    state.open_for(&(addr..addr + 1), &asked, writes);
     let what = if writes {
         "faults of the host, that writes"
     } else {
@@ -297,6 +330,25 @@ fn mend(addr: u64, writes: bool) -> bool {
     };
     state.summary.took(what, begun);
     true
+}
+
+/// A host function of a stream ends: what is behind it there finds what it has written.
+fn close() {
+    let mut state = lock();
+    let state = &mut *state;
+    let (Pager::Resident(resident), Some(memory)) = (&mut state.pager, &mut state.memory) else {
+        return;
+    };
+    let mut closed = Ok(());
+    for slab in memory.slabs.values_mut() {
+        let all = slab.pages.clone();
+        if let Some(twin) = &mut slab.twin {
+            closed = closed.and(twin.close(resident, &all, &mut state.summary));
+        }
+    }
+    if let Err(why) = closed.and_then(|()| resident.wait_for_copies()) {
+        state.summary.note(why);
+    }
 }
 
 /// Has the summary printed when the program ends by itself.
@@ -353,7 +405,7 @@ impl State {
             }
             None => window::reserve()?,
         };
-        if !faults::watch(mend) {
+        if !faults::watch(mend, close) {
             self.pager = Pager::New;
             return None;
         }
@@ -425,17 +477,13 @@ impl State {
         }
     }
 
-    /// Frees managed memory. False for what is none of ours.
+    /// Frees managed memory that nothing uses any more. False for what is none of ours.
     pub fn free(&mut self, addr: u64) -> bool {
         let Some(memory) = &mut self.memory else { return false };
         match memory.book.free(addr) {
             Freed::Unknown => return false,
-            // As CUDA does: the same addresses may be somebody else's then.
-            Freed::Piece => {
-                driver::synchronize();
-            }
+            Freed::Piece => {}
             Freed::Slab(pages) => {
-                driver::synchronize();
                 if let Some(mut slab) = memory.slabs.remove(&pages.start) {
                     if let (Some(mut twin), Pager::Resident(resident)) = (slab.twin.take(), &mut self.pager)
                         && let Err(why) = resident.end(&mut twin)
@@ -508,6 +556,14 @@ impl State {
             self.summary.note(why);
         }
         true
+    }
+
+    /// Marks what was put on streams by now. None where the GPU does not hold managed memory.
+    pub fn marks(&mut self) -> Option<Marks> {
+        match &mut self.pager {
+            Pager::Resident(resident) => Some(resident.marks()),
+            _ => None,
+        }
     }
 
     /// All that managed memory may be.
@@ -640,8 +696,10 @@ impl State {
 
     /// A stream is about to end.
     pub fn forget_stream(&mut self, stream: u64) {
-        if let Pager::Paging(paging) = &mut self.pager {
-            paging.streams.remove(&(stream, None));
+        match &mut self.pager {
+            Pager::Paging(paging) => drop(paging.streams.remove(&(stream, None))),
+            Pager::Resident(resident) => resident.forget_stream(stream),
+            Pager::New | Pager::None => {}
         }
     }
 

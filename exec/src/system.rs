@@ -10,7 +10,7 @@ use crate::{driver, faults, state, window};
 fn touch(at: *const c_void, bytes: usize, writes: bool) {
     let addr = at as u64;
     if window::touches(addr, bytes as u64) {
-        state::lock().open(&(addr..addr.saturating_add(bytes as u64)), writes);
+        state::settled().open(&(addr..addr.saturating_add(bytes as u64)), writes);
     }
 }
 

@@ -38,7 +38,9 @@ impl Machine {
         let plain = ["-std=gnu11", "-O1", "-w", &source("program"), "-o"];
         compile(&[&plain[..], &[&place("by_name"), "-ldl"]].concat());
         compile(&[&plain[..], &[&place("linked"), "-DLINKED", &driver]].concat());
-        compile(&["-O1", &source("rounds"), "-o", &place("rounds"), &driver]);
+        if !of_driver.is_empty() {
+            compile(&["-O1", &source("rounds"), "-o", &place("rounds"), &driver]);
+        }
         Self(folder)
     }
 
@@ -163,6 +165,14 @@ fn memory_that_the_gpu_does_not_hold_leaves_it_as_it_was() {
         let calls = |name: &str| log.iter().filter(|call| *call == name).count();
         assert_eq!(calls("cuMemAddressFree"), 1, "{log:?}");
     }
+}
+
+#[test]
+fn host_functions_on_streams_touch_managed_memory() {
+    let machine = Machine::with_memory();
+    let program = machine.0.path().join("rounds");
+    let ((status, out, err), log) = machine.exec(&[], &program, "host");
+    assert_eq!((status, &*out), (0, "behind it 21\nwaited for 220\n"), "{err} {log:?}");
 }
 
 #[test]

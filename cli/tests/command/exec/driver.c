@@ -17,6 +17,7 @@ typedef unsigned long long address;
 static int module, function, plain, context;
 
 #ifdef RESIDENT
+#include <pthread.h>
 #include <sys/mman.h>
 
 // Memory of the GPU, and where it is mapped.
@@ -94,13 +95,71 @@ int cuStreamCreate(address* stream, unsigned flags) {
     *stream = 77;
     return flags != 1;
 }
+// A host function that a thread runs, and the launch behind it. Only what is told to waits for them.
+static struct {
+    pthread_t thread;
+    void (*function)(void*);
+    void* data;
+    int is_there;
+    pthread_mutex_t lock;
+    int has_ended, *values;
+    unsigned count;
+} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void add(int* values, unsigned count) {
+    for (unsigned i = 0; i < count; i++) values[i] += 1;
+}
+static void* run_host(void* nothing) {
+    host.function(host.data);
+    pthread_mutex_lock(&host.lock);
+    host.has_ended = 1;
+    add(host.values, host.count);
+    pthread_mutex_unlock(&host.lock);
+    return nothing;
+}
+static void wait_for_host(void) {
+    if (host.is_there) pthread_join(host.thread, NULL);
+    host.is_there = 0;
+}
+int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
+    (void)stream;
+    wait_for_host();
+    host.function = function;
+    host.data = data;
+    host.has_ended = 0;
+    host.count = 0;
+    host.is_there = 1;
+    return pthread_create(&host.thread, NULL, run_host, NULL);
+}
+static int is_behind_host(int* values, unsigned count) {
+    pthread_mutex_lock(&host.lock);
+    const int is_behind = host.is_there && !host.has_ended;
+    if (is_behind) {
+        host.values = values;
+        host.count = count;
+    }
+    pthread_mutex_unlock(&host.lock);
+    return is_behind;
+}
+// An event is behind the host function that was there when it was recorded.
+static int events[1000], event_count;
 int cuEventCreate(address* event, unsigned flags) {
     (void)flags;
-    *event = 78;
+    *event = (address)event_count++ % 1000;
     return 0;
 }
-int cuEventRecord(void* event, void* stream) {
-    (void)event, (void)stream;
+int cuEventDestroy_v2(address event) {
+    (void)event;
+    return 0;
+}
+int cuEventRecord(address event, void* stream) {
+    (void)stream;
+    events[event] = host.is_there;
+    return 0;
+}
+int cuEventSynchronize(address event) {
+    note("cuEventSynchronize");
+    if (events[event]) wait_for_host();
     return 0;
 }
 int cuEventQuery(void* event) {
@@ -146,6 +205,11 @@ int cuFuncGetParamInfo(void* of, size_t n, size_t* offset, size_t* bytes) {
     return n < 2 ? 0 : 1;
 }
 #else
+static void wait_for_host(void) {}
+static void add(int* values, unsigned count) {
+    for (unsigned i = 0; i < count; i++) values[i] += 1;
+}
+static int is_behind_host(int* values, unsigned count) { return values == NULL && count == 0; }
 static void* on_gpu(address at) { return (void*)at; }
 static size_t in_use(void) { return 0; }
 static size_t capacity(void) { return (size_t)1 << 30; }
@@ -198,6 +262,7 @@ int cuStreamSynchronize(void* stream) {
 }
 int cuCtxSynchronize(void) {
     note("cuCtxSynchronize");
+    wait_for_host();
     return 0;
 }
 int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {
@@ -246,7 +311,8 @@ int cuLaunchKernel(void* what, unsigned x, unsigned y, unsigned z, unsigned bx, 
     if (what != &function && what != &plain) return 400;
     note(what == &plain ? "cuLaunchKernel as it was written" : "cuLaunchKernel");
     int* values = on_gpu(*(address*)params[0]);
-    for (unsigned i = 0; i < *(unsigned*)params[1]; i++) values[i] += 1;
+    const unsigned count = *(unsigned*)params[1];
+    if (!is_behind_host(values, count)) add(values, count);
     return 0;
 }
 // Nobody serves it but the driver.

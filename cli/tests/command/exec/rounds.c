@@ -1,5 +1,6 @@
 // A program that launches over managed memory again and again, and reads and writes some of it between: `rounds`; one
-// whose second allocation is too large for the GPU with the first: `large`.
+// whose second allocation is too large for the GPU with the first: `large`; one with host functions on a stream, between
+// launches: `host`.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static const char* const kernel =
 int cuModuleLoadData(void**, const void*), cuModuleGetFunction(void**, void*, const char*),
     cuMemAllocManaged(address*, size_t, unsigned), cuMemFree_v2(address), cuMemcpyDtoH_v2(void*, address, size_t),
     cuMemsetD32_v2(address, unsigned, size_t), cuCtxSynchronize(void),
-    cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+    cuLaunchHostFunc(void*, void (*)(void*), void*), cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 
 static void check(const char* what, int status) {
     if (status == 0) return;
@@ -60,6 +61,32 @@ static void rounds(void) {
     printf("again %d, %d\n", again == at, again[7]);
 }
 
+static volatile int goes_on;
+static void times_ten(void* values) {
+    while (!goes_on) {
+    }
+    *(int*)values *= 10;
+}
+
+static void host(void) {
+    int* values = allocate((size_t)4 << 20);
+    unsigned count = 1024;
+    values[0] = 1;
+    add_one(&values, &count);
+    check("host function", cuLaunchHostFunc(NULL, times_ten, values));
+    // Behind it, and put there before it has run.
+    add_one(&values, &count);
+    goes_on = 1;
+    check("wait", cuCtxSynchronize());
+    printf("behind it %d\n", values[0]);
+    goes_on = 0;
+    add_one(&values, &count);
+    check("host function", cuLaunchHostFunc(NULL, times_ten, values));
+    goes_on = 1;
+    // Nobody has waited for it: the access does.
+    printf("waited for %d\n", values[0]);
+}
+
 static void large(void) {
     int* small = allocate((size_t)4 << 20);
     unsigned count = 1u << 20;
@@ -82,6 +109,8 @@ int main(int count_of, char** arguments) {
     check("find", cuModuleGetFunction(&function, module, "add_one"));
     if (count_of > 1 && strcmp(arguments[1], "large") == 0)
         large();
+    else if (count_of > 1 && strcmp(arguments[1], "host") == 0)
+        host();
     else
         rounds();
     return 0;
