@@ -172,6 +172,38 @@ mod tests {
         assert!(image.text.to_str().unwrap().contains("gpuvm_window"));
     }
 
+    /// What the GPU's memory holds is used so, and the text is read by who reads the other.
+    #[test]
+    fn kernels_are_there_as_they_were_written_too() {
+        // SAFETY: a text that ends.
+        let image = unsafe { rewritten(TEXT.as_ptr().cast(), 90, &layout()) }.unwrap();
+        let text = image.text.to_str().unwrap();
+        let module = gpuvm_ptx::Module::parse(text).unwrap();
+        let original = gpuvm_ptx::Module::parse(TEXT.to_str().unwrap()).unwrap();
+        for function in original.functions() {
+            let name = image.kernels[function.name].plain.clone().unwrap();
+            let form = module
+                .functions()
+                .find(|form| form.name.as_bytes() == name.to_bytes())
+                .unwrap();
+            let own = &TEXT.to_str().unwrap()[function.span.clone()];
+            assert_eq!(text[form.span.clone()].replace("gpuvm_plain_", ""), own);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_is_no_code() {
+        let binary = fat_binary(TEXT.to_bytes());
+        assert_eq!(ended(binary[..binary.len() - 1].to_vec()), None);
+        assert_eq!(ended(binary[..12].to_vec()), None);
+        let whole = ended(binary.clone()).unwrap();
+        assert_eq!(
+            (&whole[..binary.len()], &whole[binary.len()..]),
+            (&binary[..], &[0; 4][..])
+        );
+        assert_eq!(ended(Vec::new()), Some(vec![0; 4]), "the driver says what it is");
+    }
+
     /// A fat binary with one text, as the format has it.
     fn fat_binary(text: &[u8]) -> Vec<u8> {
         let mut entry = vec![0; 64];

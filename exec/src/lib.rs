@@ -20,6 +20,7 @@ mod resident;
 mod resolve;
 pub mod served;
 pub mod settings;
+mod slab;
 mod state;
 mod summary;
 pub mod system;

@@ -20,6 +20,8 @@ use crate::window::{self, Access};
 /// What the host asks for first, and at most: more each time that it goes on.
 const FIRST_BYTES: u64 = 64 << 10;
 const MOST_BYTES: u64 = 64 << 20;
+/// At most where it goes about.
+const MOVED_BYTES: u64 = 2 << 20;
 /// After so many questions about an allocation the least that is opened for one doubles.
 const FEW_FAULTS: u32 = 16;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -377,7 +379,9 @@ impl Twin {
     /// How much is opened for a fault of the host's: more where it goes on behind the last one, and where it asks often.
     fn span(&mut self, addr: u64) -> Range<u64> {
         self.faults += 1;
-        let least = FIRST_BYTES << (self.faults / FEW_FAULTS).min(10);
+        // As much as moves in the time that a question takes; what does not move costs nothing.
+        let most = if self.is_newer { MOVED_BYTES } else { MOST_BYTES };
+        let least = (FIRST_BYTES << (self.faults / FEW_FAULTS).min(10)).min(most);
         let (end, bytes) = self.last;
         let bytes = match addr.wrapping_sub(end) < FIRST_BYTES {
             true => (2 * bytes).max(least),

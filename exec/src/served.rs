@@ -373,6 +373,40 @@ served! {
     (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemsetD2D16_v2 "cuMemsetD2D16" 3020 false, cuMemsetD2D16_v2_ptds "cuMemsetD2D16" 7000 true]
+    (to: u64, pitch: usize, value: u16, width: usize, height: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
+    [cuMemsetD2D16Async "cuMemsetD2D16Async" 3020 false,
+     cuMemsetD2D16Async_ptsz "cuMemsetD2D16Async" 7000 true]
+    (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemsetD2D32_v2 "cuMemsetD2D32" 3020 false, cuMemsetD2D32_v2_ptds "cuMemsetD2D32" 7000 true]
+    (to: u64, pitch: usize, value: c_uint, width: usize, height: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
+    [cuMemsetD2D32Async "cuMemsetD2D32Async" 3020 false,
+     cuMemsetD2D32Async_ptsz "cuMemsetD2D32Async" 7000 true]
+    (to: u64, pitch: usize, value: c_uint, width: usize, height: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemcpyPeer "cuMemcpyPeer" 4000 false, cuMemcpyPeer_ptds "cuMemcpyPeer" 7000 true]
+    (to: u64, to_context: *mut c_void, from: u64, from_context: *mut c_void, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, to_context, from, from_context, bytes) });
+    [cuMemcpyPeerAsync "cuMemcpyPeerAsync" 4000 false, cuMemcpyPeerAsync_ptsz "cuMemcpyPeerAsync" 7000 true]
+    (to: u64, to_context: *mut c_void, from: u64, from_context: *mut c_void, bytes: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, to_context, from, from_context, bytes, stream) });
+    [cuMemcpyDtoA_v2 "cuMemcpyDtoA" 3020 false, cuMemcpyDtoA_v2_ptds "cuMemcpyDtoA" 7000 true]
+    (to: *mut c_void, offset: usize, from: u64, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, offset, from, bytes) });
+    [cuMemcpyAtoD_v2 "cuMemcpyAtoD" 3020 false, cuMemcpyAtoD_v2_ptds "cuMemcpyAtoD" 7000 true]
+    (to: u64, from: *mut c_void, offset: usize, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, from, offset, bytes) });
 }
 
 /// `CUlaunchConfig`.
@@ -628,6 +662,9 @@ fn set(to: u64, bytes: usize, stream: u64, call: impl FnOnce() -> Status) -> Sta
 
 /// A call that may read or write any managed memory, on a stream.
 fn touch_any(stream: u64, call: impl FnOnce() -> Status) -> Status {
+    if !window::is_there() {
+        return call();
+    }
     let state = state::settled_stream(stream);
     let all = state.window();
     touch(state, &[all], stream, call)
