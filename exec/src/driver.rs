@@ -11,6 +11,9 @@ pub const SUCCESS: Status = 0;
 /// `CUDA_ERROR_NOT_FOUND`.
 pub const NOT_FOUND: Status = 500;
 
+/// `CU_STREAM_PER_THREAD`.
+pub const PER_THREAD: u64 = 2;
+
 type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The C library's `dlsym`, once somebody has asked for it.

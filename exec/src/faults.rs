@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::host_functions::{self, Call};
+use crate::within::{self, Call};
 use crate::{driver, window};
 
 /// Makes managed memory at an address right for the host, for writing if that is said, in a host function of a stream if one is said. False where
@@ -146,8 +146,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let addr = unsafe { (*info).si_addr() } as u64;
     // SAFETY: the thread's own.
     let error = unsafe { *libc::__errno_location() };
-    let mended =
-        window::touches(addr, 1) && is_own_process() && ask(Some(addr), is_store(context), host_functions::running());
+    let mended = window::touches(addr, 1) && is_own_process() && ask(Some(addr), is_store(context), within::running());
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = error };
     if !mended {

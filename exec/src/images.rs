@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 
-use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Left, TableLayout, best, embedded, rewrite};
+use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Item, Left, Space, TableLayout, best, embedded, rewrite};
 
 /// What a fat binary that nvcc has made begins with, and what stands in a program for one.
 const FAT_BINARY: u32 = 0xba55_ed50;
@@ -17,6 +17,8 @@ const HEADER_BYTES: usize = 16;
 /// Rewritten code.
 pub struct Image {
     pub text: CString,
+    /// There are some that the program may name, so that its code is loaded once, as this text.
+    pub has_variables: bool,
     /// By their names.
     pub kernels: BTreeMap<String, KernelOf>,
 }
@@ -26,7 +28,7 @@ pub struct Image {
 pub struct KernelOf {
     /// The name of its form that marks nothing, which is for launches whose pages all have frames.
     pub quiet: Option<CString>,
-    /// The name of its form that was not rewritten.
+    /// The name of its form that was not rewritten, where the text has one.
     pub plain: Option<CString>,
     /// Why it uses all pages at home, if it does.
     pub at_home: Option<String>,
@@ -91,31 +93,47 @@ fn of_text(text: &[u8], layout: &TableLayout) -> Result<Image, String> {
     let kernels = functions.iter().filter(|function| function.is_entry).map(|function| {
         let kernel = KernelOf {
             quiet: function.quiet.as_deref().and_then(|name| CString::new(name).ok()),
-            plain: CString::new(format!("{PLAIN}{}", function.name)).ok(),
+            plain: None,
             at_home: uses_home(function).or_else(|| of_all.clone()),
         };
         (function.name.clone(), kernel)
     });
-    let kernels = kernels.collect();
-    let text = with_plain(rewritten.text, text)?;
+    let mut kernels: BTreeMap<String, KernelOf> = kernels.collect();
+    // It has been read before. Behind a zero there is nothing.
+    let original = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let original = std::str::from_utf8(original).map_err(|error| error.to_string())?;
+    let module = gpuvm_ptx::Module::parse(original).map_err(|error| error.to_string())?;
+    let has_variables = module.items.iter().any(is_variable);
+    let text = match has_variables {
+        true => with_plain(rewritten.text, original, &module),
+        false => rewritten.text,
+    };
+    for (name, kernel) in kernels.iter_mut().filter(|_| has_variables) {
+        kernel.plain = CString::new(format!("{PLAIN}{name}")).ok();
+    }
     let text = CString::new(text).map_err(|error| error.to_string())?;
-    Ok(Image { text, kernels })
+    Ok(Image {
+        text,
+        has_variables,
+        kernels,
+    })
+}
+
+/// Whether it is a variable that code of the program may have changed. Texts and names of functions, as nvcc has them, are none.
+fn is_variable(item: &Item<'_>) -> bool {
+    let Item::Variable(variable) = item else { return false };
+    let is_string = |name: &str| name.starts_with("$str") || name.starts_with("__unnamed_");
+    matches!(variable.space, Space::Global | Space::Const | Space::Other)
+        && !variable.names.iter().all(|declared| is_string(declared.name))
 }
 
 /// A rewritten text with the kernels of the one that it was made from behind it, by other names. They share its variables; functions that they call
 /// look up as ever.
-fn with_plain(mut rewritten: String, original: &[u8]) -> Result<String, String> {
-    // It has been read before. Behind a zero there is nothing.
-    let original = original.split(|byte| *byte == 0).next().unwrap_or_default();
-    let original = std::str::from_utf8(original).map_err(|error| error.to_string())?;
-    let module = gpuvm_ptx::Module::parse(original).map_err(|error| error.to_string())?;
-    for item in &module.items {
-        let gpuvm_ptx::Item::Function(function) = item else {
-            continue;
-        };
-        if !function.is_entry || function.body.is_none() {
-            continue;
-        }
+fn with_plain(mut rewritten: String, original: &str, module: &gpuvm_ptx::Module<'_>) -> String {
+    let kernels = module
+        .functions()
+        .filter(|function| function.is_entry && function.body.is_some());
+    for function in kernels {
         // A name is a part of the text.
         let name = function.name.as_ptr().addr() - original.as_ptr().addr();
         for part in [
@@ -128,7 +146,7 @@ fn with_plain(mut rewritten: String, original: &[u8]) -> Result<String, String> 
         }
     }
     rewritten.push('\n');
-    Ok(rewritten)
+    rewritten
 }
 
 /// Why a function needs pages at home: an instruction that may access paged memory and looks no page up.
@@ -175,18 +193,22 @@ mod tests {
     /// What the GPU's memory holds is used so, and the text is read by who reads the other.
     #[test]
     fn kernels_are_there_as_they_were_written_too() {
-        // SAFETY: a text that ends.
-        let image = unsafe { rewritten(TEXT.as_ptr().cast(), 90, &layout()) }.unwrap();
+        let own = format!("{}\n.visible .global .u32 count;\n", TEXT.to_str().unwrap());
+        let own = CString::new(own).unwrap();
+        // SAFETY: texts that end.
+        let [image, alone] =
+            [own.as_c_str(), TEXT].map(|text| unsafe { rewritten(text.as_ptr().cast(), 90, &layout()) }.unwrap());
+        assert!(image.has_variables && !alone.has_variables && alone.kernels["plain"].plain.is_none());
         let text = image.text.to_str().unwrap();
         let module = gpuvm_ptx::Module::parse(text).unwrap();
-        let original = gpuvm_ptx::Module::parse(TEXT.to_str().unwrap()).unwrap();
+        let original = gpuvm_ptx::Module::parse(own.to_str().unwrap()).unwrap();
         for function in original.functions() {
             let name = image.kernels[function.name].plain.clone().unwrap();
             let form = module
                 .functions()
                 .find(|form| form.name.as_bytes() == name.to_bytes())
                 .unwrap();
-            let own = &TEXT.to_str().unwrap()[function.span.clone()];
+            let own = &own.to_str().unwrap()[function.span.clone()];
             assert_eq!(text[form.span.clone()].replace("gpuvm_plain_", ""), own);
         }
     }

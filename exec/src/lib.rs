@@ -26,3 +26,4 @@ mod summary;
 pub mod system;
 mod timing;
 mod window;
+mod within;

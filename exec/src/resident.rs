@@ -10,10 +10,9 @@ use std::thread::ThreadId;
 use std::time::Instant;
 
 use crate::book::CHUNK_BYTES;
-use crate::driver::{self, SUCCESS, Status, call};
+use crate::driver::{self, PER_THREAD, SUCCESS, Status, call};
 use crate::ranges::Ranges;
 use crate::settings;
-use crate::state::PER_THREAD;
 use crate::summary::Summary;
 use crate::window::{self, Access};
 

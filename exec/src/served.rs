@@ -201,32 +201,40 @@ served! {
     (module: *mut usize, library: usize)
     // SAFETY: handed on; the out-value was set then.
     |call| unsafe {
-        noted(call(module, library), |code| code.is_also(Handle::Library(library), Handle::Module(*module)))
+        noted(call(module, library), module, std::ptr::null(), |code, module, _| {
+            code.is_also(Handle::Library(library), Handle::Module(module));
+        })
     };
     [cuModuleGetFunction "cuModuleGetFunction" 2000 false]
     (function: *mut usize, module: usize, name: *const c_char)
     // SAFETY: as above; the caller's string.
     |call| unsafe {
-        noted(call(function, module, name), |code| code.name(*function, Handle::Module(module), CStr::from_ptr(name)))
+        noted(call(function, module, name), function, name, |code, function, name| {
+            code.name(function, Handle::Module(module), name);
+        })
     };
     [cuLibraryGetKernel "cuLibraryGetKernel" 12000 false]
     (kernel: *mut usize, library: usize, name: *const c_char)
     // SAFETY: as above.
     |call| unsafe {
-        noted(call(kernel, library, name), |code| code.name(*kernel, Handle::Library(library), CStr::from_ptr(name)))
+        noted(call(kernel, library, name), kernel, name, |code, kernel, name| {
+            code.name(kernel, Handle::Library(library), name);
+        })
     };
     [cuKernelGetFunction "cuKernelGetFunction" 12000 false]
     (function: *mut usize, kernel: usize)
     // SAFETY: as above.
-    |call| unsafe { noted(call(function, kernel), |code| code.alias(*function, kernel)) };
+    |call| unsafe {
+        noted(call(function, kernel), function, std::ptr::null(), |code, function, _| code.alias(function, kernel))
+    };
     [cuFuncSetAttribute "cuFuncSetAttribute" 9000 false]
     (function: usize, attribute: c_int, value: c_int)
     // SAFETY: handed on.
-    |call| both(function, |function| unsafe { call(function, attribute, value) });
+    |call| set_too(unsafe { call(function, attribute, value) }, function, attribute, value);
     [cuKernelSetAttribute "cuKernelSetAttribute" 12000 false]
     (attribute: c_int, value: c_int, kernel: usize, device: c_int)
     // SAFETY: handed on.
-    |call| both(kernel, |kernel| unsafe { call(attribute, value, kernel, device) });
+    |call| set_too(unsafe { call(attribute, value, kernel, device) }, kernel, attribute, value);
 
     [cuLaunchKernel "cuLaunchKernel" 4000 false,
      cuLaunchKernel_ptsz "cuLaunchKernel" 7000 true]
@@ -423,7 +431,7 @@ pub struct LaunchConfig {
 /// A stream as the program names it: 0 may be the thread's own.
 fn of(stream: u64, per_thread: bool) -> u64 {
     if per_thread && stream == 0 {
-        state::PER_THREAD
+        driver::PER_THREAD
     } else {
         stream
     }
@@ -447,8 +455,10 @@ fn allocated(addr: *mut u64, bytes: u64) -> bool {
     if addr.is_null() || bytes == 0 {
         return false;
     }
-    match state::lock().allocate(bytes) {
+    let found = state::lock().allocate(bytes);
+    match found {
         Some(found) => {
+            // No lock is held: writing may fault.
             // SAFETY: the caller's out-value.
             unsafe { addr.write(found) };
             true
@@ -502,10 +512,11 @@ unsafe fn load(
     // SAFETY: the caller's promise.
     let (status, image) = match unsafe { code::rewritten(code) } {
         Err(why) => (call(code, false), Err(why)),
-        Ok(mut image) => {
-            // The driver may look at it whenever a kernel is first used.
-            let text = std::mem::take(&mut image.text).into_raw();
-            match call(text.cast_const().cast(), true) {
+        // Nothing is in it that its rewritten text would have to share: that is loaded when pages are looked up.
+        Ok(image) if !image.has_variables => (call(code, false), Ok(image)),
+        Ok(image) => {
+            // The driver may look at it whenever a kernel is first used: it stays.
+            match call(image.text.as_ptr().cast(), true) {
                 SUCCESS => (SUCCESS, Ok(image)),
                 status => (
                     call(code, false),
@@ -515,7 +526,9 @@ unsafe fn load(
         }
     };
     if status == SUCCESS {
-        state::lock().code.add(loaded(), image);
+        // No lock is held: reading may fault.
+        let handle = loaded();
+        state::lock().code.add(handle, image);
     }
     status
 }
@@ -547,22 +560,34 @@ unsafe fn load_file(
     }
 }
 
-/// What the driver has told is noted.
-fn noted(status: Status, note: impl FnOnce(&mut code::Code)) -> Status {
-    if status == SUCCESS {
-        note(&mut state::lock().code);
+/// What the driver has told of a name is noted.
+///
+/// # Safety
+/// Where the driver succeeded `found` was set; `name` is null or a string that ends.
+unsafe fn noted(
+    status: Status,
+    found: *const usize,
+    name: *const c_char,
+    note: impl FnOnce(&mut code::Code, usize, &CStr),
+) -> Status {
+    if status != SUCCESS {
+        return status;
     }
+    // SAFETY: the caller's promise. No lock is held: reading may fault.
+    let (found, name) = unsafe {
+        let name = if name.is_null() { c"" } else { CStr::from_ptr(name) };
+        (*found, name.to_owned())
+    };
+    note(&mut state::lock().code, found, &name);
     status
 }
 
-/// Does it for a kernel and for its other forms.
-fn both(function: usize, set: impl Fn(usize) -> Status) -> Status {
-    let forms = state::lock()
-        .code
-        .function(function)
-        .map_or([None; 2], |function| [function.quiet, function.plain]);
-    let all = std::iter::once(function).chain(forms.into_iter().flatten());
-    all.map(set).find(|status| *status != SUCCESS).unwrap_or(SUCCESS)
+/// What the driver has set of a kernel is set of its other forms, too.
+fn set_too(status: Status, function: usize, attribute: c_int, value: c_int) -> Status {
+    if status == SUCCESS {
+        state::lock().code.set(function, attribute, value);
+    }
+    status
 }
 
 /// Bytes of each of a kernel's parameters; none where the driver does not say.

@@ -16,13 +16,13 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::book::{Allocated, Book, Freed};
 use crate::code::Code;
-use crate::driver::{self, SUCCESS, Status, call};
-use crate::host_functions::{self, Call};
+use crate::driver::{self, PER_THREAD, SUCCESS, Status, call};
 use crate::resident::{Asked, Marks, Resident};
 use crate::slab::{Slab, chain};
 use crate::summary::Summary;
 use crate::timing::Timing;
 use crate::window::Access;
+use crate::within::{self, Call};
 use crate::{faults, settings, window};
 
 /// Launches of programs end by themselves.
@@ -32,8 +32,11 @@ const LEFT_FREE: u64 = 10;
 /// Frames change by so many bytes.
 const FRAMES_STEP: u64 = 64 << 20;
 
-/// `CU_STREAM_PER_THREAD`.
-pub const PER_THREAD: u64 = 2;
+/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` and `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`, and why rewritten kernels meet them.
+const OUT_OF_RESOURCES: Status = 701;
+const TOO_LARGE: Status = 720;
+const TOO_MANY_REGISTERS: &str =
+    "looking pages up takes too many registers: give --registers a smaller number, such as 64";
 
 /// All that is known of the program.
 pub struct State {
@@ -151,7 +154,7 @@ pub fn settled() -> Locked {
     loop {
         let mut state = lock();
         let running = match &mut state.pager {
-            Pager::Resident(resident) if host_functions::are_pending() => resident.running(),
+            Pager::Resident(resident) if within::are_pending() => resident.running(),
             _ => None,
         };
         let Some((marks, number)) = running else { return state };
@@ -167,7 +170,7 @@ pub fn settled() -> Locked {
 
 /// The state for a call of the driver's on a stream that may wait for it. As [`settled`].
 pub fn settled_stream(stream: u64) -> Locked {
-    if host_functions::are_pending() && !driver::is_captured(stream) {
+    if within::are_pending() && !driver::is_captured(stream) {
         // SAFETY: the stream that the program has just named.
         let _ = unsafe { call!(cuStreamSynchronize(stream => u64)) };
     }
@@ -670,13 +673,22 @@ impl State {
             return Err("the program launches in several contexts".into());
         }
         let function = self.code.function(handle);
-        let at_home = match (work, function) {
-            (Work::Kernel(_), Some(function)) => function.at_home.as_deref(),
-            (Work::Kernel(_), None) => Some("nobody saw its code"),
-            (Work::Other(_), _) => Some("its kernels are not looked at"),
+        let plain = function.and_then(|function| function.plain).unwrap_or(handle);
+        let mut at_home = match (work, function) {
+            (Work::Kernel(_), Some(function)) => function.at_home.clone(),
+            (Work::Kernel(_), None) => Some("nobody saw its code".into()),
+            (Work::Other(_), _) => Some("its kernels are not looked at".into()),
         };
-        let loaded = function.and_then(|function| function.loaded.as_ref());
-        loaded.map_or(Ok(()), |loaded| loaded.describe(&paging.window))?;
+        let forms = match &at_home {
+            None => function.and_then(|function| function.forms(handle)),
+            Some(_) => None,
+        };
+        if forms.is_none() && at_home.is_none() {
+            at_home = Some("the driver refuses its rewritten text".into());
+        }
+        if let (Some(_), Some(loaded)) = (forms, function.and_then(|function| function.loaded.as_ref())) {
+            loaded.describe(&paging.window)?;
+        }
         let Some(memory) = &mut self.memory else {
             return Ok(enqueue(handle));
         };
@@ -686,16 +698,16 @@ impl State {
         memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
         self.summary.took("closing managed memory", begun);
         let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
-        let handle_of = stream;
+        let stream_of = stream;
         let stream = borrowed(&mut paging.streams, &paging.vm, stream)?;
-        let quiet = function.and_then(|function| function.quiet).unwrap_or(handle);
         let status = std::cell::Cell::new(None);
         let timing = settings::is_verbose().then_some(&mut self.timing);
         let put = |complete: bool| {
-            let enqueue = || enqueue(if complete && at_home.is_none() { quiet } else { handle });
+            let form = forms.map_or(plain, |forms| if complete { forms.quiet } else { forms.marking });
+            let enqueue = || enqueue(form);
             let put = match timing {
-                Some(timing) if complete => timing.around(&name, handle_of, enqueue),
-                Some(timing) => timing.around(&format!("{name}, marking"), handle_of, enqueue),
+                Some(timing) if complete => timing.around(&name, stream_of, enqueue),
+                Some(timing) => timing.around(&format!("{name}, marking"), stream_of, enqueue),
                 None => enqueue(),
             };
             status.set(Some(put));
@@ -715,25 +727,41 @@ impl State {
             },
             begun,
         );
-        match (launched, status.get()) {
-            (Ok(_), Some(SUCCESS)) => {}
-            (Err(error), Some(SUCCESS)) => {
+        let launched = launched.map(drop).map_err(|error| chain(&error));
+        if forms.is_some() && matches!(status.get(), Some(OUT_OF_RESOURCES | TOO_LARGE)) {
+            // As it was written it may run.
+            self.code.keep_at_home(handle, TOO_MANY_REGISTERS);
+            return self.launch_paged(work, handle, stream_of, enqueue);
+        }
+        self.launched((&name, at_home), launched, status.get())
+    }
+
+    /// What became of a launch of what was paged.
+    fn launched(
+        &mut self,
+        (name, at_home): (&str, Option<Arc<str>>),
+        launched: Result<(), String>,
+        status: Option<Status>,
+    ) -> Result<Status, String> {
+        match (launched, status) {
+            (Ok(()), Some(SUCCESS)) => {}
+            (Err(why), Some(SUCCESS)) => {
                 // It runs, and nobody else would wait for it.
                 driver::synchronize();
-                self.give_up(&chain(&error));
+                self.give_up(&why);
                 return Ok(SUCCESS);
             }
             // The program's own mistake, or too many registers.
             (_, Some(status)) => {
-                self.summary.refused(&name, status);
+                self.summary.refused(name, status);
                 return Ok(status);
             }
-            (Err(error), None) => return Err(chain(&error)),
-            (Ok(_), None) => return Err("nothing was launched".into()),
+            (Err(why), None) => return Err(why),
+            (Ok(()), None) => return Err("nothing was launched".into()),
         }
         match at_home {
-            None => self.summary.looked_up(&name),
-            Some(why) => self.summary.at_home(&name, why),
+            None => self.summary.looked_up(name),
+            Some(why) => self.summary.at_home(name, &why),
         }
         Ok(SUCCESS)
     }

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 /// Kernels that are listed.
 const LISTED: usize = 20;
-/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.
-const OUT_OF_RESOURCES: u32 = 701;
 
 /// Of one process.
 #[derive(Debug, Default)]
@@ -71,11 +69,7 @@ impl Summary {
 
     /// A launch that the driver refused.
     pub fn refused(&mut self, kernel: &str, status: u32) {
-        let hint = match status {
-            OUT_OF_RESOURCES => "; looking pages up takes registers: give --registers a smaller number, such as 64",
-            _ => "",
-        };
-        self.note(format!("`{kernel}` was not launched: CUDA error {status}{hint}"));
+        self.note(format!("`{kernel}` was not launched: CUDA error {status}"));
     }
 
     /// Something that is told once.

@@ -8,7 +8,7 @@
 typedef unsigned long long address;
 
 static const char* const kernel =
-    ".version 8.0 .target sm_75 .address_size 64\n.visible .entry add_one(.param .u64 values, .param .u32 count) "
+    ".version 8.0 .target sm_75 .address_size 64\n.visible .global .u32 seen;\n.visible .entry add_one(.param .u64 values, .param .u32 count) "
     "{\n.reg .b64 %a; .reg .b32 %v;\n"
     "ld.param.u64 %a, [values]; ld.global.u32 %v, [%a]; add.s32 %v, %v, 1; st.global.u32 [%a], %v; ret; }\n";
 
@@ -39,7 +39,8 @@ static void rounds(void) {
     // The parameters are managed memory, too.
     int** values = (int**)allocate(sizeof(int*));
     unsigned* count = (unsigned*)allocate(sizeof(unsigned));
-    *values = allocate((size_t)32 << 20);
+    // Where it is told is managed memory, too.
+    check("allocate", cuMemAllocManaged((address*)values, (size_t)32 << 20, 1));
     *count = 8u << 20;
     for (unsigned i = 0; i < 4096; i++) (*values)[i] = (int)i;
     // Both launches want them, and there is one question for the host's.
