@@ -159,7 +159,7 @@ impl Resident {
         if !fits {
             return Err("the GPU's memory does not hold all managed memory".into());
         }
-        window::fill_twin(pages);
+        let is_there = window::fill_twin(pages);
         let kind = Kind {
             words: [1, 0, 1, self.device],
             rest: [0; 2],
@@ -180,7 +180,7 @@ impl Resident {
             call!(cuMemCreate(&raw mut twin.memory => *mut u64, length => usize, &raw const kind => *const Kind, 0 => u64))
         };
         status("memory of the GPU for managed memory", made)?;
-        let mapped = self.map(&mut twin, at, length);
+        let mapped = self.map(&mut twin, at, length, is_there);
         if mapped.is_err() {
             let _ = twin.end_mapping();
         }
@@ -189,7 +189,7 @@ impl Resident {
         Ok(twin)
     }
 
-    fn map(&mut self, twin: &mut Twin, at: u64, length: usize) -> Result<(), String> {
+    fn map(&mut self, twin: &mut Twin, at: u64, length: usize, pins: bool) -> Result<(), String> {
         /// `CUmemAccessDesc`: memory of that GPU, to be read and written.
         #[repr(C)]
         #[derive(Clone, Copy)]
@@ -209,7 +209,7 @@ impl Resident {
             let bytes = (twin.pages.end - twin.pages.start) as usize;
             // Copies are slower where it cannot be.
             twin.is_pinned =
-                call!(cuMemHostRegister_v2(host => *mut c_void, bytes => usize, PORTABLE => u32)) == SUCCESS;
+                pins && call!(cuMemHostRegister_v2(host => *mut c_void, bytes => usize, PORTABLE => u32)) == SUCCESS;
         }
         self.note_copies()
     }

@@ -15,7 +15,7 @@ use gpuvm::{CudaGpu, RawRegion, StreamHandle, Transport, Vm};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::book::{Allocated, Book, Freed};
-use crate::code::Code;
+use crate::code::{Code, Forms};
 use crate::driver::{self, PER_THREAD, SUCCESS, Status, call};
 use crate::resident::{Asked, Marks, Resident};
 use crate::slab::{Slab, chain};
@@ -244,6 +244,20 @@ fn print_at_exit() {
     }
     // SAFETY: a function that stays: this library is never unloaded. Where there is no room for it nothing is printed.
     unsafe { libc::atexit(print) };
+}
+
+/// The forms of a launch's kernel that look pages up, or why it uses all of them at home.
+fn forms_of(code: &Code, work: &Work<'_>, handle: usize) -> (Option<Forms>, Option<Arc<str>>) {
+    let function = match (work, code.function(handle)) {
+        (Work::Kernel(_), Some(function)) => function,
+        (Work::Kernel(_), None) => return (None, Some("nobody saw its code".into())),
+        (Work::Other(_), _) => return (None, Some("its kernels are not looked at".into())),
+    };
+    let forms = || function.forms(handle).ok_or("the driver refuses its rewritten text");
+    match &function.at_home {
+        Some(why) => (None, Some(Arc::clone(why))),
+        None => forms().map_or_else(|why| (None, Some(why.into())), |forms| (Some(forms), None)),
+    }
 }
 
 impl State {
@@ -672,20 +686,9 @@ impl State {
         if paging.context != context {
             return Err("the program launches in several contexts".into());
         }
+        let (forms, at_home) = forms_of(&self.code, work, handle);
         let function = self.code.function(handle);
         let plain = function.and_then(|function| function.plain).unwrap_or(handle);
-        let mut at_home = match (work, function) {
-            (Work::Kernel(_), Some(function)) => function.at_home.clone(),
-            (Work::Kernel(_), None) => Some("nobody saw its code".into()),
-            (Work::Other(_), _) => Some("its kernels are not looked at".into()),
-        };
-        let forms = match &at_home {
-            None => function.and_then(|function| function.forms(handle)),
-            Some(_) => None,
-        };
-        if forms.is_none() && at_home.is_none() {
-            at_home = Some("the driver refuses its rewritten text".into());
-        }
         if let (Some(_), Some(loaded)) = (forms, function.and_then(|function| function.loaded.as_ref())) {
             loaded.describe(&paging.window)?;
         }

@@ -28,6 +28,8 @@ const LARGEST_PAGE: u64 = 2 << 20;
 /// Threads that take memory for the host, and how much at a time.
 const THREADS_MAX: u64 = 8;
 const PIECE_BYTES: u64 = 64 << 20;
+/// Such a part of what is left is not taken at once.
+const SPARED: u64 = 10;
 
 /// What the host may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,12 +200,23 @@ pub fn fill(pages: Range<u64>) -> bool {
     protect(pages, Access::Write)
 }
 
-/// Readies pages of a window that the GPU has, too: zeros, which the host asks for first.
-pub fn fill_twin(pages: &Range<u64>) {
+/// Bytes of memory that this machine has left, as the system has it.
+fn bytes_left() -> Option<u64> {
+    let all = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = all.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+/// Readies pages of a window that the GPU has, too: zeros, which the host asks for first. Whether there is memory for all of them, which may be
+/// pinned then; else it comes as the host uses it.
+pub fn fill_twin(pages: &Range<u64>) -> bool {
     let bytes = (pages.end - pages.start) as usize;
     for start in [pages.start, twin_of(pages.start)] {
         // SAFETY: advice on pages of the window.
         unsafe { libc::madvise(start as *mut c_void, bytes, libc::MADV_HUGEPAGE) };
+    }
+    if bytes_left().is_some_and(|left| left - left / SPARED < pages.end - pages.start) {
+        return false;
     }
     // Zeros take their time, and several threads have more of it. Pinning would do it with one.
     let twin = twin_of(pages.start)..twin_of(pages.end);
@@ -227,6 +240,7 @@ pub fn fill_twin(pages: &Range<u64>) {
         }
         work();
     });
+    true
 }
 
 /// Takes memory for the host, in large pages if it can be had so.
