@@ -491,3 +491,75 @@ pub fn allow(pages: Range<u64>, access: Access) -> Result<(), String> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn twin(bytes: u64) -> Twin {
+        Twin {
+            pages: 4096 * MIB..4096 * MIB + bytes,
+            memory: 0,
+            is_pinned: false,
+            readable: Ranges::default(),
+            writable: Ranges::default(),
+            is_newer: true,
+            faults: 0,
+            last: (0, 0),
+        }
+    }
+
+    #[test]
+    fn who_goes_on_is_given_more_each_time() {
+        let mut twin = twin(512 * MIB);
+        let (mut at, mut sizes) = (twin.pages.start, Vec::new());
+        while at < twin.pages.end {
+            let span = twin.span(at + 8);
+            assert_eq!(span.start, at);
+            at = span.end;
+            sizes.push((span.end - span.start) >> 16);
+        }
+        assert_eq!(sizes[..12], [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024]);
+        assert_eq!(
+            twin.span(twin.pages.end - 1).end,
+            twin.pages.end,
+            "no more than there is"
+        );
+    }
+
+    #[test]
+    fn who_goes_about_is_given_what_moves_as_fast_as_it_asks() {
+        let mut twin = twin(4096 * MIB);
+        let mut draws = (1..1000_u64).map(|n| n * 0x9e37_79b9 % (4096 * MIB));
+        let mut most = 0;
+        for (n, offset) in draws.by_ref().take(300).enumerate() {
+            let addr = twin.pages.start + offset;
+            let span = twin.span(addr);
+            assert!(span.contains(&addr));
+            // Near the last one's end it is more.
+            most = most.max(span.end - span.start);
+            assert!(
+                n >= 15 || span.end - span.start <= 2 * FIRST_BYTES,
+                "few are given little"
+            );
+        }
+        assert!((MOVED_BYTES..=4 * MOVED_BYTES).contains(&most), "{most}");
+        // What no launch has had moves nothing.
+        (twin.is_newer, twin.faults) = (false, 1000);
+        assert_eq!(twin.span(twin.pages.start + 100 * MIB), 4196 * MIB..4260 * MIB);
+    }
+
+    #[test]
+    fn parts_are_whole() {
+        let twin = twin(MIB + 4096);
+        let start = twin.pages.start;
+        assert_eq!(
+            twin.whole(&(start + 70_000..start + 70_001)),
+            start + FIRST_BYTES..start + 2 * FIRST_BYTES
+        );
+        assert_eq!(twin.whole(&(0..u64::MAX)), twin.pages);
+        assert_eq!(twin.whole(&(start + MIB..start + MIB + 1)), start + MIB..twin.pages.end);
+    }
+}
