@@ -41,7 +41,7 @@ pub struct Function {
     /// With a rewritten text; none of code that was left as it is.
     pub loaded: Option<Arc<Loaded>>,
     /// The handle of its form as it was written, where that is another one.
-    pub plain: Option<usize>,
+    plain: Option<usize>,
     /// Those of its forms that look pages up.
     forms: Arc<OnceLock<Option<Forms>>>,
     /// What the program has set of it.
@@ -347,6 +347,12 @@ impl Code {
             Some(function) => Arc::clone(function.sizes.get_or_init(|| ask().into())),
             None => ask().into(),
         }
+    }
+
+    /// The handle of a kernel's form as it was written.
+    pub fn plain(&self, function: usize) -> usize {
+        let known = self.functions.get(&function);
+        known.and_then(|known| known.plain).unwrap_or(function)
     }
 
     /// What a handle is of.

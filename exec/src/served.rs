@@ -12,7 +12,7 @@ use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
 use crate::host_functions::{self, HostFunction, StreamCallback};
 use crate::resolve::{self, Served};
 use crate::state::{self, Work};
-use crate::{images, settings, window};
+use crate::{images, settings, window, within};
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: Status = 1;
@@ -646,7 +646,10 @@ fn launch_with(
 }
 
 fn launch(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
-    state::lock().launch(work, stream, enqueue)
+    match within::are_pending() {
+        true => state::launch_unlocked(work, stream, enqueue),
+        false => state::lock().launch(work, stream, enqueue),
+    }
 }
 
 /// A copy of so many bytes on a stream. `waits`: for it.

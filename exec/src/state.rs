@@ -246,6 +246,28 @@ fn print_at_exit() {
     unsafe { libc::atexit(print) };
 }
 
+/// As [`State::launch`], where host functions of the program's have not ended: a stream that is full waits for them, and they for the state.
+pub fn launch_unlocked(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
+    let mut state = lock();
+    let handle = match work {
+        Work::Kernel(handle) => state.code.plain(handle),
+        Work::Other(_) => 0,
+    };
+    if !state.is_resident() || driver::is_captured(stream) || state.close_for(stream).is_err() {
+        return state.launch(work, stream, enqueue);
+    }
+    let name = state.name(&work);
+    drop(state);
+    let status = enqueue(handle);
+    let mut state = lock();
+    // What the host was given meanwhile may be from before.
+    if let Err(why) = state.close_for(stream) {
+        state.summary.note(why);
+    }
+    state.ran(&name, status);
+    status
+}
+
 /// The forms of a launch's kernel that look pages up, or why it uses all of them at home.
 fn forms_of(code: &Code, work: &Work<'_>, handle: usize) -> (Option<Forms>, Option<Arc<str>>) {
     let function = match (work, code.function(handle)) {
@@ -600,8 +622,7 @@ impl State {
             Work::Kernel(handle) => handle,
             Work::Other(_) => 0,
         };
-        let plain = self.code.function(handle).and_then(|function| function.plain);
-        let plain = plain.filter(|_| self.is_resident()).unwrap_or(handle);
+        let plain = self.code.plain(handle);
         if !self.has_memory() || driver::is_captured(stream) {
             // Of a graph that is captured the launch is told.
             return enqueue(plain);
@@ -618,7 +639,7 @@ impl State {
                     self.give_up(&why);
                 }
                 self.summary.at_home(&self.name(&work), &why);
-                enqueue(handle)
+                enqueue(plain)
             }
         }
     }
@@ -641,34 +662,44 @@ impl State {
         stream: u64,
         enqueue: &impl Fn(usize) -> Status,
     ) -> Result<Status, String> {
+        let begun = Instant::now();
+        self.close_for(stream)?;
+        self.summary.took("closing managed memory", begun);
+        let begun = Instant::now();
         let name = self.name(work);
+        let status = match settings::is_verbose() {
+            true => self.timing.around(&name, stream, || enqueue(handle)),
+            false => enqueue(handle),
+        };
+        self.summary.took("launching", begun);
+        self.ran(&name, status);
+        Ok(status)
+    }
+
+    /// What became of a launch of a kernel as it was written.
+    fn ran(&mut self, name: &str, status: Status) {
+        match status {
+            SUCCESS => self.summary.ran(name),
+            // The program's own mistake.
+            status => self.summary.refused(name, status),
+        }
+    }
+
+    /// Has the GPU have all managed memory, for something that is about to be put on a stream. The error says why it cannot.
+    fn close_for(&mut self, stream: u64) -> Result<(), String> {
         let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
             return Err("nobody has the memory".into());
         };
         if resident.context != driver::current_context() {
             return Err("the program launches in several contexts".into());
         }
-        let begun = Instant::now();
         for slab in memory.slabs.values_mut() {
             let all = slab.pages.clone();
             if let Some(twin) = &mut slab.twin {
                 twin.close(resident, &all, &mut self.summary)?;
             }
         }
-        resident.expect(stream)?;
-        self.summary.took("closing managed memory", begun);
-        let begun = Instant::now();
-        let status = match settings::is_verbose() {
-            true => self.timing.around(&name, stream, || enqueue(handle)),
-            false => enqueue(handle),
-        };
-        self.summary.took("launching", begun);
-        match status {
-            SUCCESS => self.summary.ran(&name),
-            // The program's own mistake.
-            status => self.summary.refused(&name, status),
-        }
-        Ok(status)
+        resident.expect(stream)
     }
 
     /// The error says why nobody pages.
@@ -688,7 +719,7 @@ impl State {
         }
         let (forms, at_home) = forms_of(&self.code, work, handle);
         let function = self.code.function(handle);
-        let plain = function.and_then(|function| function.plain).unwrap_or(handle);
+        let plain = self.code.plain(handle);
         if let (Some(_), Some(loaded)) = (forms, function.and_then(|function| function.loaded.as_ref())) {
             loaded.describe(&paging.window)?;
         }

@@ -183,6 +183,18 @@ fn host_functions_on_streams_touch_managed_memory() {
     let program = machine.0.path().join("rounds");
     let ((status, out, err), log) = machine.exec(&[], &program, "host");
     assert_eq!((status, &*out), (0, "behind it 21\nwaited for 220\n"), "{err} {log:?}");
+    // A launch that waits for one keeps nothing that it needs.
+    let mut full = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+    full.args(["exec", "--quiet"])
+        .arg(&program)
+        .arg("host")
+        .env("DRIVER_FULL", "1");
+    let (result, log) = machine.run(full);
+    assert_eq!(
+        result,
+        (0, "behind it 21\nwaited for 220\n".to_owned(), String::new()),
+        "{log:?}"
+    );
 }
 
 #[test]

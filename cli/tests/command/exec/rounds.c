@@ -1,9 +1,10 @@
 // A program that launches over managed memory again and again, and reads and writes some of it between: `rounds`; one
 // whose second allocation is too large for the GPU with the first: `large`; one with host functions on a stream, between
-// launches: `host`.
+// launches: `host`, where launches wait for them if there is $DRIVER_FULL.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef unsigned long long address;
 
@@ -66,10 +67,12 @@ static volatile int goes_on;
 static void times_ten(void* values) {
     while (!goes_on) {
     }
+    if (getenv("DRIVER_FULL") != NULL) usleep(50000);
     *(int*)values *= 10;
 }
 
-static void host(void) {
+static void host(int full) {
+    goes_on = full;
     int* values = allocate((size_t)4 << 20);
     unsigned count = 1024;
     values[0] = 1;
@@ -80,7 +83,7 @@ static void host(void) {
     goes_on = 1;
     check("wait", cuCtxSynchronize());
     printf("behind it %d\n", values[0]);
-    goes_on = 0;
+    goes_on = full;
     add_one(&values, &count);
     check("host function", cuLaunchHostFunc(NULL, times_ten, values));
     goes_on = 1;
@@ -111,7 +114,7 @@ int main(int count_of, char** arguments) {
     if (count_of > 1 && strcmp(arguments[1], "large") == 0)
         large();
     else if (count_of > 1 && strcmp(arguments[1], "host") == 0)
-        host();
+        host(getenv("DRIVER_FULL") != NULL);
     else
         rounds();
     return 0;
