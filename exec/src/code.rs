@@ -253,25 +253,32 @@ impl Code {
             })
         };
         // Of what had the handle before, and ended with its context.
-        self.remove(handle);
+        self.forget(handle);
         self.loaded.insert(handle, image.map(loaded).map_err(Into::into));
     }
 
-    /// It is unloaded.
+    /// It is about to be unloaded.
     pub fn remove(&mut self, handle: Handle) {
+        let code = self.forget(handle);
+        if let Some(Some(beside)) = code.as_ref().and_then(|code| code.beside.get()) {
+            beside.unload();
+        }
+    }
+
+    /// What was loaded with that handle is no more.
+    fn forget(&mut self, handle: Handle) -> Option<Arc<Loaded>> {
         let mut gone = vec![handle];
-        if let Some(Ok(code)) = self.loaded.remove(&handle) {
+        let code = self.loaded.remove(&handle).and_then(Result::ok);
+        if let Some(code) = &code {
             // The modules of a library.
-            let same = |other: &Result<Arc<Loaded>, _>| other.as_ref().is_ok_and(|other| Arc::ptr_eq(other, &code));
+            let same = |other: &Result<Arc<Loaded>, _>| other.as_ref().is_ok_and(|other| Arc::ptr_eq(other, code));
             let also = self.loaded.iter().filter(|(_, other)| same(other));
             gone.extend(also.map(|(handle, _)| *handle));
-            if let Some(Some(beside)) = code.beside.get() {
-                beside.unload();
-            }
         }
         self.loaded.retain(|handle, _| !gone.contains(handle));
         // Others may have their handles.
         self.functions.retain(|_, function| !gone.contains(&function.of));
+        code
     }
 
     /// A library is a module in a context.

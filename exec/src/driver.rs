@@ -159,6 +159,15 @@ pub fn is_captured(stream: u64) -> bool {
     status == SUCCESS && state != 0
 }
 
+/// Lets this thread wait and copy while another one of the program's captures a stream.
+pub fn heed_no_captures() {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+    const RELAXED: c_int = 2;
+    let mut mode = RELAXED;
+    // SAFETY: a value that is read and written. Older drivers have it, too, or nothing comes of it.
+    let _ = unsafe { call!(cuThreadExchangeStreamCaptureMode(&raw mut mode => *mut c_int)) };
+}
+
 /// Waits for all work of the current context.
 pub fn synchronize() -> Status {
     // SAFETY: it has no arguments.

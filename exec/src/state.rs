@@ -187,6 +187,7 @@ pub enum Work<'a> {
 
 /// Makes managed memory right for the host that has faulted there, in a host function of a stream or elsewhere.
 fn mend(addr: u64, writes: bool, within: Option<&Call>) -> bool {
+    driver::heed_no_captures();
     let begun = Instant::now();
     let (mut state, asked) = match within.filter(|_| lock().is_resident()) {
         Some(call) => {

@@ -96,8 +96,18 @@ fn reserve_both(file: i32, bytes: u64) -> Option<Range<u64>> {
         // SAFETY: what was reserved above, where nothing is.
         let _ = unsafe { call!(cuMemAddressFree(base => u64, whole as usize => usize)) };
     };
-    // SAFETY: a file of ours.
-    if unsafe { libc::ftruncate64(file, bytes as i64) } != 0 {
+    // A file that is too long for the process ends it.
+    let mut most = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: an out-value, and a file of ours.
+    let is_long = unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut most) == 0
+            && most.rlim_cur >= bytes
+            && libc::ftruncate64(file, bytes as i64) == 0
+    };
+    if !is_long {
         free();
         return None;
     }

@@ -1,6 +1,6 @@
 // A stand-in for NVIDIA's driver: a kernel `add_one` that the processor runs, and a note of each call in the file
-// $DRIVER_LOG. With -DRESIDENT it has memory of a GPU, $DRIVER_MIB of it, which lies at addresses where the host may have
-// other memory.
+// $DRIVER_LOG. With -DRESIDENT it has memory of a GPU, $DRIVER_MIB of it, which lies at addresses where the host may
+// have other memory.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 // A program that launches over managed memory again and again, and reads and writes some of it between: `rounds`; one
-// whose second allocation is too large for the GPU with the first: `large`; one with host functions on a stream, between
-// launches: `host`, where launches wait for them if there is $DRIVER_FULL.
+// whose second allocation is too large for the GPU with the first: `large`; one with host functions on a stream,
+// between launches: `host`, where launches wait for them if there is $DRIVER_FULL.
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,15 @@
 typedef unsigned long long address;
 
 static const char* const kernel =
-    ".version 8.0 .target sm_75 .address_size 64\n.visible .global .u32 seen;\n.visible .entry add_one(.param .u64 values, .param .u32 count) "
+    ".version 8.0 .target sm_75 .address_size 64\n.visible .global .u32 seen;\n.visible .entry add_one(.param .u64 "
+    "values, .param .u32 count) "
     "{\n.reg .b64 %a; .reg .b32 %v;\n"
     "ld.param.u64 %a, [values]; ld.global.u32 %v, [%a]; add.s32 %v, %v, 1; st.global.u32 [%a], %v; ret; }\n";
 
 int cuModuleLoadData(void**, const void*), cuModuleGetFunction(void**, void*, const char*),
     cuMemAllocManaged(address*, size_t, unsigned), cuMemFree_v2(address), cuMemcpyDtoH_v2(void*, address, size_t),
-    cuMemsetD32_v2(address, unsigned, size_t), cuCtxSynchronize(void),
-    cuLaunchHostFunc(void*, void (*)(void*), void*), cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+    cuMemsetD32_v2(address, unsigned, size_t), cuCtxSynchronize(void), cuLaunchHostFunc(void*, void (*)(void*), void*),
+    cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 
 static void check(const char* what, int status) {
     if (status == 0) return;
@@ -64,15 +66,19 @@ static void rounds(void) {
 }
 
 static volatile int goes_on;
+static int nowhere;
 static void times_ten(void* values) {
     while (!goes_on) {
     }
     if (getenv("DRIVER_FULL") != NULL) usleep(50000);
     *(int*)values *= 10;
+    // What the system reads has to be there, too.
+    if (write(nowhere, values, 100000) != 100000) *(int*)values = 0;
 }
 
 static void host(int full) {
     goes_on = full;
+    nowhere = open("/dev/null", O_WRONLY);
     int* values = allocate((size_t)4 << 20);
     unsigned count = 1024;
     values[0] = 1;
