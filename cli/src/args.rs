@@ -131,12 +131,12 @@ pub enum Command {
     /// The input is what `nvcc -ptx`, NVRTC, clang or Triton write, or a program, a library, an object or a fat binary that has such text in it.
     /// docs/PTX.md says what holds for rewritten kernels.
     Ptx(PtxArgs),
-    /// Runs a program that was not built for gpuvm and uses CUDA's managed memory, with that memory paged and its kernels rewritten as they are loaded.
+    /// Runs a program that was not built for gpuvm and uses CUDA's managed memory: copied at the link's speed, or paged where the GPU does not hold it.
     ///
-    /// The program is not rebuilt, and may have the CUDA runtime in it. Kernels of which it has PTX, and whose instructions all look pages up, find
-    /// what is used in GPU memory; the others run as before, over memory of the host, and are named on standard error when the program ends.
-    /// The first pass over data may be faster than with CUDA's managed memory, later ones are slower. docs/PTX.md has figures, and says what holds for
-    /// such programs. Options for gpuvm stand before the program.
+    /// The program is not rebuilt, and may have the CUDA runtime in it. As long as the GPU's memory holds all of its managed memory kernels run as they
+    /// were written. Else kernels of which it has PTX, and whose instructions all look pages up, find what is used in GPU memory; the others run over
+    /// memory of the host, and are named on standard error when the program ends. docs/PTX.md has figures, and says what holds for such programs.
+    /// Options for gpuvm stand before the program.
     Exec(ExecArgs),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     ///
@@ -170,15 +170,16 @@ pub enum Command {
 /// A program whose managed memory is paged.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
-    /// GPU memory for page frames. Default: as much as the program has managed memory, up to what is free when it asks for some, less a tenth.
+    /// GPU memory for all managed memory, or where there is more of that, for page frames. Default: as much as the program has managed memory, up to
+    /// what is free when it asks for some, less a tenth.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub frames: Option<u64>,
 
-    /// A power of two from 4KiB to 2MiB.
+    /// Page size of what is paged: a power of two from 4KiB to 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_page_bytes)]
     pub page_size: u64,
 
-    /// Most registers of a thread, for programs whose blocks are too large for the rewritten kernels otherwise. Of code that is loaded as a library,
+    /// Most registers of a thread, for programs whose blocks are too large for the rewritten kernels otherwise, which run over the host's memory. Of code that is loaded as a library,
     /// as the runtimes from CUDA 12 on do.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(16..=255))]
     pub registers: Option<u32>,

@@ -1,11 +1,12 @@
 //! The code that the program has loaded, and what its kernels are called.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::Arc;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_ptx::{TableLayout, WINDOW, Window};
+use parking_lot::Mutex;
 
 use crate::driver::{self, SUCCESS, call};
 use crate::images::{self, Image, KernelOf};
@@ -18,10 +19,15 @@ pub enum Handle {
     Library(usize),
 }
 
-/// Rewritten code that is loaded.
+/// Code that is loaded, and its rewritten text.
 pub struct Loaded {
     handle: Handle,
     kernels: BTreeMap<String, KernelOf>,
+    text: CString,
+    /// What was loaded is the text.
+    is_rewritten: bool,
+    /// The text, where it was loaded beside the code.
+    beside: OnceLock<Option<Handle>>,
     /// Its variable says where the window is.
     ready: AtomicBool,
 }
@@ -30,12 +36,28 @@ pub struct Loaded {
 #[derive(Clone)]
 pub struct Function {
     pub name: Arc<str>,
-    /// Rewritten; none of code that was left as it is.
+    /// What it is in.
+    of: Handle,
+    /// With a rewritten text; none of code that was left as it is.
     pub loaded: Option<Arc<Loaded>>,
-    /// The handle of its form that marks nothing.
-    pub quiet: Option<usize>,
+    /// The handle of its form as it was written, where that is another one.
+    plain: Option<usize>,
+    /// Those of its forms that look pages up.
+    forms: Arc<OnceLock<Option<Forms>>>,
+    /// What the program has set of it.
+    set: Arc<Mutex<Vec<(c_int, c_int)>>>,
     /// Why it uses all pages at home, if it does.
     pub at_home: Option<Arc<str>>,
+    /// Bytes of each of its parameters, once they were asked for.
+    pub sizes: OnceLock<Arc<[usize]>>,
+}
+
+/// Handles of a kernel that looks pages up.
+#[derive(Debug, Clone, Copy)]
+pub struct Forms {
+    pub marking: usize,
+    /// Which marks nothing.
+    pub quiet: usize,
 }
 
 /// All of it.
@@ -69,9 +91,59 @@ impl Handle {
         (status == SUCCESS).then(|| found.expose_provenance())
     }
 
+    /// Loads a text as its like is.
+    fn beside(self, text: &CStr) -> Option<Self> {
+        let mut found = 0usize;
+        let (out, text) = (&raw mut found, text.as_ptr());
+        let (mut option, mut value) = settings::registers_option();
+        let count = u32::from(!value.is_null());
+        let (options, values, none) = (&raw mut option, &raw mut value, std::ptr::null_mut::<c_void>());
+        // SAFETY: out-values, a text that ends and stays, and an option with its value.
+        let status = unsafe {
+            match self {
+                Self::Module(_) => call!(cuModuleLoadDataEx(
+                    out => *mut usize, text => *const c_char, count => u32, options => *mut c_int,
+                    values => *mut *mut c_void)),
+                Self::Library(_) => call!(cuLibraryLoadData(
+                    out => *mut usize, text => *const c_char, options => *mut c_int, values => *mut *mut c_void,
+                    count => u32, none => *mut c_void, none => *mut c_void, 0 => u32)),
+            }
+        };
+        let of_kind = match self {
+            Self::Module(_) => Self::Module(found),
+            Self::Library(_) => Self::Library(found),
+        };
+        (status == SUCCESS).then_some(of_kind)
+    }
+
+    fn unload(self) {
+        // SAFETY: what was loaded above; no kernel of it is launched any more.
+        let _ = unsafe {
+            match self {
+                Self::Module(module) => call!(cuModuleUnload(module => usize)),
+                Self::Library(library) => call!(cuLibraryUnload(library => usize)),
+            }
+        };
+    }
+
+    /// Sets something of a kernel of it.
+    fn set(self, kernel: usize, (attribute, value): (c_int, c_int)) {
+        let device = driver::current_gpu().map_or(0, |(gpu, _)| gpu);
+        // SAFETY: a kernel that the driver has found there. What it refuses it refuses at the launch.
+        let _ = unsafe {
+            match self {
+                Self::Module(_) => {
+                    call!(cuFuncSetAttribute(kernel => usize, attribute => c_int, value => c_int))
+                }
+                Self::Library(_) => call!(cuKernelSetAttribute(
+                    attribute => c_int, value => c_int, kernel => usize, device => c_int)),
+            }
+        };
+    }
+
     /// The device address of the variable that describes the window.
     fn window(self) -> Option<u64> {
-        let name = std::ffi::CString::new(WINDOW).ok()?;
+        let name = CString::new(WINDOW).ok()?;
         let (mut addr, mut bytes) = (0u64, 0usize);
         let (at, size, text) = (&raw mut addr, &raw mut bytes, name.as_ptr());
         // SAFETY: as in `kernel`.
@@ -87,7 +159,38 @@ impl Handle {
     }
 }
 
+impl Function {
+    /// Its forms that look pages up, which are loaded when they are asked for first. None where the driver refuses them.
+    pub fn forms(&self, handle: usize) -> Option<Forms> {
+        let loaded = self.loaded.as_ref()?;
+        *self.forms.get_or_init(|| {
+            let (of, kernel) = (loaded.rewritten()?, loaded.kernels.get(&*self.name)?);
+            let marking = match loaded.is_rewritten {
+                true => handle,
+                false => of.kernel(&CString::new(&*self.name).ok()?)?,
+            };
+            let quiet = kernel
+                .quiet
+                .as_deref()
+                .and_then(|name| of.kernel(name))
+                .unwrap_or(marking);
+            for set in self.set.lock().iter() {
+                [marking, quiet].into_iter().for_each(|kernel| of.set(kernel, *set));
+            }
+            Some(Forms { marking, quiet })
+        })
+    }
+}
+
 impl Loaded {
+    /// Where its rewritten text is loaded, which it is now if it was not.
+    fn rewritten(&self) -> Option<Handle> {
+        match self.is_rewritten {
+            true => Some(self.handle),
+            false => *self.beside.get_or_init(|| self.handle.beside(&self.text)),
+        }
+    }
+
     /// Says in its variable where the window is.
     ///
     /// # Errors
@@ -103,8 +206,8 @@ impl Loaded {
 
     fn write(&self, window: &[u8; Window::BYTES]) -> Result<(), String> {
         let addr = self
-            .handle
-            .window()
+            .rewritten()
+            .and_then(Handle::window)
             .ok_or("the rewritten code has no variable for the window")?;
         let (from, bytes) = (window.as_ptr().cast::<c_void>(), window.len());
         // SAFETY: the variable has so many bytes.
@@ -143,23 +246,39 @@ impl Code {
             Arc::new(Loaded {
                 handle,
                 kernels: image.kernels,
+                text: image.text,
+                is_rewritten: image.has_variables,
+                beside: OnceLock::new(),
                 ready: AtomicBool::new(false),
             })
         };
+        // Of what had the handle before, and ended with its context.
+        self.forget(handle);
         self.loaded.insert(handle, image.map(loaded).map_err(Into::into));
     }
 
-    /// It is unloaded.
+    /// It is about to be unloaded.
     pub fn remove(&mut self, handle: Handle) {
-        if let Some(Ok(gone)) = self.loaded.remove(&handle) {
-            let of_others = |function: &mut Function| {
-                !function
-                    .loaded
-                    .as_ref()
-                    .is_some_and(|loaded| Arc::ptr_eq(loaded, &gone))
-            };
-            self.functions.retain(|_, function| of_others(function));
+        let code = self.forget(handle);
+        if let Some(Some(beside)) = code.as_ref().and_then(|code| code.beside.get()) {
+            beside.unload();
         }
+    }
+
+    /// What was loaded with that handle is no more.
+    fn forget(&mut self, handle: Handle) -> Option<Arc<Loaded>> {
+        let mut gone = vec![handle];
+        let code = self.loaded.remove(&handle).and_then(Result::ok);
+        if let Some(code) = &code {
+            // The modules of a library.
+            let same = |other: &Result<Arc<Loaded>, _>| other.as_ref().is_ok_and(|other| Arc::ptr_eq(other, code));
+            let also = self.loaded.iter().filter(|(_, other)| same(other));
+            gone.extend(also.map(|(handle, _)| *handle));
+        }
+        self.loaded.retain(|handle, _| !gone.contains(handle));
+        // Others may have their handles.
+        self.functions.retain(|_, function| !gone.contains(&function.of));
+        code
     }
 
     /// A library is a module in a context.
@@ -183,7 +302,11 @@ impl Code {
         };
         let function_of = Function {
             name: (*name).into(),
-            quiet: kernel.as_ref().and_then(|kernel| of.kernel(kernel.quiet.as_deref()?)),
+            of,
+            forms: Arc::default(),
+            set: Arc::default(),
+            plain: kernel.as_ref().and_then(|kernel| of.kernel(kernel.plain.as_deref()?)),
+            sizes: OnceLock::new(),
             at_home: match &kernel {
                 Some(kernel) => kernel.at_home.as_deref().map(Into::into),
                 None => Some(why),
@@ -198,6 +321,45 @@ impl Code {
         if let Some(known) = self.functions.get(&of).cloned() {
             self.functions.insert(function, known);
         }
+    }
+
+    /// A kernel uses all pages at home from now on, and why.
+    pub fn keep_at_home(&mut self, function: usize, why: &str) {
+        if let Some(function) = self.functions.get_mut(&function) {
+            function.at_home = Some(why.into());
+        }
+    }
+
+    /// The program has set something of a kernel.
+    pub fn set(&self, function: usize, attribute: c_int, value: c_int) {
+        let Some(function) = self.functions.get(&function) else {
+            return;
+        };
+        let set = (attribute, value);
+        function.set.lock().push(set);
+        if let Some(plain) = function.plain {
+            function.of.set(plain, set);
+        }
+        if let (Some(Some(forms)), Some(of)) = (function.forms.get(), function.loaded.as_ref()) {
+            // The first may be the program's own.
+            let of = of.rewritten().unwrap_or(function.of);
+            let both = [forms.marking, forms.quiet];
+            both.into_iter().for_each(|kernel| of.set(kernel, set));
+        }
+    }
+
+    /// Bytes of each of a kernel's parameters, which `ask` finds.
+    pub fn sizes(&self, function: usize, ask: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
+        match self.functions.get(&function) {
+            Some(function) => Arc::clone(function.sizes.get_or_init(|| ask().into())),
+            None => ask().into(),
+        }
+    }
+
+    /// The handle of a kernel's form as it was written.
+    pub fn plain(&self, function: usize) -> usize {
+        let known = self.functions.get(&function);
+        known.and_then(|known| known.plain).unwrap_or(function)
     }
 
     /// What a handle is of.

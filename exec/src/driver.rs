@@ -11,6 +11,9 @@ pub const SUCCESS: Status = 0;
 /// `CUDA_ERROR_NOT_FOUND`.
 pub const NOT_FOUND: Status = 500;
 
+/// `CU_STREAM_PER_THREAD`.
+pub const PER_THREAD: u64 = 2;
+
 type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The C library's `dlsym`, once somebody has asked for it.
@@ -101,6 +104,15 @@ pub fn current_context() -> usize {
     }
 }
 
+/// Makes a context that of this thread, which it was a moment ago, or is of the program's memory.
+pub fn set_current_context(context: usize) {
+    if context != current_context() {
+        let context: *mut c_void = std::ptr::with_exposed_provenance_mut(context);
+        // SAFETY: it lives, as above, or the driver refuses it.
+        let _ = unsafe { call!(cuCtxSetCurrent(context => *mut c_void)) };
+    }
+}
+
 /// The GPU of the current context, and whether that is its primary one, which the CUDA runtime uses.
 pub fn current_gpu() -> Option<(i32, bool)> {
     let (mut device, mut primary) = (0, std::ptr::null_mut());
@@ -145,6 +157,15 @@ pub fn is_captured(stream: u64) -> bool {
     // SAFETY: an out-value, and a stream that the program has just named. The legacy stream refuses while others are captured: then it is not.
     let status = unsafe { call!(cuStreamIsCapturing(stream => *mut c_void, &raw mut state => *mut c_int)) };
     status == SUCCESS && state != 0
+}
+
+/// Lets this thread wait and copy while another one of the program's captures a stream.
+pub fn heed_no_captures() {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+    const RELAXED: c_int = 2;
+    let mut mode = RELAXED;
+    // SAFETY: a value that is read and written. Older drivers have it, too, or nothing comes of it.
+    let _ = unsafe { call!(cuThreadExchangeStreamCaptureMode(&raw mut mode => *mut c_int)) };
 }
 
 /// Waits for all work of the current context.

@@ -8,14 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::within::{self, Call};
 use crate::{driver, window};
 
-/// Makes managed memory at an address right for the host, for writing if that is said. False where none is there.
-pub type Mend = fn(u64, bool) -> bool;
+/// Makes managed memory at an address right for the host, for writing if that is said, in a host function of a stream if one is said. False where
+/// none is there.
+pub type Mend = fn(u64, bool, Option<&Call>) -> bool;
 
 /// A question of the handler's, which waits on its own stack for the answer.
 struct Question {
-    addr: u64,
+    /// None where a host function ends.
+    addr: Option<u64>,
+    within: *const Call,
     writes: bool,
     answer: AtomicU32,
 }
@@ -24,8 +28,8 @@ const OPEN: u32 = 0;
 const MENDED: u32 = 1;
 const NOT_OURS: u32 = 2;
 
-/// The end of a pipe by which questions are asked; -1 before there is one.
-static ASK: AtomicI32 = AtomicI32::new(-1);
+/// The ends of pipes by which questions are asked, and those of host functions, which who answers the others may wait for; -1 before there are any.
+static ASK: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 /// The process that has the thread: one that it forks has none, and no managed memory.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -39,12 +43,12 @@ fn real_sigaction() -> SigAction {
     unsafe { std::mem::transmute::<*mut c_void, SigAction>(driver::next(c"sigaction")) }
 }
 
-/// Sees to it from now on. False where a thread, a pipe or the handler cannot be had.
-pub fn watch(mend: Mend) -> bool {
+/// Begins a thread that answers, and gives the end of the pipe by which it is asked.
+fn begin(mend: Mend, close: fn()) -> Option<c_int> {
     let mut ends = [0; 2];
     // SAFETY: room for two numbers.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return false;
+        return None;
     }
     let [questions, ask] = ends;
     let thread = std::thread::Builder::new().name("gpuvm-host".into());
@@ -54,16 +58,22 @@ pub fn watch(mend: Mend) -> bool {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let spawned = thread.spawn(move || answer(questions, mend));
+        let spawned = thread.spawn(move || answer(questions, mend, close));
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         spawned
     };
-    if spawned.is_err() {
+    spawned.ok().map(|_| ask)
+}
+
+/// Sees to it from now on. `close`: a host function has ended. False where a thread, a pipe or the handler cannot be had.
+pub fn watch(mend: Mend, close: fn()) -> bool {
+    let (Some(ask), Some(ask_within)) = (begin(mend, close), begin(mend, close)) else {
         return false;
-    }
+    };
     // SAFETY: it asks for a number.
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-    ASK.store(ask, Ordering::Release);
+    ASK[0].store(ask, Ordering::Release);
+    ASK[1].store(ask_within, Ordering::Release);
     // SAFETY: zeros are a valid value of it.
     let (mut own, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     own.sa_sigaction = on_fault as *const () as usize;
@@ -76,7 +86,7 @@ pub fn watch(mend: Mend) -> bool {
 }
 
 /// Answers questions.
-fn answer(questions: c_int, mend: Mend) {
+fn answer(questions: c_int, mend: Mend, close: fn()) {
     loop {
         let mut question: *const Question = std::ptr::null();
         // SAFETY: room for an address. A pipe gives so few bytes together, as they were written.
@@ -89,10 +99,15 @@ fn answer(questions: c_int, mend: Mend) {
         }
         // SAFETY: who asked waits for the answer, and the question lives until then.
         let question = unsafe { &*question };
-        let answer = if mend(question.addr, question.writes) {
-            MENDED
-        } else {
-            NOT_OURS
+        // SAFETY: null, or what the thread runs that waits.
+        let within = unsafe { question.within.as_ref() };
+        let answer = match question.addr {
+            Some(addr) if !mend(addr, question.writes, within) => NOT_OURS,
+            Some(_) => MENDED,
+            None => {
+                close();
+                MENDED
+            }
         };
         let word = &raw const question.answer;
         // Release: what was mended is seen with the answer. The question may be gone behind this.
@@ -131,7 +146,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let addr = unsafe { (*info).si_addr() } as u64;
     // SAFETY: the thread's own.
     let error = unsafe { *libc::__errno_location() };
-    let mended = window::touches(addr, 1) && is_own_process() && ask(addr, is_store(context));
+    let mended = window::touches(addr, 1) && is_own_process() && ask(Some(addr), is_store(context), within::running());
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = error };
     if !mended {
@@ -139,16 +154,31 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
+/// A host function has ended: what it has written is copied to the GPU.
+pub fn close() {
+    // The answer says nothing: whatever goes wrong is told at the end.
+    let _ = is_own_process() && ask(None, false, std::ptr::null());
+}
+
 /// Asks, and waits for the answer.
-fn ask(addr: u64, writes: bool) -> bool {
+fn ask(addr: Option<u64>, writes: bool, within: *const Call) -> bool {
+    let of_function = usize::from(addr.is_none() || !within.is_null());
     let question = Question {
         addr,
+        within,
         writes,
         answer: AtomicU32::new(OPEN),
     };
     let (asked, bytes) = (&raw const question, size_of::<*const Question>());
     // SAFETY: the bytes of an address.
-    while unsafe { libc::write(ASK.load(Ordering::Acquire), (&raw const asked).cast(), bytes) } != bytes as isize {
+    while unsafe {
+        libc::write(
+            ASK[of_function].load(Ordering::Acquire),
+            (&raw const asked).cast(),
+            bytes,
+        )
+    } != bytes as isize
+    {
         if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return false;
         }

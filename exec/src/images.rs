@@ -3,18 +3,22 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 
-use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Left, TableLayout, best, embedded, rewrite};
+use gpuvm_ptx::{EmbeddedPtx, FunctionReport, Item, Left, Space, TableLayout, best, embedded, rewrite};
 
 /// What a fat binary that nvcc has made begins with, and what stands in a program for one.
 const FAT_BINARY: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
+/// Before the names of kernels that were not rewritten.
+const PLAIN: &str = "gpuvm_plain_";
 /// Bytes of a fat binary's header.
 const HEADER_BYTES: usize = 16;
 
 /// Rewritten code.
 pub struct Image {
     pub text: CString,
+    /// There are some that the program may name, so that its code is loaded once, as this text.
+    pub has_variables: bool,
     /// By their names.
     pub kernels: BTreeMap<String, KernelOf>,
 }
@@ -24,8 +28,22 @@ pub struct Image {
 pub struct KernelOf {
     /// The name of its form that marks nothing, which is for launches whose pages all have frames.
     pub quiet: Option<CString>,
+    /// The name of its form that was not rewritten, where the text has one.
+    pub plain: Option<CString>,
     /// Why it uses all pages at home, if it does.
     pub at_home: Option<String>,
+}
+
+/// What a file has, as a program would give it: it ends with zeros. None of a fat binary that is cut off.
+pub fn ended(mut code: Vec<u8>) -> Option<Vec<u8>> {
+    let is_binary = code.get(..4) == Some(&FAT_BINARY.to_le_bytes());
+    let whole = code.get(8..HEADER_BYTES).and_then(|length| length.try_into().ok());
+    let whole = whole.map(u64::from_le_bytes);
+    if is_binary && whole.is_none_or(|length| length > (code.len() - HEADER_BYTES) as u64) {
+        return None;
+    }
+    code.extend([0; 4]);
+    Some(code)
 }
 
 /// Rewrites code for a GPU of that architecture. The error says why it is left as it is.
@@ -75,13 +93,60 @@ fn of_text(text: &[u8], layout: &TableLayout) -> Result<Image, String> {
     let kernels = functions.iter().filter(|function| function.is_entry).map(|function| {
         let kernel = KernelOf {
             quiet: function.quiet.as_deref().and_then(|name| CString::new(name).ok()),
+            plain: None,
             at_home: uses_home(function).or_else(|| of_all.clone()),
         };
         (function.name.clone(), kernel)
     });
-    let kernels = kernels.collect();
-    let text = CString::new(rewritten.text).map_err(|error| error.to_string())?;
-    Ok(Image { text, kernels })
+    let mut kernels: BTreeMap<String, KernelOf> = kernels.collect();
+    // It has been read before. Behind a zero there is nothing.
+    let original = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let original = std::str::from_utf8(original).map_err(|error| error.to_string())?;
+    let module = gpuvm_ptx::Module::parse(original).map_err(|error| error.to_string())?;
+    let has_variables = module.items.iter().any(is_variable);
+    let text = match has_variables {
+        true => with_plain(rewritten.text, original, &module),
+        false => rewritten.text,
+    };
+    for (name, kernel) in kernels.iter_mut().filter(|_| has_variables) {
+        kernel.plain = CString::new(format!("{PLAIN}{name}")).ok();
+    }
+    let text = CString::new(text).map_err(|error| error.to_string())?;
+    Ok(Image {
+        text,
+        has_variables,
+        kernels,
+    })
+}
+
+/// Whether it is a variable that code of the program may have changed. Texts and names of functions, as nvcc has them, are none.
+fn is_variable(item: &Item<'_>) -> bool {
+    let Item::Variable(variable) = item else { return false };
+    let is_string = |name: &str| name.starts_with("$str") || name.starts_with("__unnamed_");
+    matches!(variable.space, Space::Global | Space::Const | Space::Other)
+        && !variable.names.iter().all(|declared| is_string(declared.name))
+}
+
+/// A rewritten text with the kernels of the one that it was made from behind it, by other names. They share its variables; functions that they call
+/// look up as ever.
+fn with_plain(mut rewritten: String, original: &str, module: &gpuvm_ptx::Module<'_>) -> String {
+    let kernels = module
+        .functions()
+        .filter(|function| function.is_entry && function.body.is_some());
+    for function in kernels {
+        // A name is a part of the text.
+        let name = function.name.as_ptr().addr() - original.as_ptr().addr();
+        for part in [
+            "\n\n",
+            &original[function.span.start..name],
+            PLAIN,
+            &original[name..function.span.end],
+        ] {
+            rewritten.push_str(part);
+        }
+    }
+    rewritten.push('\n');
+    rewritten
 }
 
 /// Why a function needs pages at home: an instruction that may access paged memory and looks no page up.
@@ -123,6 +188,42 @@ mod tests {
         let reason = image.kernels["bulk"].at_home.clone().unwrap();
         assert!(reason.contains("looks no page up"), "{reason}");
         assert!(image.text.to_str().unwrap().contains("gpuvm_window"));
+    }
+
+    /// What the GPU's memory holds is used so, and the text is read by who reads the other.
+    #[test]
+    fn kernels_are_there_as_they_were_written_too() {
+        let own = format!("{}\n.visible .global .u32 count;\n", TEXT.to_str().unwrap());
+        let own = CString::new(own).unwrap();
+        // SAFETY: texts that end.
+        let [image, alone] =
+            [own.as_c_str(), TEXT].map(|text| unsafe { rewritten(text.as_ptr().cast(), 90, &layout()) }.unwrap());
+        assert!(image.has_variables && !alone.has_variables && alone.kernels["plain"].plain.is_none());
+        let text = image.text.to_str().unwrap();
+        let module = gpuvm_ptx::Module::parse(text).unwrap();
+        let original = gpuvm_ptx::Module::parse(own.to_str().unwrap()).unwrap();
+        for function in original.functions() {
+            let name = image.kernels[function.name].plain.clone().unwrap();
+            let form = module
+                .functions()
+                .find(|form| form.name.as_bytes() == name.to_bytes())
+                .unwrap();
+            let own = &own.to_str().unwrap()[function.span.clone()];
+            assert_eq!(text[form.span.clone()].replace("gpuvm_plain_", ""), own);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_is_no_code() {
+        let binary = fat_binary(TEXT.to_bytes());
+        assert_eq!(ended(binary[..binary.len() - 1].to_vec()), None);
+        assert_eq!(ended(binary[..12].to_vec()), None);
+        let whole = ended(binary.clone()).unwrap();
+        assert_eq!(
+            (&whole[..binary.len()], &whole[binary.len()..]),
+            (&binary[..], &[0; 4][..])
+        );
+        assert_eq!(ended(Vec::new()), Some(vec![0; 4]), "the driver says what it is");
     }
 
     /// A fat binary with one text, as the format has it.

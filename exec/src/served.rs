@@ -4,12 +4,15 @@
 //! which this library has its own; the CUDA runtime finds nearly all by `cuGetProcAddress`. What is not served is found where it ever was.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 
 use crate::code::{self, Handle};
 use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
+use crate::host_functions::{self, HostFunction, StreamCallback};
 use crate::resolve::{self, Served};
 use crate::state::{self, Work};
-use crate::{settings, window};
+use crate::{images, settings, window, within};
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: Status = 1;
@@ -80,11 +83,17 @@ served! {
     };
     [cuMemFree_v2 "cuMemFree" 3020 false]
     (addr: u64)
-    |call| match window::touches(addr, 1) {
-        true if state::lock().free(addr) => SUCCESS,
-        true => INVALID_VALUE,
-        // SAFETY: handed on.
-        false => unsafe { call(addr) },
+    |call| {
+        if !window::touches(addr, 1) {
+            // SAFETY: handed on.
+            return unsafe { call(addr) };
+        }
+        // As CUDA does: the same addresses may be somebody else's then.
+        driver::synchronize();
+        match state::settled().free(addr) {
+            true => SUCCESS,
+            false => INVALID_VALUE,
+        }
     };
     [cuMemPrefetchAsync "cuMemPrefetchAsync" 8000 false, cuMemPrefetchAsync_ptsz "cuMemPrefetchAsync" 8000 true]
     (addr: u64, bytes: usize, device: c_int, stream: *mut c_void)
@@ -102,6 +111,23 @@ served! {
     (addr: u64, bytes: usize, advice: c_int, location: u64)
     // SAFETY: handed on.
     |call| hint(addr, bytes, || unsafe { call(addr, bytes, advice, location) });
+    [cuPointerGetAttribute "cuPointerGetAttribute" 4000 false]
+    (value: *mut c_void, attribute: c_int, addr: u64)
+    // SAFETY: handed on; the value is as the attribute has it.
+    |call| unsafe { described(addr, &[attribute], &[value], || call(value, attribute, addr)) };
+    [cuPointerGetAttributes "cuPointerGetAttributes" 7000 false]
+    (count: c_uint, attributes: *const c_int, values: *const *mut c_void, addr: u64)
+    // SAFETY: as above; so many of both.
+    |call| unsafe {
+        let (asked, found) = match count == 0 || attributes.is_null() || values.is_null() {
+            true => (&[][..], &[][..]),
+            false => (
+                std::slice::from_raw_parts(attributes, count as usize),
+                std::slice::from_raw_parts(values, count as usize),
+            ),
+        };
+        described(addr, asked, found, || call(count, attributes, values, addr))
+    };
     [cuStreamAttachMemAsync "cuStreamAttachMemAsync" 6000 false, cuStreamAttachMemAsync_ptsz "cuStreamAttachMemAsync" 7000 true]
     (stream: *mut c_void, addr: u64, bytes: usize, flags: c_uint)
     // SAFETY: handed on. 0 bytes are all of the allocation.
@@ -136,6 +162,27 @@ served! {
             call(library, code, options, values, count, library_options, library_values, library_count)
         })
     };
+    [cuModuleLoad "cuModuleLoad" 2000 false]
+    (module: *mut usize, path: *const c_char)
+    // SAFETY: as above.
+    |call| unsafe {
+        load_file(path, || Handle::Module(*module), |code| match code {
+            Some(text) => call!(cuModuleLoadData(module => *mut usize, text => *const c_void)),
+            None => call(module, path),
+        })
+    };
+    [cuLibraryLoadFromFile "cuLibraryLoadFromFile" 12000 false]
+    (library: *mut usize, path: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint,
+     library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint)
+    // SAFETY: as above.
+    |call| unsafe {
+        load_file(path, || Handle::Library(*library), |code| match code {
+            Some(text) => call!(cuLibraryLoadData(
+                library => *mut usize, text => *const c_void, options => *mut c_int, values => *mut *mut c_void, count => c_uint,
+                library_options => *mut c_int, library_values => *mut *mut c_void, library_count => c_uint)),
+            None => call(library, path, options, values, count, library_options, library_values, library_count),
+        })
+    };
     [cuModuleUnload "cuModuleUnload" 2000 false]
     (module: usize)
     |call| {
@@ -154,32 +201,40 @@ served! {
     (module: *mut usize, library: usize)
     // SAFETY: handed on; the out-value was set then.
     |call| unsafe {
-        noted(call(module, library), |code| code.is_also(Handle::Library(library), Handle::Module(*module)))
+        noted(call(module, library), module, std::ptr::null(), |code, module, _| {
+            code.is_also(Handle::Library(library), Handle::Module(module));
+        })
     };
     [cuModuleGetFunction "cuModuleGetFunction" 2000 false]
     (function: *mut usize, module: usize, name: *const c_char)
     // SAFETY: as above; the caller's string.
     |call| unsafe {
-        noted(call(function, module, name), |code| code.name(*function, Handle::Module(module), CStr::from_ptr(name)))
+        noted(call(function, module, name), function, name, |code, function, name| {
+            code.name(function, Handle::Module(module), name);
+        })
     };
     [cuLibraryGetKernel "cuLibraryGetKernel" 12000 false]
     (kernel: *mut usize, library: usize, name: *const c_char)
     // SAFETY: as above.
     |call| unsafe {
-        noted(call(kernel, library, name), |code| code.name(*kernel, Handle::Library(library), CStr::from_ptr(name)))
+        noted(call(kernel, library, name), kernel, name, |code, kernel, name| {
+            code.name(kernel, Handle::Library(library), name);
+        })
     };
     [cuKernelGetFunction "cuKernelGetFunction" 12000 false]
     (function: *mut usize, kernel: usize)
     // SAFETY: as above.
-    |call| unsafe { noted(call(function, kernel), |code| code.alias(*function, kernel)) };
+    |call| unsafe {
+        noted(call(function, kernel), function, std::ptr::null(), |code, function, _| code.alias(function, kernel))
+    };
     [cuFuncSetAttribute "cuFuncSetAttribute" 9000 false]
     (function: usize, attribute: c_int, value: c_int)
     // SAFETY: handed on.
-    |call| both(function, |function| unsafe { call(function, attribute, value) });
+    |call| set_too(unsafe { call(function, attribute, value) }, function, attribute, value);
     [cuKernelSetAttribute "cuKernelSetAttribute" 12000 false]
     (attribute: c_int, value: c_int, kernel: usize, device: c_int)
     // SAFETY: handed on.
-    |call| both(kernel, |kernel| unsafe { call(attribute, value, kernel, device) });
+    |call| set_too(unsafe { call(attribute, value, kernel, device) }, kernel, attribute, value);
 
     [cuLaunchKernel "cuLaunchKernel" 4000 false,
      cuLaunchKernel_ptsz "cuLaunchKernel" 7000 true]
@@ -213,10 +268,32 @@ served! {
     (graph: *mut c_void, stream: u64)
     // SAFETY: handed on.
     |call| launch(Work::Other("a graph"), of(stream, PER_THREAD), |_| unsafe { call(graph, stream) });
+    [cuLaunchHostFunc "cuLaunchHostFunc" 10000 false,
+     cuLaunchHostFunc_ptsz "cuLaunchHostFunc" 10000 true]
+    (stream: u64, function: Option<HostFunction>, data: *mut c_void)
+    |call| {
+        // SAFETY: handed on, or one that calls it.
+        let put = |function, data| unsafe { call(stream, Some(function), data) };
+        match function {
+            Some(function) => host_functions::launch(function, data, of(stream, PER_THREAD), put),
+            None => INVALID_VALUE,
+        }
+    };
+    [cuStreamAddCallback "cuStreamAddCallback" 5000 false,
+     cuStreamAddCallback_ptsz "cuStreamAddCallback" 7000 true]
+    (stream: u64, function: Option<StreamCallback>, data: *mut c_void, flags: c_uint)
+    |call| {
+        // SAFETY: as above.
+        let put = |function, data| unsafe { call(stream, Some(function), data, flags) };
+        match function {
+            Some(function) => host_functions::add_callback(function, data, of(stream, PER_THREAD), put),
+            None => INVALID_VALUE,
+        }
+    };
     [cuStreamDestroy_v2 "cuStreamDestroy" 4000 false]
     (stream: u64)
     |call| {
-        state::lock().forget_stream(stream);
+        state::settled_stream(stream).forget_stream(stream);
         // SAFETY: handed on.
         unsafe { call(stream) }
     };
@@ -237,7 +314,7 @@ served! {
      cuMemcpyDtoH_v2 "cuMemcpyDtoH" 3020 false, cuMemcpyDtoH_v2_ptds "cuMemcpyDtoH" 7000 true]
     (to: u64, from: u64, bytes: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, bytes, true), (from, bytes, false)], None, || unsafe { call(to, from, bytes) });
+    |call| copy((to, from, bytes), of(0, PER_THREAD), true, || unsafe { call(to, from, bytes) });
     [cuMemcpyAsync "cuMemcpyAsync" 4000 false,
      cuMemcpyDtoDAsync_v2 "cuMemcpyDtoDAsync" 3020 false,
      cuMemcpyHtoDAsync_v2 "cuMemcpyHtoDAsync" 3020 false,
@@ -248,56 +325,96 @@ served! {
      cuMemcpyDtoHAsync_v2_ptsz "cuMemcpyDtoHAsync" 7000 true]
     (to: u64, from: u64, bytes: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, bytes, true), (from, bytes, false)], Some(of(stream, PER_THREAD)), || unsafe { call(to, from, bytes, stream) });
+    |call| copy((to, from, bytes), of(stream, PER_THREAD), false, || unsafe { call(to, from, bytes, stream) });
     [cuMemsetD8_v2 "cuMemsetD8" 3020 false, cuMemsetD8_v2_ptds "cuMemsetD8" 7000 true]
     (to: u64, value: u8, count: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, count, true)], None, || unsafe { call(to, value, count) });
+    |call| set(to, count, of(0, PER_THREAD), || unsafe { call(to, value, count) });
     [cuMemsetD16_v2 "cuMemsetD16" 3020 false, cuMemsetD16_v2_ptds "cuMemsetD16" 7000 true]
     (to: u64, value: u16, count: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(2), true)], None, || unsafe { call(to, value, count) });
+    |call| set(to, count.saturating_mul(2), of(0, PER_THREAD), || unsafe { call(to, value, count) });
     [cuMemsetD32_v2 "cuMemsetD32" 3020 false, cuMemsetD32_v2_ptds "cuMemsetD32" 7000 true]
     (to: u64, value: c_uint, count: usize)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(4), true)], None, || unsafe { call(to, value, count) });
+    |call| set(to, count.saturating_mul(4), of(0, PER_THREAD), || unsafe { call(to, value, count) });
     [cuMemsetD8Async "cuMemsetD8Async" 3020 false,
      cuMemsetD8Async_ptsz "cuMemsetD8Async" 7000 true]
     (to: u64, value: u8, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count, true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    |call| set(to, count, of(stream, PER_THREAD), || unsafe { call(to, value, count, stream) });
     [cuMemsetD16Async "cuMemsetD16Async" 3020 false,
      cuMemsetD16Async_ptsz "cuMemsetD16Async" 7000 true]
     (to: u64, value: u16, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(2), true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    |call| set(to, count.saturating_mul(2), of(stream, PER_THREAD), || unsafe { call(to, value, count, stream) });
     [cuMemsetD32Async "cuMemsetD32Async" 3020 false,
      cuMemsetD32Async_ptsz "cuMemsetD32Async" 7000 true]
     (to: u64, value: c_uint, count: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch(&[(to, count.saturating_mul(4), true)], Some(of(stream, PER_THREAD)), || unsafe { call(to, value, count, stream) });
+    |call| set(to, count.saturating_mul(4), of(stream, PER_THREAD), || unsafe { call(to, value, count, stream) });
     [cuMemcpy2D_v2 "cuMemcpy2D" 3020 false, cuMemcpy2D_v2_ptds "cuMemcpy2D" 7000 true,
-     cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true,
-     cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
-    (copy: *const c_void)
-    // SAFETY: handed on.
-    |call| touch_any(None, || unsafe { call(copy) });
+     cuMemcpy2DUnaligned_v2 "cuMemcpy2DUnaligned" 3020 false, cuMemcpy2DUnaligned_v2_ptds "cuMemcpy2DUnaligned" 7000 true]
+    (plan: *const u64)
+    // SAFETY: handed on, or a copy of it.
+    |call| unsafe { planned(plan, &Sides::FLAT, of(0, PER_THREAD), |plan| call(plan)) };
+    [cuMemcpy3D_v2 "cuMemcpy3D" 3020 false, cuMemcpy3D_v2_ptds "cuMemcpy3D" 7000 true]
+    (plan: *const u64)
+    // SAFETY: as above.
+    |call| unsafe { planned(plan, &Sides::DEEP, of(0, PER_THREAD), |plan| call(plan)) };
     [cuMemcpy2DAsync_v2 "cuMemcpy2DAsync" 3020 false,
-     cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false,
-     cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true,
+     cuMemcpy2DAsync_v2_ptsz "cuMemcpy2DAsync" 7000 true]
+    (plan: *const u64, stream: u64)
+    // SAFETY: as above.
+    |call| unsafe { planned(plan, &Sides::FLAT, of(stream, PER_THREAD), |plan| call(plan, stream)) };
+    [cuMemcpy3DAsync_v2 "cuMemcpy3DAsync" 3020 false,
      cuMemcpy3DAsync_v2_ptsz "cuMemcpy3DAsync" 7000 true]
-    (copy: *const c_void, stream: u64)
-    // SAFETY: handed on.
-    |call| touch_any(Some(of(stream, PER_THREAD)), || unsafe { call(copy, stream) });
+    (plan: *const u64, stream: u64)
+    // SAFETY: as above.
+    |call| unsafe { planned(plan, &Sides::DEEP, of(stream, PER_THREAD), |plan| call(plan, stream)) };
     [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize)
     // SAFETY: handed on.
-    |call| touch_any(None, || unsafe { call(to, pitch, value, width, height) });
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
     [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false,
      cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
     (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
     // SAFETY: handed on.
-    |call| touch_any(Some(of(stream, PER_THREAD)), || unsafe { call(to, pitch, value, width, height, stream) });
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemsetD2D16_v2 "cuMemsetD2D16" 3020 false, cuMemsetD2D16_v2_ptds "cuMemsetD2D16" 7000 true]
+    (to: u64, pitch: usize, value: u16, width: usize, height: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
+    [cuMemsetD2D16Async "cuMemsetD2D16Async" 3020 false,
+     cuMemsetD2D16Async_ptsz "cuMemsetD2D16Async" 7000 true]
+    (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemsetD2D32_v2 "cuMemsetD2D32" 3020 false, cuMemsetD2D32_v2_ptds "cuMemsetD2D32" 7000 true]
+    (to: u64, pitch: usize, value: c_uint, width: usize, height: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
+    [cuMemsetD2D32Async "cuMemsetD2D32Async" 3020 false,
+     cuMemsetD2D32Async_ptsz "cuMemsetD2D32Async" 7000 true]
+    (to: u64, pitch: usize, value: c_uint, width: usize, height: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
+    [cuMemcpyPeer "cuMemcpyPeer" 4000 false, cuMemcpyPeer_ptds "cuMemcpyPeer" 7000 true]
+    (to: u64, to_context: *mut c_void, from: u64, from_context: *mut c_void, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, to_context, from, from_context, bytes) });
+    [cuMemcpyPeerAsync "cuMemcpyPeerAsync" 4000 false, cuMemcpyPeerAsync_ptsz "cuMemcpyPeerAsync" 7000 true]
+    (to: u64, to_context: *mut c_void, from: u64, from_context: *mut c_void, bytes: usize, stream: u64)
+    // SAFETY: handed on.
+    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, to_context, from, from_context, bytes, stream) });
+    [cuMemcpyDtoA_v2 "cuMemcpyDtoA" 3020 false, cuMemcpyDtoA_v2_ptds "cuMemcpyDtoA" 7000 true]
+    (to: *mut c_void, offset: usize, from: u64, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, offset, from, bytes) });
+    [cuMemcpyAtoD_v2 "cuMemcpyAtoD" 3020 false, cuMemcpyAtoD_v2_ptds "cuMemcpyAtoD" 7000 true]
+    (to: u64, from: *mut c_void, offset: usize, bytes: usize)
+    // SAFETY: handed on.
+    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, from, offset, bytes) });
 }
 
 /// `CUlaunchConfig`.
@@ -314,7 +431,7 @@ pub struct LaunchConfig {
 /// A stream as the program names it: 0 may be the thread's own.
 fn of(stream: u64, per_thread: bool) -> u64 {
     if per_thread && stream == 0 {
-        state::PER_THREAD
+        driver::PER_THREAD
     } else {
         stream
     }
@@ -338,14 +455,40 @@ fn allocated(addr: *mut u64, bytes: u64) -> bool {
     if addr.is_null() || bytes == 0 {
         return false;
     }
-    match state::lock().allocate(bytes) {
+    let found = state::lock().allocate(bytes);
+    match found {
         Some(found) => {
+            // No lock is held: writing may fault.
             // SAFETY: the caller's out-value.
             unsafe { addr.write(found) };
             true
         }
         None => false,
     }
+}
+
+/// What the driver says of an address. Managed memory is that, whatever the driver has there.
+///
+/// # Safety
+/// Behind the call each value that is not null is one of its attribute.
+unsafe fn described(addr: u64, asked: &[c_int], values: &[*mut c_void], call: impl FnOnce() -> Status) -> Status {
+    /// `CU_POINTER_ATTRIBUTE_HOST_POINTER` and `_IS_MANAGED`.
+    const ATTRIBUTES: [c_int; 2] = [4, 8];
+    let status = call();
+    if status != SUCCESS || !window::touches(addr, 1) {
+        return status;
+    }
+    for (attribute, value) in asked.iter().zip(values).filter(|(_, value)| !value.is_null()) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match attribute {
+                attribute if *attribute == ATTRIBUTES[0] => value.cast::<u64>().write_unaligned(addr),
+                attribute if *attribute == ATTRIBUTES[1] => value.cast::<c_int>().write_unaligned(1),
+                _ => {}
+            }
+        }
+    }
+    status
 }
 
 /// Advice on memory: nothing comes of it where the memory is ours.
@@ -369,10 +512,11 @@ unsafe fn load(
     // SAFETY: the caller's promise.
     let (status, image) = match unsafe { code::rewritten(code) } {
         Err(why) => (call(code, false), Err(why)),
-        Ok(mut image) => {
-            // The driver may look at it whenever a kernel is first used.
-            let text = std::mem::take(&mut image.text).into_raw();
-            match call(text.cast_const().cast(), true) {
+        // Nothing is in it that its rewritten text would have to share: that is loaded when pages are looked up.
+        Ok(image) if !image.has_variables => (call(code, false), Ok(image)),
+        Ok(image) => {
+            // The driver may look at it whenever a kernel is first used: it stays.
+            match call(image.text.as_ptr().cast(), true) {
                 SUCCESS => (SUCCESS, Ok(image)),
                 status => (
                     call(code, false),
@@ -382,29 +526,66 @@ unsafe fn load(
         }
     };
     if status == SUCCESS {
-        state::lock().code.add(loaded(), image);
+        // No lock is held: reading may fault.
+        let handle = loaded();
+        state::lock().code.add(handle, image);
     }
     status
 }
 
-/// What the driver has told is noted.
-fn noted(status: Status, note: impl FnOnce(&mut code::Code)) -> Status {
+/// Loads code that is in a file. `call` is given its rewritten text, or nothing where it is to be loaded as it is.
+///
+/// # Safety
+/// As [`load`]; `path` is null or a string that ends.
+unsafe fn load_file(
+    path: *const c_char,
+    loaded: impl FnOnce() -> Handle,
+    call: impl Fn(Option<*const c_void>) -> Status,
+) -> Status {
+    let read = || {
+        // SAFETY: the caller's promise.
+        let path = unsafe { CStr::from_ptr(path) };
+        let path = std::ffi::OsStr::from_bytes(path.to_bytes());
+        std::fs::read(path).ok().and_then(images::ended)
+    };
+    match (!path.is_null()).then(read).flatten() {
+        // The driver says what is wrong with it.
+        None => call(None),
+        // SAFETY: what a program gives as code, and complete.
+        Some(code) => unsafe {
+            load(code.as_ptr().cast(), loaded, |code, is_text| {
+                call(is_text.then_some(code))
+            })
+        },
+    }
+}
+
+/// What the driver has told of a name is noted.
+///
+/// # Safety
+/// Where the driver succeeded `found` was set; `name` is null or a string that ends.
+unsafe fn noted(
+    status: Status,
+    found: *const usize,
+    name: *const c_char,
+    note: impl FnOnce(&mut code::Code, usize, &CStr),
+) -> Status {
+    if status != SUCCESS {
+        return status;
+    }
+    // SAFETY: the caller's promise. No lock is held: reading may fault.
+    let (found, name) = unsafe {
+        let name = if name.is_null() { c"" } else { CStr::from_ptr(name) };
+        (*found, name.to_owned())
+    };
+    note(&mut state::lock().code, found, &name);
+    status
+}
+
+/// What the driver has set of a kernel is set of its other forms, too.
+fn set_too(status: Status, function: usize, attribute: c_int, value: c_int) -> Status {
     if status == SUCCESS {
-        note(&mut state::lock().code);
-    }
-    status
-}
-
-/// Does it for a kernel and for its other form.
-fn both(function: usize, set: impl Fn(usize) -> Status) -> Status {
-    let status = set(function);
-    if status == SUCCESS
-        && let Some(quiet) = state::lock()
-            .code
-            .function(function)
-            .and_then(|function| function.quiet)
-    {
-        return set(quiet);
+        state::lock().code.set(function, attribute, value);
     }
     status
 }
@@ -441,65 +622,165 @@ fn launch_with(
     if params.is_null() || !window::is_there() {
         return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
     }
-    let sizes = parameters(function);
+    let sizes = state::lock().code.sizes(function, || parameters(function));
     // SAFETY: the caller's, of so many parameters. No lock is held: reading may fault.
-    let mut own: Vec<*mut c_void> = (0..sizes.len()).map(|n| unsafe { *params.add(n) }).collect();
-    let mut copies: Vec<Vec<u128>> = Vec::new();
-    for (param, &size) in own.iter_mut().zip(&sizes) {
-        if window::touches(*param as u64, size as u64) {
-            let mut copy = vec![0u128; size.div_ceil(size_of::<u128>())];
-            // SAFETY: the parameter's bytes, and room for them.
-            unsafe { std::ptr::copy_nonoverlapping(param.cast_const().cast::<u8>(), copy.as_mut_ptr().cast(), size) };
-            *param = copy.as_mut_ptr().cast();
-            copies.push(copy);
-        }
+    let given = |n: usize| unsafe { *params.add(n) };
+    let is_managed = |n: usize| window::touches(given(n) as u64, sizes[n] as u64);
+    if !(0..sizes.len()).any(is_managed) {
+        // What the driver says nothing of stays the caller's, too.
+        return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
     }
-    // What the driver says nothing of stays the caller's.
-    let given = if sizes.is_empty() { params } else { own.as_mut_ptr() };
+    let mut own: Vec<*mut c_void> = (0..sizes.len()).map(given).collect();
+    let mut copies: Vec<Vec<u128>> = Vec::new();
+    for (n, param) in own.iter_mut().enumerate().filter(|(n, _)| is_managed(*n)) {
+        let mut copy = vec![0u128; sizes[n].div_ceil(size_of::<u128>())];
+        // SAFETY: the parameter's bytes, and room for them.
+        unsafe { std::ptr::copy_nonoverlapping(param.cast_const().cast::<u8>(), copy.as_mut_ptr().cast(), sizes[n]) };
+        *param = copy.as_mut_ptr().cast();
+        copies.push(copy);
+    }
+    let given = own.as_mut_ptr();
     let status = launch(Work::Kernel(function), stream, |function| enqueue(function, given));
     drop(copies);
     status
 }
 
 fn launch(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
-    state::lock().launch(work, stream, enqueue)
+    match within::are_pending() {
+        true => state::launch_unlocked(work, stream, enqueue),
+        false => state::lock().launch(work, stream, enqueue),
+    }
 }
 
-/// A call that reads or writes those bytes, on a stream if there is one. It is done when this returns: what the driver writes behind the call would
-/// not be seen.
-fn touch(parts: &[(u64, usize, bool)], stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
-    if !parts
-        .iter()
-        .any(|&(addr, bytes, _)| window::touches(addr, bytes as u64))
-    {
+/// A copy of so many bytes on a stream. `waits`: for it.
+fn copy((to, from, bytes): (u64, u64, usize), stream: u64, waits: bool, call: impl FnOnce() -> Status) -> Status {
+    let parts = [part(to, bytes), part(from, bytes)];
+    if !parts.iter().any(is_managed) {
         return call();
     }
-    touch_with(stream, call, |state| {
-        for &(addr, bytes, writes) in parts {
-            state.open(&(addr..addr.saturating_add(bytes as u64)), writes);
+    let mut state = state::settled_stream(stream);
+    if !state.is_resident() {
+        return at_home(state, stream, call, |state| {
+            state.open(&parts[0], true);
+            state.open(&parts[1], false);
+        });
+    }
+    if !driver::is_captured(stream) {
+        state.give_gpu(&parts, stream);
+    }
+    // Whatever the program takes managed memory for, the driver has it as the GPU's.
+    // SAFETY: addresses of the program's, and the stream that it has just named. With the lock: nobody opens the memory before the copy is on its way.
+    let status = unsafe { call!(cuMemcpyAsync(to => u64, from => u64, bytes => usize, stream => u64)) };
+    drop(state);
+    match (status, waits) {
+        // SAFETY: as above.
+        (SUCCESS, true) => unsafe { call!(cuStreamSynchronize(stream => u64)) },
+        (status, _) => status,
+    }
+}
+
+/// A call that writes those bytes on a stream.
+fn set(to: u64, bytes: usize, stream: u64, call: impl FnOnce() -> Status) -> Status {
+    let part = part(to, bytes);
+    if !is_managed(&part) {
+        return call();
+    }
+    touch(state::settled_stream(stream), std::slice::from_ref(&part), stream, call)
+}
+
+/// A call that may read or write any managed memory, on a stream.
+fn touch_any(stream: u64, call: impl FnOnce() -> Status) -> Status {
+    if !window::is_there() {
+        return call();
+    }
+    let state = state::settled_stream(stream);
+    let all = state.window();
+    touch(state, &[all], stream, call)
+}
+
+fn touch(mut state: state::Locked, parts: &[Range<u64>], stream: u64, call: impl FnOnce() -> Status) -> Status {
+    if !state.is_resident() {
+        return at_home(state, stream, call, |state| {
+            parts.iter().for_each(|part| state.open(part, true))
+        });
+    }
+    if !driver::is_captured(stream) {
+        state.give_gpu(parts, stream);
+    }
+    call()
+}
+
+/// Where in its description a copy in two or three dimensions says what is copied: numbers of words, of the kind of memory, the host's address,
+/// and the GPU's.
+struct Sides {
+    words: usize,
+    sides: [[usize; 3]; 2],
+}
+
+impl Sides {
+    /// `CUDA_MEMCPY2D`.
+    const FLAT: Self = Self {
+        words: 16,
+        sides: [[2, 3, 4], [9, 10, 11]],
+    };
+    /// `CUDA_MEMCPY3D`.
+    const DEEP: Self = Self {
+        words: 25,
+        sides: [[4, 5, 6], [15, 16, 17]],
+    };
+}
+
+/// A copy in two or three dimensions.
+///
+/// # Safety
+/// `plan` is null or describes one.
+unsafe fn planned(plan: *const u64, of: &Sides, stream: u64, call: impl FnOnce(*const u64) -> Status) -> Status {
+    /// `CU_MEMORYTYPE_HOST` and `_DEVICE`, of 32 bits.
+    const TYPES: [u64; 2] = [1, 2];
+    if plan.is_null() || !window::is_there() {
+        return call(plan);
+    }
+    // SAFETY: the caller's, of so many words. No lock is held: reading may fault.
+    let mut own: Vec<u64> = unsafe { std::slice::from_raw_parts(plan, of.words) }.to_vec();
+    let state = state::settled_stream(stream);
+    if state.is_resident() {
+        for [kind, host, gpu] in of.sides {
+            if own[kind] & u64::from(u32::MAX) == TYPES[0] && window::touches(own[host], 1) {
+                (own[kind], own[gpu]) = (TYPES[1], own[host]);
+            }
         }
-    })
+    }
+    let all = state.window();
+    touch(state, &[all], stream, || call(own.as_ptr()))
 }
 
-/// A call that may read or write any managed memory.
-fn touch_any(stream: Option<u64>, call: impl FnOnce() -> Status) -> Status {
-    touch_with(stream, call, |state| state.open_all(true))
+fn part(addr: u64, bytes: usize) -> Range<u64> {
+    addr..addr.saturating_add(bytes as u64)
 }
 
-fn touch_with(stream: Option<u64>, call: impl FnOnce() -> Status, open: impl FnOnce(&mut state::State)) -> Status {
-    let mut state = state::lock();
+fn is_managed(part: &Range<u64>) -> bool {
+    window::touches(part.start, part.end - part.start)
+}
+
+/// A call that reads or writes managed memory at home. It is done when this returns: what the driver writes behind the call would not be seen.
+fn at_home(
+    mut state: state::Locked,
+    stream: u64,
+    call: impl FnOnce() -> Status,
+    open: impl FnOnce(&mut state::State),
+) -> Status {
     // A graph that is captured tells when it runs.
-    if !state.has_memory() || stream.is_some_and(driver::is_captured) {
+    if !state.has_memory() || driver::is_captured(stream) {
         drop(state);
         return call();
     }
     state.ready();
     open(&mut state);
     // With the lock: nobody closes the memory meanwhile.
-    match (call(), stream) {
+    match call() {
         // SAFETY: the stream that the program has just named.
-        (SUCCESS, Some(stream)) => unsafe { call!(cuStreamSynchronize(stream => u64)) },
-        (status, _) => status,
+        SUCCESS => unsafe { call!(cuStreamSynchronize(stream => u64)) },
+        status => status,
     }
 }
 

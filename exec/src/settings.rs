@@ -1,6 +1,7 @@
 //! What `gpuvm exec` hands over, in variables of the environment.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
 
 /// Page size in bytes.
 pub const PAGE: &CStr = c"GPUVM_EXEC_PAGE_SIZE";
@@ -33,7 +34,8 @@ pub fn frame_bytes() -> Option<u64> {
 
 /// Whether times are printed at the end.
 pub fn is_verbose() -> bool {
-    variable(VERBOSE).is_some()
+    static SAID: OnceLock<bool> = OnceLock::new();
+    *SAID.get_or_init(|| variable(VERBOSE).is_some())
 }
 
 /// Whether nothing is printed at the end.

@@ -1,23 +1,28 @@
-//! Managed memory as paged arrays, and the launches that use it.
+//! Managed memory, and the launches that use it.
 //!
-//! A slab of the window is a region whose home is the slab itself, so that a pointer which the program has is right everywhere: on the host, in the
+//! As long as the GPU's memory holds all of it, it is there as a whole ([`crate::resident`]). Else it is paged. A slab of the window is a region whose home is the slab itself, so that a pointer which the program has is right everywhere: on the host, in the
 //! driver's copies, in kernels that look no page up. What changes is what the host may do. Before a launch that may reach it every slab is closed:
 //! an access of the host faults, and [`State::open`] then brings home what launches wrote. Where the host writes, frames are dropped before the next launch.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use gpuvm::{CudaGpu, ElementType, RawRegion, StreamHandle, Transport, Vm};
+use gpuvm::{CudaGpu, RawRegion, StreamHandle, Transport, Vm};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::book::{Allocated, Book, CHUNK_BYTES, Freed};
-use crate::code::Code;
-use crate::driver::{self, SUCCESS, Status, call};
+use crate::book::{Allocated, Book, Freed};
+use crate::code::{Code, Forms};
+use crate::driver::{self, PER_THREAD, SUCCESS, Status, call};
+use crate::resident::{Asked, Marks, Resident};
+use crate::slab::{Slab, chain};
 use crate::summary::Summary;
+use crate::timing::Timing;
 use crate::window::Access;
+use crate::within::{self, Call};
 use crate::{faults, settings, window};
 
 /// Launches of programs end by themselves.
@@ -27,13 +32,17 @@ const LEFT_FREE: u64 = 10;
 /// Frames change by so many bytes.
 const FRAMES_STEP: u64 = 64 << 20;
 
-/// `CU_STREAM_PER_THREAD`.
-pub const PER_THREAD: u64 = 2;
+/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` and `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`, and why rewritten kernels meet them.
+const OUT_OF_RESOURCES: Status = 701;
+const TOO_LARGE: Status = 720;
+const TOO_MANY_REGISTERS: &str =
+    "looking pages up takes too many registers: give --registers a smaller number, such as 64";
 
 /// All that is known of the program.
 pub struct State {
     pub code: Code,
     pub summary: Summary,
+    timing: Timing,
     /// None before the program has managed memory.
     memory: Option<Memory>,
     pager: Pager,
@@ -54,20 +63,12 @@ impl Memory {
     }
 }
 
-/// Part of it.
-struct Slab {
-    pages: Range<u64>,
-    /// Once there is a pager.
-    region: Option<RawRegion>,
-    /// What the host may do, but for the chunks that it has written since it might read.
-    access: Access,
-    written: BTreeSet<u64>,
-}
-
 /// Who pages.
 enum Pager {
     /// Nobody yet.
     New,
+    /// Nobody: the GPU's memory holds all of it.
+    Resident(Resident),
     Paging(Paging),
     /// Nobody: the program runs as it would, with its memory on the host.
     None,
@@ -114,6 +115,7 @@ pub fn lock() -> Locked {
     state.get_or_insert_with(|| State {
         code: Code::default(),
         summary: Summary::default(),
+        timing: Timing::default(),
         memory: None,
         pager: Pager::New,
         contexts: HashMap::new(),
@@ -142,11 +144,37 @@ impl std::ops::DerefMut for Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.context != driver::current_context() {
-            let context: *mut c_void = std::ptr::with_exposed_provenance_mut(self.context);
-            // SAFETY: it was this thread's a moment ago.
-            let _ = unsafe { call!(cuCtxSetCurrent(context => *mut c_void)) };
+            driver::set_current_context(self.context);
         }
     }
+}
+
+/// The state when nothing runs that may use managed memory. It waits without the lock where a host function of the program's may need it.
+pub fn settled() -> Locked {
+    loop {
+        let mut state = lock();
+        let running = match &mut state.pager {
+            Pager::Resident(resident) if within::are_pending() => resident.running(),
+            _ => None,
+        };
+        let Some((marks, number)) = running else { return state };
+        drop(state);
+        let context = driver::current_context();
+        marks.wait();
+        driver::set_current_context(context);
+        if let Pager::Resident(resident) = &mut lock().pager {
+            resident.ended(number);
+        }
+    }
+}
+
+/// The state for a call of the driver's on a stream that may wait for it. As [`settled`].
+pub fn settled_stream(stream: u64) -> Locked {
+    if within::are_pending() && !driver::is_captured(stream) {
+        // SAFETY: the stream that the program has just named.
+        let _ = unsafe { call!(cuStreamSynchronize(stream => u64)) };
+    }
+    lock()
 }
 
 /// What a launch is of.
@@ -157,139 +185,60 @@ pub enum Work<'a> {
     Other(&'a str),
 }
 
-impl Slab {
-    /// Chunks of the window with bytes of a range.
-    fn chunks(&self, part: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
-        let part = part.start.max(self.pages.start)..part.end.min(self.pages.end);
-        (part.start / CHUNK_BYTES..part.end.div_ceil(CHUNK_BYTES)).map(|chunk| chunk * CHUNK_BYTES)
-    }
-
-    fn of_chunk(&self, chunk: u64) -> Range<u64> {
-        chunk.max(self.pages.start)..(chunk + CHUNK_BYTES).min(self.pages.end)
-    }
-
-    /// Lets the host read it, and write a part of it.
-    fn open(&mut self, part: &Range<u64>, writes: bool) -> Result<(), String> {
-        if self.access == Access::None {
-            if let Some(region) = &self.region {
-                region.flush().map_err(|error| chain(&error))?;
-            }
-            allow(self.pages.clone(), Access::Read)?;
-            self.access = Access::Read;
+/// Makes managed memory right for the host that has faulted there, in a host function of a stream or elsewhere.
+fn mend(addr: u64, writes: bool, within: Option<&Call>) -> bool {
+    driver::heed_no_captures();
+    let begun = Instant::now();
+    let (mut state, asked) = match within.filter(|_| lock().is_resident()) {
+        Some(call) => {
+            call.before.wait();
+            (lock(), Asked::Behind(addr))
         }
-        if writes && self.access == Access::Read {
-            for chunk in self.chunks(part) {
-                if self.written.insert(chunk) {
-                    allow(self.of_chunk(chunk), Access::Write)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Has accesses of the host fault, and drops frames of what it has written. `fits`: there are frames for all managed memory.
-    fn close(&mut self, fits: bool) -> Result<(), String> {
-        if self.access == Access::None {
-            return Ok(());
-        }
-        let is_new = self.access == Access::Write;
-        // First, so that nothing is written behind the eviction.
-        allow(self.pages.clone(), Access::None)?;
-        self.access = Access::None;
-        let written = std::mem::take(&mut self.written);
-        let Some(region) = &self.region else { return Ok(()) };
-        if is_new && fits {
-            // No launch has had it: what the host has made is about to be used, and comes at the link's speed.
-            return region.want_bytes(0..region.len()).map_err(|error| chain(&error));
-        }
-        for part in joined(written.into_iter().map(|chunk| self.of_chunk(chunk))) {
-            let bytes = part.start - self.pages.start..part.end - self.pages.start;
-            // What the host writes kernels read.
-            let evicted = region
-                .evict_bytes(bytes.clone())
-                .and_then(|()| region.want_bytes(bytes));
-            evicted.map_err(|error| chain(&error))?;
-        }
-        Ok(())
-    }
-
-    /// Makes it a region, so that kernels reach it.
-    fn page(&mut self, vm: &Vm) -> Result<(), String> {
-        let (base, bytes) = (self.pages.start as *mut u8, self.pages.end - self.pages.start);
-        let builder = vm.raw_region(ElementType::of::<u8>()).name("managed memory");
-        // SAFETY: pages of the window, which stay until the region has been closed, and to which no Rust reference is.
-        let region = unsafe { builder.from_owner((), base, bytes) };
-        self.region = Some(region.map_err(|error| chain(&error))?);
-        Ok(())
-    }
-
-    /// Makes it memory that kernels reach at home.
-    fn pin(&self) -> Result<(), String> {
-        /// `CU_MEMHOSTREGISTER_PORTABLE` and `_DEVICEMAP`.
-        const FLAGS: u32 = 3;
-        let (base, bytes) = (
-            self.pages.start as *mut c_void,
-            (self.pages.end - self.pages.start) as usize,
-        );
-        // SAFETY: pages of the window, which stay until they are unpinned.
-        match unsafe { call!(cuMemHostRegister_v2(base => *mut c_void, bytes => usize, FLAGS => u32)) } {
-            SUCCESS => Ok(()),
-            status => Err(format!("managed memory cannot be pinned: CUDA error {status}")),
-        }
-    }
-}
-
-fn allow(pages: Range<u64>, access: Access) -> Result<(), String> {
-    match window::protect(pages, access) {
-        true => Ok(()),
-        false => Err(format!(
-            "the system refuses to protect managed memory: {}",
-            std::io::Error::last_os_error()
-        )),
-    }
-}
-
-/// Ranges in order, those that touch as one.
-fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut all: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match all.last_mut().filter(|last| last.end == range.start) {
-            Some(last) => last.end = range.end,
-            None => all.push(range),
-        }
-    }
-    all
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
-/// Makes managed memory right for the host that has faulted there.
-fn mend(addr: u64, writes: bool) -> bool {
-    let mut state = lock();
+        None => (settled(), Asked::Fault(addr)),
+    };
     let is_there = |memory: &Memory| memory.book.slab_of(addr).is_some();
     if !state.memory.as_ref().is_some_and(is_there) {
         return false;
     }
-    let begun = Instant::now();
-    state.open(&(addr..addr + 1), writes);
-    state.summary.took("faults of the host", begun);
+    state.open_for(&(addr..addr + 1), &asked, writes);
+    let what = if writes {
+        "faults of the host, that writes"
+    } else {
+        "faults of the host, that reads"
+    };
+    state.summary.took(what, begun);
     true
+}
+
+/// A host function of a stream ends: what is behind it there finds what it has written.
+fn close() {
+    let mut state = lock();
+    let state = &mut *state;
+    let (Pager::Resident(resident), Some(memory)) = (&mut state.pager, &mut state.memory) else {
+        return;
+    };
+    let mut closed = Ok(());
+    for slab in memory.slabs.values_mut() {
+        let all = slab.pages.clone();
+        if let Some(twin) = &mut slab.twin {
+            closed = closed.and(twin.close(resident, &all, &mut state.summary));
+        }
+    }
+    if let Err(why) = closed.and_then(|()| resident.wait_for_copies()) {
+        state.summary.note(why);
+    }
 }
 
 /// Has the summary printed when the program ends by itself.
 fn print_at_exit() {
     extern "C" fn print() {
         if !settings::is_quiet() && faults::is_own_process() {
-            let text = lock().summary.text(settings::is_verbose());
+            let mut state = lock();
+            let mut text = state.summary.text(settings::is_verbose());
+            for line in state.timing.lines() {
+                text.push_str(&format!("gpuvm exec: {line}\n"));
+            }
+            drop(state);
             // A program may have closed it.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
         }
@@ -298,68 +247,165 @@ fn print_at_exit() {
     unsafe { libc::atexit(print) };
 }
 
+/// As [`State::launch`], where host functions of the program's have not ended: a stream that is full waits for them, and they for the state.
+pub fn launch_unlocked(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
+    let mut state = lock();
+    let handle = match work {
+        Work::Kernel(handle) => state.code.plain(handle),
+        Work::Other(_) => 0,
+    };
+    if !state.is_resident() || driver::is_captured(stream) || state.close_for(stream).is_err() {
+        return state.launch(work, stream, enqueue);
+    }
+    let name = state.name(&work);
+    drop(state);
+    let status = enqueue(handle);
+    let mut state = lock();
+    // What the host was given meanwhile may be from before.
+    if let Err(why) = state.close_for(stream) {
+        state.summary.note(why);
+    }
+    state.ran(&name, status);
+    status
+}
+
+/// The forms of a launch's kernel that look pages up, or why it uses all of them at home.
+fn forms_of(code: &Code, work: &Work<'_>, handle: usize) -> (Option<Forms>, Option<Arc<str>>) {
+    let function = match (work, code.function(handle)) {
+        (Work::Kernel(_), Some(function)) => function,
+        (Work::Kernel(_), None) => return (None, Some("nobody saw its code".into())),
+        (Work::Other(_), _) => return (None, Some("its kernels are not looked at".into())),
+    };
+    let forms = || function.forms(handle).ok_or("the driver refuses its rewritten text");
+    match &function.at_home {
+        Some(why) => (None, Some(Arc::clone(why))),
+        None => forms().map_or_else(|why| (None, Some(why.into())), |forms| (Some(forms), None)),
+    }
+}
+
 impl State {
     /// Managed memory of so many bytes; none where the window has no more.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         if self.memory.is_none() {
-            let window = window::reserve()?;
-            if !faults::watch(mend) {
-                return None;
-            }
-            self.memory = Some(Memory {
-                book: Book::new(window.clone(), settings::page_bytes().max(4096)),
-                window,
-                slabs: BTreeMap::new(),
-            });
-            print_at_exit();
+            self.begin()?;
         }
         let memory = self.memory.as_mut()?;
         let Allocated { addr, new_slab } = memory.book.allocate(bytes)?;
         let Some(pages) = new_slab else { return Some(addr) };
-        let mut slab = Slab {
-            pages: pages.clone(),
-            region: None,
-            access: Access::Write,
-            written: BTreeSet::new(),
-        };
-        let ready = match (window::fill(pages.clone()), &self.pager) {
-            (false, _) => Err("the system refuses the memory".to_owned()),
-            // It is about to begin.
-            (true, Pager::New) => Ok(()),
-            (true, Pager::Paging(paging)) => {
-                let begun = Instant::now();
-                let paged = slab.page(&paging.vm);
-                self.summary.took("pinning managed memory", begun);
-                paged
+        let made = self.make(&pages);
+        let memory = self.memory.as_mut()?;
+        match made {
+            Ok(slab) => drop(memory.slabs.insert(pages.start, slab)),
+            Err(why) => {
+                self.summary
+                    .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
+                memory.book.forget(pages.start);
+                window::empty(pages);
+                return None;
             }
-            (true, Pager::None) => slab.pin(),
-        };
-        if let Err(why) = ready {
-            self.summary
-                .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
-            memory.book.forget(pages.start);
-            window::empty(pages);
-            return None;
         }
-        memory.slabs.insert(pages.start, slab);
         // Programs take their time from the first launch on.
         self.ready();
         self.grow();
         Some(addr)
     }
 
-    /// Frees managed memory. False for what is none of ours.
+    /// The program asks for managed memory for the first time.
+    fn begin(&mut self) -> Option<()> {
+        let window = match Resident::begin() {
+            Some((resident, window)) => {
+                self.pager = Pager::Resident(resident);
+                window
+            }
+            None => window::reserve()?,
+        };
+        if !faults::watch(mend, close) {
+            self.pager = Pager::New;
+            return None;
+        }
+        self.memory = Some(Memory {
+            book: Book::new(window.clone(), settings::page_bytes().max(4096)),
+            window,
+            slabs: BTreeMap::new(),
+        });
+        print_at_exit();
+        Some(())
+    }
+
+    /// Memory at pages of the window.
+    fn make(&mut self, pages: &Range<u64>) -> Result<Slab, String> {
+        let mut slab = Slab::new(pages.clone());
+        let begun = Instant::now();
+        if let Pager::Resident(resident) = &mut self.pager {
+            match resident.twin(pages) {
+                Ok(twin) => {
+                    slab.twin = Some(twin);
+                    self.summary
+                        .took("taking memory of the GPU, and pinning the host's", begun);
+                    self.summary.holds(resident.bytes());
+                    return Ok(slab);
+                }
+                Err(why) => self.leave_gpu(&why),
+            }
+        }
+        if !window::fill(pages.clone()) {
+            return Err("the system refuses the memory".into());
+        }
+        match &self.pager {
+            // It is about to begin.
+            Pager::New | Pager::Resident(_) => {}
+            Pager::Paging(paging) => {
+                slab.page(&paging.vm)?;
+                self.summary.took("pinning managed memory", begun);
+            }
+            Pager::None => slab.pin()?,
+        }
+        Ok(slab)
+    }
+
+    /// Has managed memory leave the GPU's memory, all of it: somebody else may page it.
+    fn leave_gpu(&mut self, why: &str) {
+        if !matches!(self.pager, Pager::Resident(_)) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.pager, Pager::New);
+        let (Pager::Resident(mut resident), Some(memory)) = (before, &mut self.memory) else {
+            return;
+        };
+        self.summary
+            .note(format!("kernels are not run as they are any more: {why}"));
+        for slab in memory.slabs.values_mut() {
+            let left = slab
+                .twin
+                .take()
+                .map(|mut twin| twin.leave(&mut resident, &mut self.summary));
+            if let Some(Err(why)) = left {
+                self.summary.note(why);
+            }
+        }
+        let filled = |slab: &Slab| window::fill(slab.pages.clone());
+        if !window::leave_gpu() || !memory.slabs.values().all(filled) {
+            // Pointers of the program's lead nowhere.
+            eprintln!("gpuvm exec: the addresses of managed memory are lost");
+            std::process::abort();
+        }
+    }
+
+    /// Frees managed memory that nothing uses any more. False for what is none of ours.
     pub fn free(&mut self, addr: u64) -> bool {
         let Some(memory) = &mut self.memory else { return false };
         match memory.book.free(addr) {
             Freed::Unknown => return false,
-            // As CUDA does: the same addresses may be somebody else's then.
-            Freed::Piece => {
-                driver::synchronize();
-            }
+            Freed::Piece => {}
             Freed::Slab(pages) => {
-                driver::synchronize();
                 if let Some(mut slab) = memory.slabs.remove(&pages.start) {
+                    if let (Some(mut twin), Pager::Resident(resident)) = (slab.twin.take(), &mut self.pager)
+                        && let Err(why) = resident.end(&mut twin)
+                    {
+                        // Its addresses serve nobody else.
+                        self.summary.note(format!("managed memory stays: {why}"));
+                        return true;
+                    }
                     let closed = slab.region.take().map(|region| {
                         let all = 0..region.len();
                         region.discard(all).and_then(|()| region.close())
@@ -384,22 +430,64 @@ impl State {
 
     /// Lets the host, or the driver, read the managed memory of a range, and write it if that is said. Whatever goes wrong, the host may then.
     pub fn open(&mut self, part: &Range<u64>, writes: bool) {
+        self.open_for(part, &Asked::Part(part.clone()), writes);
+    }
+
+    fn open_for(&mut self, part: &Range<u64>, asked: &Asked, writes: bool) {
         let Some(memory) = &mut self.memory else { return };
         let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
         let mut failed = Ok(());
         for slab in memory.slabs.values_mut().filter(of_part) {
-            failed = failed.and(slab.open(part, writes));
+            failed = failed.and(match (&mut slab.twin, &mut self.pager) {
+                (Some(twin), Pager::Resident(resident)) => twin.open(resident, asked, writes, &mut self.summary),
+                _ => slab.open(part, writes),
+            });
         }
-        if let Err(why) = failed {
-            self.give_up(&why);
+        match (failed, &self.pager) {
+            (Ok(()), _) => {}
+            // The program's own error, which it is told.
+            (Err(why), Pager::Resident(_)) => self.summary.note(why),
+            (Err(why), _) => self.give_up(&why),
         }
     }
 
-    /// As [`open`](Self::open), of all managed memory.
-    pub fn open_all(&mut self, writes: bool) {
-        if let Some(window) = self.memory.as_ref().map(|memory| memory.window.clone()) {
-            self.open(&window, writes);
+    /// Readies those ranges of managed memory, or all of it, for something that the program has the driver do on the GPU: that is about to be put on
+    /// a stream. False where the GPU does not hold them.
+    pub fn give_gpu(&mut self, parts: &[Range<u64>], stream: u64) -> bool {
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return false;
+        };
+        for part in parts {
+            let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
+            for slab in memory.slabs.values_mut().filter(of_part) {
+                let Some(twin) = &mut slab.twin else { continue };
+                if let Err(why) = twin.close(resident, part, &mut self.summary) {
+                    self.summary.note(why);
+                }
+            }
         }
+        if let Err(why) = resident.expect(stream) {
+            self.summary.note(why);
+        }
+        true
+    }
+
+    /// Marks what was put on streams by now. None where the GPU does not hold managed memory.
+    pub fn marks(&mut self) -> Option<Marks> {
+        match &mut self.pager {
+            Pager::Resident(resident) => Some(resident.marks()),
+            _ => None,
+        }
+    }
+
+    /// All that managed memory may be.
+    pub fn window(&self) -> Range<u64> {
+        self.memory.as_ref().map_or(0..0, |memory| memory.window.clone())
+    }
+
+    /// Whether the GPU's memory holds all of it.
+    pub fn is_resident(&self) -> bool {
+        matches!(self.pager, Pager::Resident(_))
     }
 
     /// Whether the program has managed memory of ours.
@@ -494,6 +582,7 @@ impl State {
 
     /// From now on nobody pages: what is in frames goes home, and kernels find all there.
     pub fn give_up(&mut self, why: &str) {
+        self.leave_gpu(why);
         self.summary.note(format!("nothing is paged any more: {why}"));
         let before = std::mem::replace(&mut self.pager, Pager::None);
         self.take_home();
@@ -521,8 +610,10 @@ impl State {
 
     /// A stream is about to end.
     pub fn forget_stream(&mut self, stream: u64) {
-        if let Pager::Paging(paging) = &mut self.pager {
-            paging.streams.remove(&(stream, None));
+        match &mut self.pager {
+            Pager::Paging(paging) => drop(paging.streams.remove(&(stream, None))),
+            Pager::Resident(resident) => resident.forget_stream(stream),
+            Pager::New | Pager::None => {}
         }
     }
 
@@ -532,31 +623,84 @@ impl State {
             Work::Kernel(handle) => handle,
             Work::Other(_) => 0,
         };
+        let plain = self.code.plain(handle);
         if !self.has_memory() || driver::is_captured(stream) {
             // Of a graph that is captured the launch is told.
-            return enqueue(handle);
+            return enqueue(plain);
         }
         self.ready();
-        match self.launch_paged(&work, handle, stream, &enqueue) {
+        let launched = match self.is_resident() {
+            true => self.launch_resident(&work, plain, stream, &enqueue),
+            false => self.launch_paged(&work, handle, stream, &enqueue),
+        };
+        match launched {
             Ok(status) => status,
             Err(why) => {
                 if !matches!(self.pager, Pager::None) {
                     self.give_up(&why);
                 }
                 self.summary.at_home(&self.name(&work), &why);
-                enqueue(handle)
+                enqueue(plain)
             }
         }
     }
 
-    fn name(&self, work: &Work<'_>) -> String {
+    fn name(&self, work: &Work<'_>) -> Arc<str> {
         match work {
             Work::Kernel(handle) => match self.code.function(*handle) {
-                Some(function) => function.name.to_string(),
-                None => "a kernel of unknown name".to_owned(),
+                Some(function) => Arc::clone(&function.name),
+                None => "a kernel of unknown name".into(),
             },
-            Work::Other(name) => (*name).to_owned(),
+            Work::Other(name) => (*name).into(),
         }
+    }
+
+    /// As it was written. The error says why the GPU cannot hold the memory.
+    fn launch_resident(
+        &mut self,
+        work: &Work<'_>,
+        handle: usize,
+        stream: u64,
+        enqueue: &impl Fn(usize) -> Status,
+    ) -> Result<Status, String> {
+        let begun = Instant::now();
+        self.close_for(stream)?;
+        self.summary.took("closing managed memory", begun);
+        let begun = Instant::now();
+        let name = self.name(work);
+        let status = match settings::is_verbose() {
+            true => self.timing.around(&name, stream, || enqueue(handle)),
+            false => enqueue(handle),
+        };
+        self.summary.took("launching", begun);
+        self.ran(&name, status);
+        Ok(status)
+    }
+
+    /// What became of a launch of a kernel as it was written.
+    fn ran(&mut self, name: &str, status: Status) {
+        match status {
+            SUCCESS => self.summary.ran(name),
+            // The program's own mistake.
+            status => self.summary.refused(name, status),
+        }
+    }
+
+    /// Has the GPU have all managed memory, for something that is about to be put on a stream. The error says why it cannot.
+    fn close_for(&mut self, stream: u64) -> Result<(), String> {
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return Err("nobody has the memory".into());
+        };
+        if resident.context != driver::current_context() {
+            return Err("the program launches in several contexts".into());
+        }
+        for slab in memory.slabs.values_mut() {
+            let all = slab.pages.clone();
+            if let Some(twin) = &mut slab.twin {
+                twin.close(resident, &all, &mut self.summary)?;
+            }
+        }
+        resident.expect(stream)
     }
 
     /// The error says why nobody pages.
@@ -574,27 +718,33 @@ impl State {
         if paging.context != context {
             return Err("the program launches in several contexts".into());
         }
+        let (forms, at_home) = forms_of(&self.code, work, handle);
         let function = self.code.function(handle);
-        let at_home = match (work, function) {
-            (Work::Kernel(_), Some(function)) => function.at_home.as_deref(),
-            (Work::Kernel(_), None) => Some("nobody saw its code"),
-            (Work::Other(_), _) => Some("its kernels are not looked at"),
-        };
-        let loaded = function.and_then(|function| function.loaded.as_ref());
-        loaded.map_or(Ok(()), |loaded| loaded.describe(&paging.window))?;
+        let plain = self.code.plain(handle);
+        if let (Some(_), Some(loaded)) = (forms, function.and_then(|function| function.loaded.as_ref())) {
+            loaded.describe(&paging.window)?;
+        }
         let Some(memory) = &mut self.memory else {
             return Ok(enqueue(handle));
         };
         let fits = memory.bytes() <= paging.frames;
         let begun = Instant::now();
+        let was_open = memory.slabs.values().any(|slab| slab.access != Access::None);
         memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
         self.summary.took("closing managed memory", begun);
         let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
+        let stream_of = stream;
         let stream = borrowed(&mut paging.streams, &paging.vm, stream)?;
-        let quiet = function.and_then(|function| function.quiet).unwrap_or(handle);
         let status = std::cell::Cell::new(None);
+        let timing = settings::is_verbose().then_some(&mut self.timing);
         let put = |complete: bool| {
-            let put = enqueue(if complete && at_home.is_none() { quiet } else { handle });
+            let form = forms.map_or(plain, |forms| if complete { forms.quiet } else { forms.marking });
+            let enqueue = || enqueue(form);
+            let put = match timing {
+                Some(timing) if complete => timing.around(&name, stream_of, enqueue),
+                Some(timing) => timing.around(&format!("{name}, marking"), stream_of, enqueue),
+                None => enqueue(),
+            };
             status.set(Some(put));
             match put {
                 SUCCESS => Ok(()),
@@ -604,26 +754,49 @@ impl State {
         let begun = Instant::now();
         // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
         let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
-        self.summary.took("launching, with what brings pages", begun);
-        match (launched, status.get()) {
-            (Ok(_), Some(SUCCESS)) => {}
-            (Err(error), Some(SUCCESS)) => {
+        self.summary.took(
+            if was_open {
+                "launching, behind accesses of the host"
+            } else {
+                "launching"
+            },
+            begun,
+        );
+        let launched = launched.map(drop).map_err(|error| chain(&error));
+        if forms.is_some() && matches!(status.get(), Some(OUT_OF_RESOURCES | TOO_LARGE)) {
+            // As it was written it may run.
+            self.code.keep_at_home(handle, TOO_MANY_REGISTERS);
+            return self.launch_paged(work, handle, stream_of, enqueue);
+        }
+        self.launched((&name, at_home), launched, status.get())
+    }
+
+    /// What became of a launch of what was paged.
+    fn launched(
+        &mut self,
+        (name, at_home): (&str, Option<Arc<str>>),
+        launched: Result<(), String>,
+        status: Option<Status>,
+    ) -> Result<Status, String> {
+        match (launched, status) {
+            (Ok(()), Some(SUCCESS)) => {}
+            (Err(why), Some(SUCCESS)) => {
                 // It runs, and nobody else would wait for it.
                 driver::synchronize();
-                self.give_up(&chain(&error));
+                self.give_up(&why);
                 return Ok(SUCCESS);
             }
             // The program's own mistake, or too many registers.
             (_, Some(status)) => {
-                self.summary.refused(&name, status);
+                self.summary.refused(name, status);
                 return Ok(status);
             }
-            (Err(error), None) => return Err(chain(&error)),
-            (Ok(_), None) => return Err("nothing was launched".into()),
+            (Err(why), None) => return Err(why),
+            (Ok(()), None) => return Err("nothing was launched".into()),
         }
         match at_home {
-            None => self.summary.looked_up(&name),
-            Some(why) => self.summary.at_home(&name, why),
+            None => self.summary.looked_up(name),
+            Some(why) => self.summary.at_home(name, &why),
         }
         Ok(SUCCESS)
     }
@@ -632,6 +805,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::book::CHUNK_BYTES;
 
     /// What the host may do with the slab of an address, and the chunks that it has written.
     fn slab_of(addr: u64) -> (Access, Vec<u64>) {
@@ -688,11 +862,5 @@ mod tests {
         assert_eq!((written, slab_of(addr)), (4096, (Access::Read, vec![])));
         let mut state = lock();
         assert!(state.free(addr) && !state.free(addr), "it is freed once");
-    }
-
-    #[test]
-    fn chunks_side_by_side_are_dropped_together() {
-        assert_eq!(joined([0..2, 2..4, 6..8].into_iter()), [0..4, 6..8]);
-        assert_eq!(joined(std::iter::empty()), []);
     }
 }

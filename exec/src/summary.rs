@@ -6,26 +6,38 @@ use std::time::{Duration, Instant};
 
 /// Kernels that are listed.
 const LISTED: usize = 20;
-/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.
-const OUT_OF_RESOURCES: u32 = 701;
 
 /// Of one process.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Bytes of frames, and of a page.
     paged: Option<(u64, u64)>,
+    /// Bytes of the GPU's memory that held managed memory as a whole, and launches of each kernel that ran over it.
+    held: u64,
+    ran: BTreeMap<String, u64>,
     /// Launches of each kernel that looked pages up.
     looked_up: BTreeMap<String, u64>,
     /// Launches that found all pages at home, with the reason.
     at_home: BTreeMap<String, (u64, String)>,
     notes: Vec<String>,
-    /// How often something was done, and how long it took.
-    times: BTreeMap<&'static str, (u64, Duration)>,
+    /// How often something was done, how long it took, and bytes.
+    times: BTreeMap<&'static str, (u64, Duration, u64)>,
 }
 
 impl Summary {
     pub fn pages(&mut self, frames: u64, page: u64) {
         self.paged = Some((frames, page));
+    }
+
+    pub fn holds(&mut self, bytes: u64) {
+        self.held = bytes.max(self.held);
+    }
+
+    pub fn ran(&mut self, kernel: &str) {
+        match self.ran.get_mut(kernel) {
+            Some(launches) => *launches += 1,
+            None => drop(self.ran.insert(kernel.to_owned(), 1)),
+        }
     }
 
     pub fn looked_up(&mut self, kernel: &str) {
@@ -44,18 +56,20 @@ impl Summary {
 
     /// Something that has begun then is done.
     pub fn took(&mut self, what: &'static str, begun: Instant) {
-        let (times, all) = self.times.entry(what).or_default();
+        self.moved(what, begun, 0);
+    }
+
+    /// As [`took`](Self::took), with bytes.
+    pub fn moved(&mut self, what: &'static str, begun: Instant, bytes: u64) {
+        let (times, all, moved) = self.times.entry(what).or_default();
         *times += 1;
         *all += begun.elapsed();
+        *moved += bytes;
     }
 
     /// A launch that the driver refused.
     pub fn refused(&mut self, kernel: &str, status: u32) {
-        let hint = match status {
-            OUT_OF_RESOURCES => "; looking pages up takes registers: give --registers a smaller number, such as 64",
-            _ => "",
-        };
-        self.note(format!("`{kernel}` was not launched: CUDA error {status}{hint}"));
+        self.note(format!("`{kernel}` was not launched: CUDA error {status}"));
     }
 
     /// Something that is told once.
@@ -75,6 +89,12 @@ impl Summary {
         for note in &self.notes {
             line(format_args!("{note}"));
         }
+        if !self.ran.is_empty() {
+            let (launches, kernels, held) = (self.ran.values().sum::<u64>(), self.ran.len(), self.held >> 20);
+            line(format_args!(
+                "launches of {kernels} kernels as they are: {launches}; {held} MiB of the GPU's memory held all managed memory"
+            ));
+        }
         if let Some((frames, page)) = self.paged {
             let (launches, kernels) = (self.looked_up.values().sum::<u64>(), self.looked_up.len());
             let (frames, page) = (frames >> 20, page >> 10);
@@ -88,8 +108,12 @@ impl Summary {
         if self.at_home.len() > LISTED {
             line(format_args!("and of {} other kernels", self.at_home.len() - LISTED));
         }
-        for (what, (count, all)) in self.times.iter().filter(|_| times) {
-            line(format_args!("{what}: {count} times, {:.1} ms", all.as_secs_f64() * 1e3));
+        for (what, (count, all, bytes)) in self.times.iter().filter(|_| times) {
+            let took = all.as_secs_f64() * 1e3;
+            match bytes {
+                0 => line(format_args!("{what}: {count} times, {took:.1} ms")),
+                bytes => line(format_args!("{what}: {count} times, {took:.1} ms, {} KiB", bytes >> 10)),
+            }
         }
         text
     }

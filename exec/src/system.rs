@@ -2,15 +2,41 @@
 //! memory is made right before. And what the program says of the signal of faults is kept, not done.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::{driver, faults, state, window};
+use crate::{driver, faults, state, window, within};
+
+/// At least as much is opened for a fault, and begins at a multiple of it.
+const AT_ONCE_BYTES: usize = 64 << 10;
 
 /// Makes memory right that the system, or the C library, reads or writes.
 fn touch(at: *const c_void, bytes: usize, writes: bool) {
     let addr = at as u64;
-    if window::touches(addr, bytes as u64) {
-        state::lock().open(&(addr..addr.saturating_add(bytes as u64)), writes);
+    if !window::touches(addr, bytes as u64) {
+        return;
+    }
+    let part = addr..addr.saturating_add(bytes as u64);
+    match within::running().is_null() {
+        true => state::settled().open(&part, writes),
+        // Which may not call the driver, nor wait for what is behind it.
+        false => fault(part, writes),
+    }
+}
+
+/// Makes memory right by accesses that fault.
+fn fault(part: Range<u64>, writes: bool) {
+    let last = part.end - 1;
+    let places = part.step_by(AT_ONCE_BYTES).chain([last]);
+    for place in places.filter(|place| window::touches(*place, 1)) {
+        let byte: *mut u8 = std::ptr::with_exposed_provenance_mut(place as usize);
+        // SAFETY: the program's own memory, which it has just named.
+        unsafe {
+            let value = byte.read_volatile();
+            if writes {
+                byte.write_volatile(value);
+            }
+        }
     }
 }
 

@@ -1,10 +1,15 @@
-//! The window: a range of this process's addresses, of which managed allocations get parts. It is private memory, which is pinned for the GPU
-//! and whose protection says what the host may do without asking.
+//! The window: a range of this process's addresses, of which managed allocations get parts. Its protection says what the host may do without asking.
+//!
+//! Mostly the driver has the addresses, too, for memory of the GPU ([`reserve_on_gpu`]). Then what the host has there is shared memory, which this
+//! library has a second time, its *twin*, for copies from and to the GPU. Else it is private memory, which is pinned for the GPU.
 
+use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use gpuvm_ptx::GRANULE_BYTES;
+
+use crate::driver::{SUCCESS, call};
 
 /// Bytes of addresses, or less where a process gets no more.
 const BYTES: [u64; 3] = [1 << 40, 256 << 30, 32 << 30];
@@ -12,8 +17,19 @@ const BYTES: [u64; 3] = [1 << 40, 256 << 30, 32 << 30];
 static START: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
 
+/// The file of the host's memory, -1 where that is private; where its twin begins; and what the driver has reserved.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+static TWIN: AtomicU64 = AtomicU64::new(0);
+static ON_GPU: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
 /// The largest page that a table has, in bytes.
 const LARGEST_PAGE: u64 = 2 << 20;
+
+/// Threads that take memory for the host, and how much at a time.
+const THREADS_MAX: u64 = 8;
+const PIECE_BYTES: u64 = 64 << 20;
+/// Such a part of what is left is not taken at once.
+const SPARED: u64 = 10;
 
 /// What the host may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +53,128 @@ pub fn reserve() -> Option<Range<u64>> {
         (found != libc::MAP_FAILED).then_some(start..start + bytes)
     };
     let window = BYTES.into_iter().find_map(reserve)?;
+    begin(&window);
+    Some(window)
+}
+
+fn begin(window: &Range<u64>) {
     // Release: who sees the start sees the end.
     END.store(window.end, Ordering::Relaxed);
     START.store(window.start, Ordering::Release);
-    Some(window)
+}
+
+/// Reserves it for memory of the GPU whose context is current, too. None where that cannot be.
+pub fn reserve_on_gpu() -> Option<Range<u64>> {
+    // SAFETY: a new file in memory, which this library keeps.
+    let file = unsafe { libc::memfd_create(c"gpuvm managed memory".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    let window = BYTES.into_iter().find_map(|bytes| reserve_both(file, bytes));
+    match &window {
+        Some(window) => begin(window),
+        // SAFETY: nothing of it is mapped.
+        None => drop(unsafe { libc::close(file) }),
+    }
+    window
+}
+
+fn reserve_both(file: i32, bytes: u64) -> Option<Range<u64>> {
+    // A granule more on both sides, so that other memory is the largest page away.
+    let whole = bytes + 2 * GRANULE_BYTES;
+    let mut base = 0u64;
+    // SAFETY: an out-value.
+    let reserved = unsafe {
+        call!(cuMemAddressReserve(
+            &raw mut base => *mut u64, whole as usize => usize, GRANULE_BYTES as usize => usize, 0 => u64, 0 => u64))
+    };
+    if reserved != SUCCESS {
+        return None;
+    }
+    let window = base + GRANULE_BYTES..base + GRANULE_BYTES + bytes;
+    let free = || {
+        // SAFETY: what was reserved above, where nothing is.
+        let _ = unsafe { call!(cuMemAddressFree(base => u64, whole as usize => usize)) };
+    };
+    // A file that is too long for the process ends it.
+    let mut most = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: an out-value, and a file of ours.
+    let is_long = unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut most) == 0
+            && most.rlim_cur >= bytes
+            && libc::ftruncate64(file, bytes as i64) == 0
+    };
+    if !is_long {
+        free();
+        return None;
+    }
+    let twin = map_twin(file, bytes);
+    let own = twin.and_then(|_| map(file, window.start, bytes, libc::PROT_NONE, libc::MAP_FIXED));
+    match (twin, own) {
+        (Some(twin), Some(_)) => {
+            FILE.store(file, Ordering::Relaxed);
+            TWIN.store(twin, Ordering::Relaxed);
+            ON_GPU[0].store(base, Ordering::Relaxed);
+            ON_GPU[1].store(whole, Ordering::Relaxed);
+            Some(window)
+        }
+        (twin, _) => {
+            if let Some(twin) = twin {
+                // SAFETY: it was mapped above, and nobody knows it.
+                unsafe { libc::munmap(twin as *mut c_void, bytes as usize) };
+            }
+            free();
+            None
+        }
+    }
+}
+
+/// Maps it where large pages can be.
+fn map_twin(file: i32, bytes: u64) -> Option<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let whole = (bytes + LARGEST_PAGE) as usize;
+    // SAFETY: a new mapping, of which nothing can be accessed.
+    let found = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
+    if found == libc::MAP_FAILED {
+        return None;
+    }
+    let at = (found as u64).next_multiple_of(LARGEST_PAGE);
+    map(file, at, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED)
+}
+
+/// Maps the file at an address, and gives where it is.
+fn map(file: i32, at: u64, bytes: u64, rights: i32, flags: i32) -> Option<u64> {
+    let flags = flags | libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping; where it is fixed the addresses are reserved for it.
+    let found = unsafe { libc::mmap(at as *mut c_void, bytes as usize, rights, flags, file, 0) };
+    // Children have none of it.
+    // SAFETY: advice on that mapping.
+    (found != libc::MAP_FAILED && unsafe { libc::madvise(found, bytes as usize, libc::MADV_DONTFORK) } == 0)
+        .then_some(found as u64)
+}
+
+/// Where this library has the host's memory of an address, whatever its protection is.
+pub fn twin_of(addr: u64) -> u64 {
+    addr - START.load(Ordering::Relaxed) + TWIN.load(Ordering::Relaxed)
+}
+
+/// The driver gives the addresses back, where no memory of the GPU is any more. The host's memory stays, and may be read and written nowhere.
+/// False where others have taken the addresses meanwhile.
+pub fn leave_gpu() -> bool {
+    let [base, whole] = [&ON_GPU[0], &ON_GPU[1]].map(|number| number.swap(0, Ordering::Relaxed));
+    if whole == 0 {
+        return true;
+    }
+    let file = FILE.load(Ordering::Relaxed);
+    let (start, end) = (START.load(Ordering::Relaxed), END.load(Ordering::Relaxed));
+    // SAFETY: what was reserved; no memory of the GPU is there. The driver may unmap what the host has there.
+    let freed = unsafe { call!(cuMemAddressFree(base => u64, whole as usize => usize)) };
+    // SAFETY: the window's addresses, as they are mapped or were.
+    unsafe { libc::munmap(start as *mut c_void, (end - start) as usize) };
+    freed == SUCCESS && map(file, start, end - start, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) == Some(start)
 }
 
 /// Whether there is any.
@@ -76,12 +210,81 @@ pub fn fill(pages: Range<u64>) -> bool {
     protect(pages, Access::Write)
 }
 
+/// Bytes of memory that this machine has left, as the system has it.
+fn bytes_left() -> Option<u64> {
+    let all = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = all.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+/// Readies pages of a window that the GPU has, too: zeros, which the host asks for first. Whether there is memory for all of them, which may be
+/// pinned then; else it comes as the host uses it.
+pub fn fill_twin(pages: &Range<u64>) -> bool {
+    let bytes = (pages.end - pages.start) as usize;
+    for start in [pages.start, twin_of(pages.start)] {
+        // SAFETY: advice on pages of the window.
+        unsafe { libc::madvise(start as *mut c_void, bytes, libc::MADV_HUGEPAGE) };
+    }
+    if bytes_left().is_some_and(|left| left - left / SPARED < pages.end - pages.start) {
+        return false;
+    }
+    // Zeros take their time, and several threads have more of it. Pinning would do it with one.
+    let twin = twin_of(pages.start)..twin_of(pages.end);
+    let pieces = (twin.end - twin.start).div_ceil(PIECE_BYTES);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let (next, threads) = (AtomicU64::new(twin.start), threads.min(THREADS_MAX).min(pieces));
+    let work = || {
+        loop {
+            // Relaxed: each piece is taken once, and the threads are waited for.
+            let start = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
+            if start >= twin.end {
+                return;
+            }
+            populate(start..(start + PIECE_BYTES).min(twin.end));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there is no thread this one does it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    true
+}
+
+/// Takes memory for the host, in large pages if it can be had so.
+fn populate(part: Range<u64>) {
+    /// `MADV_POPULATE_WRITE` and `MADV_COLLAPSE`.
+    const ADVICE: [i32; 2] = [23, 25];
+    let (start, bytes) = (part.start as *mut c_void, (part.end - part.start) as usize);
+    // A page that has nothing of a file is not joined.
+    for chunk in part.step_by(LARGEST_PAGE as usize) {
+        // SAFETY: memory of the window's twin that nobody has yet: it is zero, and stays so.
+        unsafe { (chunk as *mut u8).write_volatile(0) };
+    }
+    // SAFETY: advice on that memory. Where it is refused pages come when they are used.
+    unsafe {
+        if libc::madvise(start, bytes, ADVICE[1]) != 0 {
+            libc::madvise(start, bytes, ADVICE[0]);
+        }
+    }
+}
+
 /// Gives the memory of pages back, and keeps their addresses.
 pub fn empty(pages: Range<u64>) {
     let (start, bytes) = (pages.start as *mut _, (pages.end - pages.start) as usize);
-    protect(pages, Access::None);
+    protect(pages.clone(), Access::None);
+    let file = FILE.load(Ordering::Relaxed);
     // SAFETY: as in `protect`; the allocation was freed.
-    unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
+    unsafe {
+        libc::madvise(start, bytes, libc::MADV_DONTNEED);
+        if file >= 0 {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let at = pages.start - START.load(Ordering::Relaxed);
+            libc::fallocate64(file, mode, at as i64, bytes as i64);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -16,17 +16,31 @@ fn compile(arguments: &[&str]) {
 }
 
 impl Machine {
+    /// With a driver that has no memory of a GPU at the host's addresses.
     fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// With one that has.
+    fn with_memory() -> Self {
+        Self::with(&["-DRESIDENT"])
+    }
+
+    fn with(of_driver: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let source = |name: &str| format!("{}/tests/command/exec/{name}.c", env!("CARGO_MANIFEST_DIR"));
         let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let driver = place("libcuda.so.1");
         let soname = "-Wl,-soname,libcuda.so.1";
-        compile(&["-O1", "-shared", "-fPIC", soname, &source("driver"), "-o", &driver]);
+        let shared = ["-O1", "-shared", "-fPIC", soname, &source("driver"), "-o", &driver];
+        compile(&[&shared[..], of_driver].concat());
         // Functions without a prototype, as programs call them that find them by name.
         let plain = ["-std=gnu11", "-O1", "-w", &source("program"), "-o"];
         compile(&[&plain[..], &[&place("by_name"), "-ldl"]].concat());
         compile(&[&plain[..], &[&place("linked"), "-DLINKED", &driver]].concat());
+        if !of_driver.is_empty() {
+            compile(&["-O1", &source("rounds"), "-o", &place("rounds"), &driver]);
+        }
         Self(folder)
     }
 
@@ -76,7 +90,8 @@ fn a_program_behaves_as_without_it_however_it_finds_the_driver() {
         );
         assert!(err.contains("gpuvm exec: launches of `add_one` at home: 2"), "{err}");
         let calls = |name: &str| log.iter().filter(|call| *call == name).count();
-        assert_eq!(calls("cuModuleLoadData of rewritten text"), 1, "{argument}: {log:?}");
+        // As it is: nothing is in it that has to be there once, and nobody looks pages up.
+        assert_eq!(calls("cuModuleLoadData"), 1, "{argument}: {log:?}");
         assert_eq!(
             (calls("cuLaunchKernel"), calls("cuMemHostRegister_v2")),
             (2, 2),
@@ -84,6 +99,102 @@ fn a_program_behaves_as_without_it_however_it_finds_the_driver() {
         );
         assert_eq!((calls("cuMemAllocManaged"), calls("cuMemFree_v2")), (0, 0), "{log:?}");
     }
+}
+
+/// What was copied, and what was launched, in order.
+fn moved(log: &[String]) -> Vec<&str> {
+    let is_of_it = |call: &&str| call.starts_with("to the ") || call.starts_with("cuLaunchKernel");
+    log.iter().map(String::as_str).filter(is_of_it).collect()
+}
+
+const AS_WRITTEN: &str = "cuLaunchKernel as it was written";
+
+#[test]
+fn memory_that_the_gpu_holds_is_copied_where_the_host_asks_alone() {
+    let machine = Machine::with_memory();
+    let program = machine.0.path().join("rounds");
+    let said = "first 4097, last 2\nwritten 103, beside it 3\ncopied 3 50, set 9 9\nagain 1, 0\n";
+    let (result, _) = machine.run(Command::new(&program));
+    assert_eq!(result, (0, said.to_owned(), String::new()));
+    let ((status, out, err), log) = machine.exec(&["--verbose"], &program, "rounds");
+    assert_eq!((status, &*out), (0, said), "{err}");
+    assert!(
+        err.contains(
+            "gpuvm exec: launches of 1 kernels as they are: 3; 48 MiB of the GPU's memory held all managed memory"
+        ),
+        "{err}"
+    );
+    assert!(err.contains("gpuvm exec: copying to the GPU: 4 times"), "{err}");
+    let (to_host, to_gpu) = ("to the host 64 KiB", "to the GPU 64 KiB");
+    let expected = [
+        // The parameters, and what the host has made; then the second launch reads its parameters.
+        &[to_gpu, to_gpu, AS_WRITTEN, to_host, AS_WRITTEN][..],
+        // Where the values are, the first and the last of them; one that is written; the parameters.
+        &[to_host, to_host, to_host, to_host, to_gpu, AS_WRITTEN],
+        // That one, and what is written before a copy on the GPU.
+        &[to_host, to_host, to_gpu, to_host],
+    ];
+    assert_eq!(moved(&log), expected.concat());
+    assert_eq!(
+        log.iter()
+            .filter(|call| *call == "cuModuleLoadData of rewritten text")
+            .count(),
+        1
+    );
+    // As on the program's way.
+    let program = machine.0.path().join("linked");
+    let mut plain = Command::new(&program);
+    plain.arg("-");
+    let (plain, _) = machine.run(plain);
+    let ((status, out, err), log) = machine.exec(&[], &program, "-");
+    assert_eq!((status, &*out), (0, &*plain.1), "{err}");
+    let again = moved(&log)
+        .windows(2)
+        .filter(|two| *two == ["cuLaunchKernel"; 2])
+        .count();
+    assert_eq!(again, 1, "nothing comes between launches: {log:?}");
+}
+
+#[test]
+fn memory_that_the_gpu_does_not_hold_leaves_it_as_it_was() {
+    let machine = Machine::with_memory();
+    let program = machine.0.path().join("rounds");
+    let said = "sum 549758435391, written 71\n";
+    let mut plain = Command::new(&program);
+    plain.arg("large");
+    assert_eq!(machine.run(plain).0, (0, said.to_owned(), String::new()));
+    for options in [&["--frames", "48MiB"][..], &["--frames", "1MiB"]] {
+        let ((status, out, err), log) = machine.exec(options, &program, "large");
+        assert_eq!((status, &*out), (0, said), "{err}");
+        assert!(
+            err.contains("the GPU's memory does not hold all managed memory"),
+            "{err}"
+        );
+        // Nor does the stand-in page: the rest is at home.
+        assert!(err.contains("gpuvm exec: launches of `add_one` at home"), "{err}");
+        let calls = |name: &str| log.iter().filter(|call| *call == name).count();
+        assert_eq!(calls("cuMemAddressFree"), 1, "{log:?}");
+    }
+}
+
+#[test]
+fn host_functions_on_streams_touch_managed_memory() {
+    let machine = Machine::with_memory();
+    let program = machine.0.path().join("rounds");
+    let ((status, out, err), log) = machine.exec(&[], &program, "host");
+    assert_eq!((status, &*out), (0, "behind it 21\nwaited for 220\n"), "{err} {log:?}");
+    // A launch that waits for one keeps nothing that it needs.
+    let mut full = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+    full.args(["exec", "--quiet"])
+        .arg(&program)
+        .arg("host")
+        .env("DRIVER_FULL", "1");
+    let (result, log) = machine.run(full);
+    assert_eq!(
+        result,
+        (0, "behind it 21\nwaited for 220\n".to_owned(), String::new()),
+        "{log:?}"
+    );
 }
 
 #[test]
