@@ -38,6 +38,11 @@ enum Kind<'a> {
         inner: &'a Arc<ElasticInner>,
     },
     Region(&'a Arc<RegionInner>),
+    /// A region whose elements the kernel takes for others of the same bytes.
+    Words {
+        region: &'a Arc<RegionInner>,
+        element: ElementType,
+    },
     Broadcast {
         array: &'a Arc<BroadcastInner>,
         /// One of several views of one GPU; none for the view of the kernel's GPU.
@@ -58,7 +63,8 @@ enum Kind<'a> {
 pub(crate) enum Placed<'a> {
     Value(&'a [u8]),
     Address(u64),
-    Region(&'a RegionInner, Arc<OnGpu>),
+    /// With the bytes of an element.
+    Region(&'a RegionInner, Arc<OnGpu>, u64),
     Broadcast(&'a BroadcastInner, usize),
 }
 
@@ -66,7 +72,7 @@ impl Placed<'_> {
     /// Of an array: whether a launch may look up where its pages are.
     pub fn looks_up(&self) -> Option<bool> {
         match self {
-            Self::Region(region, on) => Some(region.looks_up(on)),
+            Self::Region(region, on, _) => Some(region.looks_up(on)),
             _ => None,
         }
     }
@@ -74,7 +80,7 @@ impl Placed<'_> {
     /// Pages of an array.
     pub fn pages(&self) -> u64 {
         match self {
-            Self::Region(_, on) => on.view.pages().count(),
+            Self::Region(_, on, _) => on.view.pages().count(),
             _ => 0,
         }
     }
@@ -82,7 +88,7 @@ impl Placed<'_> {
     /// Of an array: whether all its pages have frames. Its launches are locked, or it is a guess.
     pub fn is_complete(&self) -> bool {
         match self {
-            Self::Region(_, on) => on.view.is_complete(),
+            Self::Region(_, on, _) => on.view.is_complete(),
             _ => true,
         }
     }
@@ -90,7 +96,11 @@ impl Placed<'_> {
     /// What the kernel of a launch in that state gets which looks pages up.
     pub fn looked_up_bytes(&self, state: &StateSlot) -> Vec<u8> {
         match self {
-            Self::Region(region, on) => bytemuck::bytes_of(&region.looked_up(on, state)).to_vec(),
+            Self::Region(region, on, element) => {
+                let mut array = region.looked_up(on, state);
+                array.length = region.pages.bytes() / element;
+                bytemuck::bytes_of(&array).to_vec()
+            }
             _ => self.bytes(state.vm_addr()),
         }
     }
@@ -101,7 +111,7 @@ impl Placed<'_> {
     /// An array whose pages cannot be looked up, with the reason; the window's.
     pub fn ptx_bytes(&self, at_home: bool) -> Result<std::result::Result<Vec<u8>, String>> {
         Ok(match self {
-            Self::Region(region, on) => match region.why_not_looked_up(on) {
+            Self::Region(region, on, _) => match region.why_not_looked_up(on) {
                 None if at_home => Ok(region.home_addr(on).to_ne_bytes().to_vec()),
                 None => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
                 Some(because) => Err(format!(
@@ -121,7 +131,11 @@ impl Placed<'_> {
         match self {
             Self::Value(bytes) => bytes.to_vec(),
             Self::Address(address) => address.to_ne_bytes().to_vec(),
-            Self::Region(region, on) => bytemuck::bytes_of(&region.array(on, vm)).to_vec(),
+            Self::Region(region, on, element) => {
+                let mut array = region.array(on, vm);
+                array.length = region.pages.bytes() / element;
+                bytemuck::bytes_of(&array).to_vec()
+            }
             Self::Broadcast(array, view) => bytemuck::bytes_of(&array.desc(*view, vm)).to_vec(),
         }
     }
@@ -143,6 +157,13 @@ impl<'a> Arg<'a> {
         Self(Kind::Address { element, address })
     }
 
+    /// A region as an array of other elements: for kernels that copy its rows, whatever they are. Those that have a part of one past the end
+    /// are not there.
+    pub fn words<E>(region: &'a Region<E>, element: ElementType) -> Self {
+        let region = &region.inner;
+        Self(Kind::Words { region, element })
+    }
+
     /// Brings it to a GPU whose kernel takes it, if it is a region that is not there yet.
     ///
     /// # Errors
@@ -152,7 +173,12 @@ impl<'a> Arg<'a> {
             Kind::Value { bytes, .. } => Placed::Value(bytes),
             Kind::Buffer { inner, .. } => Placed::Address(inner.memory.addr()),
             Kind::Elastic { inner, .. } => Placed::Address(inner.addr),
-            Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?),
+            Kind::Region(region) => {
+                Placed::Region(region, gpu.or_lost(region.on(gpu))?, region.element.bytes() as u64)
+            }
+            Kind::Words { region, element } => {
+                Placed::Region(region, gpu.or_lost(region.on(gpu))?, element.bytes() as u64)
+            }
             Kind::Broadcast { array, view } => {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
                 Placed::Broadcast(array, view.or_else(|| array.view_of(gpu)).unwrap_or_default())
@@ -183,16 +209,8 @@ impl<'a> Arg<'a> {
                 gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
-            Kind::Region(region) => Given {
-                kind: GivenKind::Array {
-                    element: &region.element,
-                    read_only: region.kind.read_only,
-                    region: &region.name,
-                    one_gpu: region.keeps_to_one_gpu(),
-                },
-                gpu: Some(&region.own.gpu),
-                memory: Some(Arc::clone(region) as _),
-            },
+            Kind::Region(region) => given_region(region, &region.element),
+            Kind::Words { region, element } => given_region(region, element),
             Kind::Broadcast { array, .. } => Given {
                 kind: GivenKind::Broadcast {
                     element: &array.element,
@@ -212,6 +230,20 @@ impl<'a> Arg<'a> {
                 memory: None,
             },
         }
+    }
+}
+
+/// What a launch keeps of a region, whose elements the kernel takes for such.
+fn given_region<'a>(region: &'a Arc<RegionInner>, element: &'a ElementType) -> Given<'a> {
+    Given {
+        kind: GivenKind::Array {
+            element,
+            read_only: region.kind.read_only,
+            region: &region.name,
+            one_gpu: region.keeps_to_one_gpu(),
+        },
+        gpu: Some(&region.own.gpu),
+        memory: Some(Arc::clone(region) as _),
     }
 }
 

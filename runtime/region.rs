@@ -35,6 +35,7 @@ mod hints;
 mod nodes;
 mod on_gpu;
 mod replicas;
+mod series;
 mod sharing;
 
 pub use advice::Advice;
@@ -44,6 +45,7 @@ pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
+pub use series::{HomeMemory, Series};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
 
@@ -300,7 +302,8 @@ impl RegionInner {
             return Ok(());
         }
         let mut launches = self.quiesce();
-        let flushed = self.flush_at_last(&mut launches);
+        let graphs = self.end_graphs();
+        let flushed = graphs.and_then(|()| self.flush_at_last(&mut launches));
         let synced = self.sync(true);
         let everywhere = self.everywhere();
         let mut released = Ok(());

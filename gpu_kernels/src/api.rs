@@ -2,6 +2,7 @@
 
 mod files;
 mod launch;
+mod series;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 pub use files::{FileAccess, GpuFile};
 pub use launch::{Enqueue, LaunchConfig, LaunchOutcome, LaunchReport, LaunchTime, OnDone, Watch};
+pub use series::{OneByOne, Put, Series};
 
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
 use crate::{GpuError, Simulation};
@@ -447,6 +449,24 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::ShutDown`] when the GPU is gone.
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError>;
+
+    /// A series, which may have launches on any stream. `on_done` is called once when it has ended.
+    ///
+    /// # Errors
+    /// [`GpuError::ShutDown`] when the GPU is gone.
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError>;
+
+    /// Whether a stream that others made is being captured into a graph.
+    ///
+    /// # Safety
+    /// It is live.
+    unsafe fn is_captured(&self, stream: u64) -> bool;
+
+    /// Waits until all work of the GPU's context has ended, whoever enqueued it.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`].
+    fn drain(&self) -> Result<(), GpuError>;
 
     /// What this GPU does for machines that are simulated beside it; none for hardware.
     fn simulation(&self) -> Option<&dyn Simulation>;

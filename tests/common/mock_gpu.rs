@@ -14,7 +14,7 @@ use std::{
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics,
     Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module,
-    OnDone, Piece, Simulation, Source, Stream, Watch,
+    OnDone, OneByOne, Piece, Series, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -307,6 +307,18 @@ impl Gpu for MockGpu {
     ) -> Result<Arc<dyn Module>, GpuError> {
         self.shared.check()?;
         self.shared.sim.compile(source, kernels, options)
+    }
+
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {
+        Ok(Arc::new(OneByOne::new(self.stream()?, on_done)))
+    }
+
+    unsafe fn is_captured(&self, _stream: u64) -> bool {
+        false
+    }
+
+    fn drain(&self) -> Result<(), GpuError> {
+        self.shared.check()
     }
 
     unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
