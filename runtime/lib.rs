@@ -134,7 +134,7 @@ pub use precompiled::Use;
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
 pub use region::{
     Advice, DirtyPage, HomeHealth, HomeMemory, Integrity, RawRegion, Region, RegionBuilder, RegionHealth, Series,
-    SharedRegion,
+    SharedRegion, TellWords,
 };
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{

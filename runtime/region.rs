@@ -45,7 +45,7 @@ pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
-pub use series::{HomeMemory, Series};
+pub use series::{HomeMemory, Series, TellWords};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
 

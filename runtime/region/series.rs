@@ -1,7 +1,7 @@
 //! Series: kernels over one region that are enqueued on any streams, one call of the driver each, and end together. Pages stay where they are
 //! until somebody waits for the series: whoever reads, flushes or moves them does.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU32};
 
 use gpuvm_gpu::{GpuError, HostMemory, Kernel as GpuKernel, Put};
 use gpuvm_layouts::LookedUpDesc;
@@ -26,6 +26,21 @@ pub struct Series {
     /// Frames hold the region.
     fits: bool,
     writes: bool,
+}
+
+/// Words for kernels to tell something: [`Region::tell_words`]. They live as long as this.
+pub struct TellWords(HostMemory);
+
+impl TellWords {
+    /// Address of the first, for kernels.
+    pub fn device_addr(&self) -> u64 {
+        self.0.device_addr()
+    }
+
+    /// One of them.
+    pub fn word(&self, n: usize) -> Option<&AtomicU32> {
+        self.0.word(n)
+    }
 }
 
 /// The bytes of a region, where GPU threads of its GPU reach all of them: see [`Region::home_memory`].
@@ -79,7 +94,7 @@ impl<E> Region<E> {
     }
 
     /// Where all of it lies for kernels of others, which read and write it there without looking pages up; none where GPU threads do not reach the home, or
-    /// some of it has no place there. What frames hold that is newer is not there before [`bring_home`](Self::bring_home).
+    /// some of it has no place there. What frames hold that is newer is not there before a [`flush`](Self::flush).
     pub fn home_memory(&self) -> Option<HomeMemory> {
         let inner = &self.inner;
         let addr = match inner.own.home().host_memory() {
@@ -92,15 +107,21 @@ impl<E> Region<E> {
         (addr != 0 || bytes == 0).then_some(HomeMemory { addr, bytes })
     }
 
-    /// Has the home hold what launches before this call wrote; waits for none where none may have written.
+    /// Whether the home holds what launches before this call wrote, or may write still. Never so of what a graph writes.
+    pub fn is_home_current(&self) -> bool {
+        self.inner.is_home_current()
+    }
+
+    /// Others have written to its [home](Self::home_memory): waits for all work of the GPU, and gives the frames back. What launches wrote since the last
+    /// [`flush`](Self::flush) goes home first.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn bring_home(&self) -> Result<()> {
-        if self.inner.is_home_current() {
-            return Ok(());
-        }
-        self.flush()
+    /// As [`evict`](Self::evict).
+    pub fn wrote(&self) -> Result<()> {
+        let gpu = &self.inner.own.gpu;
+        gpu.or_lost(gpu.device.drain().doing(|| "waiting for who writes to a home".into()))?;
+        self.inner.expect_stores();
+        self.evict()
     }
 
     /// Graphs into which launches of series were captured are launched no more: pages may leave their frames again.
@@ -113,19 +134,14 @@ impl<E> Region<E> {
 }
 
 impl RawRegion {
-    /// Whether a parameter of a kernel of a series may be an array of such words: they divide its bytes, and its home's address.
-    pub fn has_words(&self, bytes: u64) -> bool {
-        let home = self.home_memory().map_or(0, |memory| memory.addr);
-        self.inner.pages.bytes().is_multiple_of(bytes) && home.is_multiple_of(bytes)
-    }
-
-    /// Two words for kernels to tell something, in memory of the host that kernels reach.
+    /// Words for kernels to tell something, in memory of the host that kernels reach. They are zero.
     ///
     /// # Errors
     /// [`Error::Gpu`].
-    pub fn told_word(&self) -> Result<HostMemory> {
+    pub fn tell_words(&self, words: usize) -> Result<TellWords> {
         let gpu = &self.inner.own.gpu;
-        gpu.or_lost(gpu.device.allocate_host(8).doing(|| "allocating a word for errors".into()))
+        let memory = gpu.device.allocate_host(4 * words as u64);
+        gpu.or_lost(memory.doing(|| "allocating words for errors".into())).map(TellWords)
     }
 
     /// Whether a stream of another library is being captured.

@@ -1,0 +1,189 @@
+"""Kernels over rows of arrays by numbers that lie where the GPU reaches them: of :mod:`gpuvm.ops`, and of PyTorch's operations."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+
+from . import _core
+from ._dtypes import Described
+from ._kernel import Kernel, Launch, _argument
+from ._memory import Buffer
+from ._shapes import launch
+from .errors import DtypeError
+
+if TYPE_CHECKING:
+    from ._memory import Array
+    from ._vm import Vm
+
+#: Elements that can be added to, and those that can be summed, by the names that NumPy and PyTorch have for them: their names in C++.
+ADDED = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+SHORT = {"float16": "half_t", "bfloat16": "bfloat16_t"}
+SUMMED = {"float32": "float", "float64": "double", **SHORT}
+
+_TAKES = {size: f"take<word<{size}>>" for size in (16, 8, 4, 2, 1)}
+KERNELS: List[str] = [
+    *_TAKES.values(),
+    *(f"index_add<{kind}>" for kind in ADDED.values()),
+    *(f"index_add_short<{kind}>" for kind in SHORT.values()),
+    *(f"embedding_bag<{kind}>" for kind in SUMMED.values()),
+]
+
+#: Kind, bytes, alignment and name of elements that NumPy does not have, or that are words of a row.
+_WORDS = {size: ("V", size, size, f"word of {size} bytes") for size in (16, 8, 4, 2, 1)}
+_ELEMENTS: dict[str, Described] = {
+    "float32": ("f", 4, 4, "float32"),
+    "float64": ("f", 8, 8, "float64"),
+    "int32": ("i", 4, 4, "int32"),
+    "int64": ("i", 8, 8, "int64"),
+    "float16": _WORDS[2],
+    "bfloat16": _WORDS[2],
+}
+_PAIR: Described = ("u", 4, 4, "uint32")
+
+#: Threads of a block.
+_BLOCK = 256
+
+#: Memory: a buffer, or an address of another library's with what keeps it.
+Memory = Any
+
+
+def at(addr: int, keep: Any = None) -> Memory:
+    """Memory of another library."""
+    return ("u", 1, 1, "bytes"), addr, keep
+
+
+def _address(memory: Memory) -> int:
+    # Of a buffer it does not matter: those begin at multiples of 256.
+    return 0 if isinstance(memory, Buffer) else int(memory[1])
+
+
+class Numbers(NamedTuple):
+    """Numbers of rows, of 32 or, if they are ``wide``, 64 bits each."""
+
+    memory: Memory
+    wide: bool
+    count: int
+
+
+class Rows(NamedTuple):
+    """Rows of an array: so many of so many bytes, from a byte on, of elements of that name."""
+
+    array: "Array"
+    rows: int
+    row_bytes: int
+    dtype: str
+    first: int = 0
+
+    def in_elements(self) -> Tuple[int, int]:
+        """Elements of a row, and the first of them."""
+        size = _SIZES[self.dtype]
+        return self.row_bytes // size, self.first // size
+
+
+_SIZES = {name: element[1] for name, element in _ELEMENTS.items()}
+
+
+class _Stream:
+    """A stream of another library."""
+
+    def __init__(self, raw: int) -> None:
+        self._raw = raw
+
+    def __cuda_stream__(self) -> Tuple[int, int]:
+        return 0, self._raw
+
+
+class _Work(NamedTuple):
+    """What is launched: ``args`` are between what tells numbers that are out of range and how many lanes a row has."""
+
+    kernel: str
+    element: Described
+    writes: bool
+    #: Rows or bags, and what each lane of one takes in turns.
+    items: int
+    width: int
+    #: Pages that a warp holds where they are faults.
+    spans: int
+    args: Tuple[Any, ...]
+
+
+def _kernel(vm: "Vm", name: str) -> Kernel:
+    found = vm._kernels.get(name)
+    if found is None:
+        source, headers, defines = _core.operation("rows")
+        # Of the simulated GPU's the wheel has all, and an NVIDIA GPU's compiler takes a while for them.
+        names = KERNELS if vm.simulated else [name]
+        module = vm.module(source, names, name="rows.cu", headers=dict(headers), defines=dict(defines))
+        for one in names:
+            vm._kernels[one] = module[one]
+        found = vm._kernels[name]
+    return found
+
+
+def _launch(array: "Array", work: _Work, stream: Any) -> Optional[Launch]:
+    """On a raw stream of another library: none where nobody is told of the launch. Else as launches are."""
+    vm, core = array.vm, array._core
+    kernel = _kernel(vm, work.kernel)
+    if isinstance(stream, int):
+        shift = min(5, (work.width - 1).bit_length())
+        blocks = -(-(work.items << shift) // _BLOCK)
+        numbers = [one[1] if isinstance(one, tuple) else one for one in work.args]
+        if blocks < 1 << 31 and core.enqueue(kernel._core, work.writes, stream, blocks, _BLOCK, [*numbers, shift]):
+            return None
+        stream = None if vm.simulated else _Stream(stream)
+    told = ("u", 8, 8, "uint64"), core.told_addr(), core
+    args = [one if isinstance(one, tuple) else _argument(vm, 0, one) for one in work.args]
+    return launch(vm, kernel, work.items, work.spans, (core, work.element), told, *args, 5, stream=stream)
+
+
+def take(of: Rows, ids: Numbers, out: Memory, stream: Any = None) -> Optional[Launch]:
+    """Copies rows one behind the other to ``out``."""
+    if ids.count == 0 or of.row_bytes == 0:
+        return None
+    word = math.gcd(16, of.row_bytes, of.first, _address(out))
+    width = of.row_bytes // word
+    args = (ids.memory, out, int(ids.wide), ids.count, width, of.rows, of.first // word)
+    return _launch(of.array, _Work(_TAKES[word], _WORDS[word], False, ids.count, width, 1, args), stream)
+
+
+def index_add(of: Rows, ids: Numbers, values: Memory, stream: Any = None) -> Optional[Launch]:
+    """Adds rows that lie one behind the other to those with these numbers."""
+    if ids.count == 0 or of.row_bytes == 0:
+        return None
+    kind, short = ADDED.get(of.dtype), SHORT.get(of.dtype)
+    if kind is None and short is None:
+        raise DtypeError(f"array `{of.array.name}` has {of.dtype}: this operation is for {', '.join([*ADDED, *SHORT])}")
+    width, first = of.in_elements()
+    args = (ids.memory, values, int(ids.wide), ids.count, width, of.rows, first)
+    if kind is not None:
+        work = _Work(f"index_add<{kind}>", _ELEMENTS[of.dtype], True, ids.count, width, 1, args)
+    elif of.array.nbytes % 4:
+        raise DtypeError(f"array `{of.array.name}` has {of.array.nbytes} bytes of {of.dtype}: their number is to be a multiple of 4")
+    else:
+        work = _Work(f"index_add_short<{short}>", _PAIR, True, ids.count, width, 0, args)
+    return _launch(of.array, work, stream)
+
+
+class Bags(NamedTuple):
+    """Where bags begin, of 32 or, if they are ``wide``, 64 bits each, and what each row counts."""
+
+    memory: Memory
+    wide: bool
+    count: int
+    weights: Optional[Memory] = None
+    mean: bool = False
+
+
+def embedding_bag(of: Rows, ids: Numbers, bags: Bags, out: Memory, stream: Any = None) -> Optional[Launch]:
+    """Sums or means of rows, a bag's each, one behind the other in ``out``."""
+    if bags.count == 0 or of.row_bytes == 0:
+        return None
+    kind = SUMMED.get(of.dtype)
+    if kind is None:
+        raise DtypeError(f"array `{of.array.name}` has {of.dtype}: this operation is for {', '.join(SUMMED)}")
+    width, first = of.in_elements()
+    weights = at(0) if bags.weights is None else bags.weights
+    numbers = (int(ids.wide), int(bags.wide), ids.count, bags.count, width, of.rows, first, int(bags.mean))
+    args = (ids.memory, bags.memory, weights, out, *numbers)
+    return _launch(of.array, _Work(f"embedding_bag<{kind}>", _ELEMENTS[of.dtype], False, bags.count, width, 0, args), stream)
