@@ -308,7 +308,7 @@ def _fake_bag(
 
 def _sparse(ids: torch.Tensor, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A gradient of a table that is as large as the rows that were used."""
-    found: torch.Tensor = torch.sparse_coo_tensor(ids.reshape(1, -1).long(), rows, tuple(shape), check_invariants=False)
+    found: torch.Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(ids.reshape(1, -1).long(), rows, list(shape))
     return found
 
 

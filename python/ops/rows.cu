@@ -45,11 +45,21 @@ __device__ bool over(const A& table) {
         return false;
 }
 
+// What of an array's page is there from an element on.
+template <class T>
+__device__ auto pinned(const gpuvm::array<const T>& a, u64 i, u64 most) {
+    return a.pin(i, most);
+}
+template <class T>
+__device__ auto pinned(const gpuvm::array<T>& a, u64 i, u64) {
+    return a.pin(i);
+}
+
 // Elements [first, first + count) by `lanes` lanes, of which this is one: use(k, element) of the k-th.
 template <class A, class Use>
 __device__ void part_of(const A& table, u64 first, u64 count, u32 own, u32 lanes, Use use) {
     for (u64 done = 0; done < count;) {
-        auto part = hold(table, first + done, count - done);
+        auto part = pinned(table, first + done, count - done);
         if (!part) return;
         u64 here = least(part.size(), count - done);
 #pragma unroll 4
