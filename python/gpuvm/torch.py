@@ -173,6 +173,41 @@ def _rows_of(table: torch.Tensor) -> Optional[Rows]:
     return Rows(array, table.shape[0], row_bytes, str(table.dtype)[6:], address - start)
 
 
+class _Plan:
+    """What operations over the same rows have in common."""
+
+    __slots__ = ("array", "dtype", "row", "shape", "take")
+
+    def __init__(self, of: Rows, table: torch.Tensor) -> None:
+        # Weakly: the tensor keeps it.
+        self.array = weakref.ref(of.array)
+        self.shape, self.dtype, self.row = table.shape, table.dtype, tuple(table.shape[1:])
+        self.take = _rows.Take(of)
+
+
+#: By where rows begin. Those of arrays that are gone are of no array, and go when others come.
+_PLANS: Dict[int, _Plan] = {}
+_PLANS_MOST = 1024
+
+
+def _plan(table: torch.Tensor, address: int) -> Optional[_Plan]:
+    """That of a tensor which operations have met before, and of which frames hold nothing old."""
+    plan = _PLANS.get(address)
+    if plan is None or plan.dtype is not table.dtype or plan.shape != table.shape or not table.is_contiguous() or table.is_inference():
+        return None
+    array, version = plan.array(), table._version
+    if array is None or array._versions.get(version >> _VERSION_BITS) != version:
+        return None
+    return plan
+
+
+def _keep_plan(of: Rows, table: torch.Tensor, address: int) -> None:
+    if of.row_bytes and of.rows and of.array._stand_in is None:
+        if len(_PLANS) >= _PLANS_MOST:
+            _PLANS.clear()
+        _PLANS[address] = _Plan(of, table)
+
+
 def _numbers(ids: torch.Tensor, device: torch.device, what: str = "ids") -> torch.Tensor:
     """Numbers of rows as kernels take them."""
     if ids.dtype not in (torch.int64, torch.int32):
@@ -212,7 +247,17 @@ _LIBRARY.define(
 
 
 def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.Tensor:
-    device = table.device
+    device, address, kind = table.device, table.data_ptr(), ids.dtype
+    plan = _plan(table, address)
+    if plan is not None and (kind is torch.int64 or kind is torch.int32) and ids.device == device and ids.is_contiguous():
+        count = ids.numel()
+        out = torch.empty((*ids.shape, *plan.row), dtype=plan.dtype, device=device)
+        if count == 0:
+            return out
+        if plan.take.launch(ids.data_ptr(), kind is torch.int64, count, out.data_ptr(), _stream(device)):
+            if check or device.type == "cpu":
+                plan.take.settle()
+            return out
     ids = _numbers(ids, device)
     of = _rows_of(table)
     if of is None:
@@ -222,8 +267,9 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
     out = torch.empty(ids.shape + table.shape[1:], dtype=table.dtype, device=device)
     numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
     launch = _rows.take(of, numbers, at(out.data_ptr(), out), _stream(device))
-    if check or launch is not None or device.type == "cpu":
-        _checked(of, launch, check)
+    _checked(of, launch, check)
+    if launch is None:
+        _keep_plan(of, table, address)
     return out
 
 
