@@ -63,7 +63,7 @@ class Numbers(NamedTuple):
 
     memory: Memory
     wide: bool
-    count: int
+    size: int
 
 
 class Rows(NamedTuple):
@@ -167,29 +167,29 @@ class Take:
 
 def take(of: Rows, ids: Numbers, out: Memory, stream: Any = None) -> Optional[Launch]:
     """Copies rows one behind the other to ``out``."""
-    if ids.count == 0 or of.row_bytes == 0:
+    if ids.size == 0 or of.row_bytes == 0:
         return None
     word = math.gcd(16, of.row_bytes, of.first, _address(out))
     width = of.row_bytes // word
-    args = (ids.memory, out, int(ids.wide), ids.count, width, of.rows, of.first // word)
-    return _launch(of.array, _Work(_TAKES[word], _WORDS[word], False, ids.count, width, 1, args), stream)
+    args = (ids.memory, out, int(ids.wide), ids.size, width, of.rows, of.first // word)
+    return _launch(of.array, _Work(_TAKES[word], _WORDS[word], False, ids.size, width, 1, args), stream)
 
 
 def index_add(of: Rows, ids: Numbers, values: Memory, stream: Any = None) -> Optional[Launch]:
     """Adds rows that lie one behind the other to those with these numbers."""
-    if ids.count == 0 or of.row_bytes == 0:
+    if ids.size == 0 or of.row_bytes == 0:
         return None
     kind, short = ADDED.get(of.dtype), SHORT.get(of.dtype)
     if kind is None and short is None:
         raise DtypeError(f"array `{of.array.name}` has {of.dtype}: this operation is for {', '.join([*ADDED, *SHORT])}")
     width, first = of.in_elements()
-    args = (ids.memory, values, int(ids.wide), ids.count, width, of.rows, first)
+    args = (ids.memory, values, int(ids.wide), ids.size, width, of.rows, first)
     if kind is not None:
-        work = _Work(f"index_add<{kind}>", _ELEMENTS[of.dtype], True, ids.count, width, 1, args)
+        work = _Work(f"index_add<{kind}>", _ELEMENTS[of.dtype], True, ids.size, width, 1, args)
     elif of.array.nbytes % 4:
         raise DtypeError(f"array `{of.array.name}` has {of.array.nbytes} bytes of {of.dtype}: their number is to be a multiple of 4")
     else:
-        work = _Work(f"index_add_short<{short}>", _PAIR, True, ids.count, width, 0, args)
+        work = _Work(f"index_add_short<{short}>", _PAIR, True, ids.size, width, 0, args)
     return _launch(of.array, work, stream)
 
 
@@ -198,20 +198,20 @@ class Bags(NamedTuple):
 
     memory: Memory
     wide: bool
-    count: int
+    size: int
     weights: Optional[Memory] = None
     mean: bool = False
 
 
 def embedding_bag(of: Rows, ids: Numbers, bags: Bags, out: Memory, stream: Any = None) -> Optional[Launch]:
     """Sums or means of rows, a bag's each, one behind the other in ``out``."""
-    if bags.count == 0 or of.row_bytes == 0:
+    if bags.size == 0 or of.row_bytes == 0:
         return None
     kind = SUMMED.get(of.dtype)
     if kind is None:
         raise DtypeError(f"array `{of.array.name}` has {of.dtype}: this operation is for {', '.join(SUMMED)}")
     width, first = of.in_elements()
     weights = at(0) if bags.weights is None else bags.weights
-    numbers = (int(ids.wide), int(bags.wide), ids.count, bags.count, width, of.rows, first, int(bags.mean))
+    numbers = (int(ids.wide), int(bags.wide), ids.size, bags.size, width, of.rows, first, int(bags.mean))
     args = (ids.memory, bags.memory, weights, out, *numbers)
-    return _launch(of.array, _Work(f"embedding_bag<{kind}>", _ELEMENTS[of.dtype], False, bags.count, width, 0, args), stream)
+    return _launch(of.array, _Work(f"embedding_bag<{kind}>", _ELEMENTS[of.dtype], False, bags.size, width, 0, args), stream)

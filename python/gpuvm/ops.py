@@ -130,7 +130,7 @@ def _checked(table: Array, launched: Optional[Launch], check: bool) -> None:
 
 
 def _some(numbers: Numbers, rows: int, what: str) -> None:
-    if numbers.count and rows == 0:
+    if numbers.size and rows == 0:
         raise OutOfRangeError(f"{what} are out of range: there is no row")
 
 
@@ -189,7 +189,7 @@ def scatter_add(table: Array, ids: Any, values: Union[Array, Buffer, NdArray], *
         raise DtypeError(f"values have {given.dtype}, and the table has {table.dtype}: convert them by .astype")
     if given.shape != shape:
         raise LayoutError(f"values have shape {given.shape}: expected {shape}")
-    if numbers.count and of.row_bytes:
+    if numbers.size and of.row_bytes:
         added = given if isinstance(given, Buffer) else vm.buffer(given)
         _checked(table, _rows.index_add(of, numbers, added, stream), check)
 
@@ -283,12 +283,12 @@ def embedding_bag(table: Array, ids: Any, offsets: Any, mode: str = "sum", *, st
     _same_vm(vm, ids=ids, offsets=offsets)
     numbers, _, _ = _numbers(vm, ids, of.rows, "ids")
     _some(numbers, of.rows, "ids")
-    begins, lengths, here = _numbers(vm, offsets, numbers.count + 1, "offsets")
+    begins, lengths, here = _numbers(vm, offsets, numbers.size + 1, "offsets")
     if here:
-        _starts(np.append(_host(offsets).reshape(-1).astype(np.int64), numbers.count), numbers.count, "offsets")
+        _starts(np.append(_host(offsets).reshape(-1).astype(np.int64), numbers.size), numbers.size, "offsets")
     out = vm.buffer((math.prod(lengths), table.shape[1]), table.dtype)
     nothing = at(0)
-    bags = Bags(begins.memory or nothing, begins.wide, begins.count, mean=mode == "mean")
+    bags = Bags(begins.memory or nothing, begins.wide, begins.size, mean=mode == "mean")
     numbers = numbers._replace(memory=numbers.memory or nothing)
     _checked(table, _rows.embedding_bag(of, numbers, bags, out, stream), check)
     return out

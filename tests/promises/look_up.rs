@@ -8,6 +8,7 @@ use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Tr
 
 mod over_homes;
 mod ptx;
+mod series;
 
 const SOURCE: Kernels = Kernels {
     name: "look_up.cu",
