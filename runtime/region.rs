@@ -45,9 +45,9 @@ pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub(crate) use flags::{Kind, placement_of};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
-pub use series::{HomeMemory, Series, TellWords};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
+pub use series::{HomeMemory, Series, TellWords};
 
 /// The regions of a virtual memory, on all of its GPUs.
 pub(crate) type Regions = book::Regions<RegionInner>;

@@ -1,7 +1,7 @@
-// Rows of a table by their numbers, in the GPU's memory: copied, added to, and summed by bags. A row is the work of a few
-// neighbouring lanes, 1 << shift of them; of a whole warp where pages are faults. Numbers are int or long long (`wide`).
-// One that is out of range is told in bad[0], in memory of the host, and its row counts as zeros; so is in bad[1] where a
-// bag begins.
+// Rows of a table by their numbers, in the GPU's memory: copied, added to, and summed by bags. A row is the work of a
+// few neighbouring lanes, 1 << shift of them; of a whole warp where pages are faults. Numbers are int or long long
+// (`wide`). One that is out of range is told in bad[0], in memory of the host, and its row counts as zeros; so is in
+// bad[1] where a bag begins.
 #include "access.cuh"
 
 #if defined(GPUVM_LOOKS_UP)
@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(256)
             for (u64 k = own; k < width; k += lanes) to[k] = W{};
             continue;
         }
-        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes, [&](u64 k, const W& value) { to[k] = value; });
+        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes,
+                [&](u64 k, const W& value) { to[k] = value; });
     }
 }
 
@@ -161,16 +162,17 @@ __global__ void __launch_bounds__(256)
             continue;
         }
         const T* from = static_cast<const T*>(values) + at * width;
-        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes, [&](u64 k, T& to) { add(&to, from[k]); });
+        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes,
+                [&](u64 k, T& to) { add(&to, from[k]); });
     }
 }
 
 // The same for elements of two bytes, two of which are a word of the array. `width` and `first` count elements.
 template <class T>
 __global__ void __launch_bounds__(256)
-    index_add_short(inout<u32> table, unsigned long long* bad, const void* ids, const void* values, unsigned long long wide,
-                    unsigned long long count, unsigned long long width, unsigned long long rows, unsigned long long first,
-                    unsigned long long shift) {
+    index_add_short(inout<u32> table, unsigned long long* bad, const void* ids, const void* values,
+                    unsigned long long wide, unsigned long long count, unsigned long long width,
+                    unsigned long long rows, unsigned long long first, unsigned long long shift) {
     u32 lanes = 1u << shift, own = static_cast<u32>(thread()) & (lanes - 1);
     for (u64 at = thread() >> shift; at < count && !over(table); at += threads() >> shift) {
         i64 id = number(ids, wide, at);
@@ -195,8 +197,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// Sums, or means, of rows: those of bag b are ids[offsets[b]] to ids[offsets[b + 1] - 1], of the last one the rest, each
-// times its weight if there are weights.
+// Sums, or means, of rows: those of bag b are ids[offsets[b]] to ids[offsets[b + 1] - 1], of the last one the rest,
+// each times its weight if there are weights.
 template <class T>
 __global__ void __launch_bounds__(256)
     embedding_bag(in<T> table, unsigned long long* bad, const void* ids, const void* offsets, const void* weights,

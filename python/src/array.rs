@@ -9,8 +9,8 @@ use crate::{
     dlpack::{self, Device, Tensor},
     errors::{self, Raised},
     family::Child,
-    launch::Flights,
     kernel::Kernel,
+    launch::Flights,
     memory::Memory,
     rows::{Enqueued, Rows},
     slot::Slot,
@@ -215,7 +215,9 @@ impl Region {
         object: Py<PyAny>,
     ) -> PyResult<Option<Bound<'py, PyCapsule>>> {
         let region = self.held.slot.get()?;
-        let Some(home) = region.home_memory() else { return Ok(None) };
+        let Some(home) = region.home_memory() else {
+            return Ok(None);
+        };
         let tensor = Tensor {
             addr: home.addr,
             device: self.device,
@@ -231,23 +233,20 @@ impl Region {
         self.held.rows.told_addr(&*self.held.slot.get()?).raised()
     }
 
-    /// Enqueues a kernel over it on another library's stream: false where pages are not looked up.
-    #[pyo3(signature = (kernel, writes, stream, blocks, threads, args))]
+    /// Enqueues a kernel over it, of so many blocks and threads of each, on another library's stream: false where pages are not looked up.
     fn enqueue(
         &self,
         py: Python<'_>,
         kernel: &Bound<'_, Kernel>,
         writes: bool,
         stream: u64,
-        blocks: u32,
-        threads: u32,
+        shape: (u32, u32),
         args: Vec<u64>,
     ) -> PyResult<bool> {
         let what = Enqueued {
             writes,
             stream,
-            blocks,
-            threads,
+            shape,
             args: &args,
         };
         self.held.rows.launch(py, &*self.held.slot.get()?, kernel.get(), &what)

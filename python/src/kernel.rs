@@ -206,7 +206,11 @@ impl Given {
         }
         if let Ok((region, described)) = value.extract::<(Bound<'_, Region>, Described)>() {
             let held = &region.get().held;
-            return Ok(Self::Words(held.slot.get()?, Arc::clone(held), memory::described(&described)?));
+            return Ok(Self::Words(
+                held.slot.get()?,
+                Arc::clone(held),
+                memory::described(&described)?,
+            ));
         }
         // What the package makes of NumPy's scalars, and of other libraries' memory.
         if let Ok((described, bytes)) = value.extract::<(Described, Vec<u8>)>() {

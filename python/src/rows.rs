@@ -62,7 +62,10 @@ impl Rows {
         let told = self.told.get()?;
         // Relaxed: who asks has waited for the kernels.
         let take = |at: usize| {
-            let word = |n| told.word(n).map_or(0, |word: &AtomicU32| word.swap(0, Ordering::Relaxed));
+            let word = |n| {
+                told.word(n)
+                    .map_or(0, |word: &AtomicU32| word.swap(0, Ordering::Relaxed))
+            };
             u64::from(word(2 * at + 1)) << 32 | u64::from(word(2 * at))
         };
         match (take(0), take(1)) {
@@ -75,14 +78,18 @@ impl Rows {
 
     /// Enqueues a kernel in the current series, or in one that begins now. False where pages are not looked up.
     fn enqueue(&self, region: &RawRegion, kernel: &gpuvm::Kernel, what: &Enqueued<'_>) -> Result<bool, Refused> {
-        let word = kernel.info().params.first().map_or(1, |param| u64::from(param.element_bytes));
+        let word = kernel
+            .info()
+            .params
+            .first()
+            .map_or(1, |param| u64::from(param.element_bytes));
         let told = self.told_addr(region)?;
         let args: Vec<[u8; 8]> = std::iter::once(&told)
             .chain(what.args)
             .map(|arg| arg.to_ne_bytes())
             .collect();
         let args: Vec<&[u8]> = args.iter().map(<[u8; 8]>::as_slice).collect();
-        let config = LaunchConfig::new(what.blocks, what.threads).untimed();
+        let config = LaunchConfig::new(what.shape.0, what.shape.1).untimed();
         // SAFETY: the caller says that the stream is one of another library that is live.
         let is_captured = || unsafe { region.is_captured(what.stream) };
         let mut series = self.series.lock();
@@ -121,8 +128,8 @@ impl Rows {
 pub struct Enqueued<'a> {
     pub writes: bool,
     pub stream: u64,
-    pub blocks: u32,
-    pub threads: u32,
+    /// Blocks, and threads of each.
+    pub shape: (u32, u32),
     pub args: &'a [u64],
 }
 

@@ -46,10 +46,14 @@ pub(crate) enum Job<'a> {
     /// launch's state.
     LookingUp(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(&StateSlot) -> Chosen<'a> + 'a>),
     /// A series, for messages, and what begins it when pages are where they stay.
-    Series(&'a str, Box<dyn FnOnce(&StateSlot, OnDone) -> std::result::Result<Arc<dyn GpuLaunch>, GpuError> + 'a>),
+    Series(&'a str, Begin<'a>),
     /// What its caller calls so and enqueues, given that address.
     ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
+
+/// Begins a series: given the state of its launches, and what to call when it has ended.
+pub(crate) type Begin<'a> =
+    Box<dyn FnOnce(&StateSlot, OnDone) -> std::result::Result<Arc<dyn GpuLaunch>, GpuError> + 'a>;
 
 /// A kernel and its arguments.
 pub(crate) type Chosen<'a> = (&'a Arc<dyn GpuKernel>, Vec<Vec<u8>>);

@@ -141,7 +141,8 @@ impl RawRegion {
     pub fn tell_words(&self, words: usize) -> Result<TellWords> {
         let gpu = &self.inner.own.gpu;
         let memory = gpu.device.allocate_host(4 * words as u64);
-        gpu.or_lost(memory.doing(|| "allocating words for errors".into())).map(TellWords)
+        gpu.or_lost(memory.doing(|| "allocating words for errors".into()))
+            .map(TellWords)
     }
 
     /// Whether a stream of another library is being captured.
@@ -185,10 +186,14 @@ impl Series {
             length: self.bytes / word,
             ..self.array
         };
-        let all: Vec<&[u8]> = std::iter::once(bytemuck::bytes_of(&array)).chain(args.iter().copied()).collect();
+        let all: Vec<&[u8]> = std::iter::once(bytemuck::bytes_of(&array))
+            .chain(args.iter().copied())
+            .collect();
         // SAFETY: the region's memory lives until the series has ended, which its launch in flight says; the rest is the caller's promise.
         let put = unsafe { self.series.launch(stream, kernel, &config.shape, &all) };
-        let put = self.gpu.or_lost(put.doing(|| format!("launching kernel `{}`", kernel.info().name)))?;
+        let put = self
+            .gpu
+            .or_lost(put.doing(|| format!("launching kernel `{}`", kernel.info().name)))?;
         if put == Put::Captured {
             self.on.view.set_captured(self.writes);
         }
@@ -249,7 +254,9 @@ impl RegionInner {
     /// Waits for graphs that use it, of which nobody is told.
     pub fn drain_graphs(&self, on: &OnGpu) -> Result<()> {
         match on.view.is_captured() {
-            true => on.gpu.or_lost(on.gpu.device.drain().doing(|| "waiting for graphs".into())),
+            true => on
+                .gpu
+                .or_lost(on.gpu.device.drain().doing(|| "waiting for graphs".into())),
             false => Ok(()),
         }
     }

@@ -4,7 +4,8 @@ use std::{any::Any, sync::Arc};
 
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError, HostMemory,
-    HostRegistration, MemoryLeft, Module, OnDone, Piece, PtxKernel, Series, Simulation, Source, Stream, back_end::Release,
+    HostRegistration, MemoryLeft, Module, OnDone, Piece, PtxKernel, Series, Simulation, Source, Stream,
+    back_end::Release,
 };
 use gpuvm_tenants::{GpuKey, SharedGpu};
 

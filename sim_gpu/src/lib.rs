@@ -80,8 +80,8 @@ use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
-    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnDone, OneByOne, OnStore, Piece, PtxKernel,
-    Series, Simulation, Source, Stream,
+    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnDone, OnStore, OneByOne, Piece,
+    PtxKernel, Series, Simulation, Source, Stream,
 };
 use parking_lot::Mutex;
 

@@ -45,7 +45,7 @@ def fill(vm: gpuvm.Vm) -> torch.Tensor:
         if at & (at - 1) == 0:
             torch.cuda.synchronize()
             passed = time.perf_counter() - begun
-            if 2 * passed > 70 and at < rows:
+            if 2 * passed > LIMIT / 3 and at < rows:
                 say(f"filling is slow: {at * 512 / passed / 1e9:.1f} GB/s; the table is cut to {at * 512 / (1 << 30):.0f} GiB")
                 return table[:at]
     torch.cuda.synchronize()
@@ -119,7 +119,7 @@ def main() -> None:
         ours = measure(lambda ids: paged.take(table, ids), lambda: zipf(rows), 8, 2, right)
         line("zipf 0.99, 512 B, first calls", theirs, ours, 512)
         for turn in range(4):
-            if left() < 60:
+            if left() < LIMIT / 3:
                 break
             ours = measure(lambda ids: paged.take(table, ids), lambda: zipf(rows), 120, 80, right)
             line(f"zipf 0.99, 512 B, after {(turn + 1) * 120} calls", theirs, ours, 512)

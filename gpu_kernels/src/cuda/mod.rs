@@ -72,8 +72,8 @@ use self::spaces::{CudaPiece, CudaSpace};
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
-    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, OnDone, Piece, PtxKernel,
-    Series, Source, Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, OnDone, Piece,
+    PtxKernel, Series, Source, Stream,
 };
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};

@@ -38,7 +38,9 @@ fn put(series: &Series, kernel: &Kernel, word: u64, arg: u64) -> bool {
 }
 
 fn begin(region: &Region<u32>, writes: bool) -> Series {
-    let begun = region.series(writes).unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    let begun = region
+        .series(writes)
+        .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     begun.expect("its pages are looked up")
 }
 
@@ -91,7 +93,12 @@ fn launches_that_fetch_pages_end_series_and_take_their_frames() {
     let bench = Bench::new(direct(7), STEPS);
     let (wanted, b) = (values(1), values(2));
     let region = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
-    let fetched = bench.vm.region::<u32>().placement(Placement::Fetch).from_slice(&b).unwrap();
+    let fetched = bench
+        .vm
+        .region::<u32>()
+        .placement(Placement::Fetch)
+        .from_slice(&b)
+        .unwrap();
     let mut expected = wanted;
     for factor in 1..4u32 {
         let series = begin(&region, true);
@@ -177,10 +184,20 @@ fn launches_that_fetch_do_not_run_over_a_region_of_a_graph() {
     let gpu = MockGpu::new(None);
     let bench = Bench::new(direct(40).gpu(gpu.clone()), STEPS);
     let region = bench.vm.region::<u32>().from_slice(&values(1)).unwrap();
-    let fetched = bench.vm.region::<u32>().placement(Placement::Fetch).from_slice(&values(2)).unwrap();
+    let fetched = bench
+        .vm
+        .region::<u32>()
+        .placement(Placement::Fetch)
+        .from_slice(&values(2))
+        .unwrap();
     let series = begin(&region, false);
     gpu.capture(true);
-    assert!(put(&series, &bench.kernel("copy"), 4, bench.vm.buffer::<u32>(N).unwrap().addr()));
+    assert!(put(
+        &series,
+        &bench.kernel("copy"),
+        4,
+        bench.vm.buffer::<u32>(N).unwrap().addr()
+    ));
     gpu.capture(false);
     let error = bench.run("add", config(), (&fetched, &region, 1u32)).unwrap_err();
     assert!(matches!(error, Error::Region { .. }), "{}", with_causes(&error));
