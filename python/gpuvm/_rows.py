@@ -137,30 +137,29 @@ def _launch(array: "Array", work: _Work, stream: Any) -> Optional[Launch]:
     return launch(vm, kernel, work.items, work.spans, (core, work.element), told, *args, 5, stream=stream)
 
 
-class Take:
-    """All that launches of :func:`take` over the same rows have in common, for callers that count microseconds: ``out`` begins at multiples of 16, and
-    streams are raw ones of other libraries."""
+class Planned:
+    """All that launches of :func:`take`, or of :func:`index_add`, over the same rows have in common, for callers that count microseconds: what rows are
+    copied to begins at multiples of 16, and streams are raw ones of other libraries."""
 
-    __slots__ = ("_core", "_kernel", "_last", "_shift")
+    __slots__ = ("_core", "_kernel", "_last", "_shift", "_writes")
 
-    def __init__(self, of: Rows) -> None:
-        word = math.gcd(16, of.row_bytes, of.first)
-        width = of.row_bytes // word
-        self._core, self._kernel = of.array._core, _kernel(of.array.vm, _TAKES[word])._core
-        self._shift = min(5, (width - 1).bit_length())
-        self._last = (width, of.rows, of.first // word, self._shift)
+    def __init__(self, of: Rows, work: _Work) -> None:
+        self._core, self._kernel, self._writes = of.array._core, _kernel(of.array.vm, work.kernel)._core, work.writes
+        self._shift = min(5, (work.width - 1).bit_length())
+        # Those that follow the number of rows.
+        self._last = (*work.args[4:], self._shift)
 
     def settle(self) -> None:
         """Waits for launches, and raises what they told."""
         self._core.settle()
 
-    def launch(self, ids: int, wide: bool, count: int, out: int, stream: int) -> bool:
+    def launch(self, ids: int, wide: bool, count: int, rows: int, stream: int) -> bool:
         """False where pages are not looked up, and of a closed array."""
         blocks = ((count << self._shift) + _BLOCK - 1) // _BLOCK
         if blocks >= 1 << 31:
             return False
         try:
-            return self._core.enqueue(self._kernel, False, stream, (blocks, _BLOCK), [ids, out, wide, count, *self._last])
+            return self._core.enqueue(self._kernel, self._writes, stream, (blocks, _BLOCK), [ids, rows, wide, count, *self._last])
         except ClosedError:
             return False
 
@@ -169,28 +168,36 @@ def take(of: Rows, ids: Numbers, out: Memory, stream: Any = None) -> Optional[La
     """Copies rows one behind the other to ``out``."""
     if ids.size == 0 or of.row_bytes == 0:
         return None
+    return _launch(of.array, taking(of, ids, out), stream)
+
+
+def taking(of: Rows, ids: Numbers, out: Memory) -> _Work:
+    """What :func:`take` launches."""
     word = math.gcd(16, of.row_bytes, of.first, _address(out))
     width = of.row_bytes // word
     args = (ids.memory, out, int(ids.wide), ids.size, width, of.rows, of.first // word)
-    return _launch(of.array, _Work(_TAKES[word], _WORDS[word], False, ids.size, width, 1, args), stream)
+    return _Work(_TAKES[word], _WORDS[word], False, ids.size, width, 1, args)
 
 
 def index_add(of: Rows, ids: Numbers, values: Memory, stream: Any = None) -> Optional[Launch]:
     """Adds rows that lie one behind the other to those with these numbers."""
     if ids.size == 0 or of.row_bytes == 0:
         return None
+    return _launch(of.array, adding(of, ids, values), stream)
+
+
+def adding(of: Rows, ids: Numbers, values: Memory) -> _Work:
+    """What :func:`index_add` launches."""
     kind, short = ADDED.get(of.dtype), SHORT.get(of.dtype)
     if kind is None and short is None:
         raise DtypeError(f"array `{of.array.name}` has {of.dtype}: this operation is for {', '.join([*ADDED, *SHORT])}")
     width, first = of.in_elements()
     args = (ids.memory, values, int(ids.wide), ids.size, width, of.rows, first)
     if kind is not None:
-        work = _Work(f"index_add<{kind}>", _ELEMENTS[of.dtype], True, ids.size, width, 1, args)
-    elif of.array.nbytes % 4:
+        return _Work(f"index_add<{kind}>", _ELEMENTS[of.dtype], True, ids.size, width, 1, args)
+    if of.array.nbytes % 4:
         raise DtypeError(f"array `{of.array.name}` has {of.array.nbytes} bytes of {of.dtype}: their number is to be a multiple of 4")
-    else:
-        work = _Work(f"index_add_short<{short}>", _PAIR, True, ids.size, width, 0, args)
-    return _launch(of.array, work, stream)
+    return _Work(f"index_add_short<{short}>", _PAIR, True, ids.size, width, 0, args)
 
 
 class Bags(NamedTuple):

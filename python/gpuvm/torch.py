@@ -176,13 +176,20 @@ def _rows_of(table: torch.Tensor) -> Optional[Rows]:
 class _Plan:
     """What operations over the same rows have in common."""
 
-    __slots__ = ("array", "dtype", "row", "shape", "take")
+    __slots__ = ("add", "array", "dtype", "row", "shape", "take")
 
     def __init__(self, of: Rows, table: torch.Tensor) -> None:
         # Weakly: the tensor keeps it.
         self.array = weakref.ref(of.array)
         self.shape, self.dtype, self.row = table.shape, table.dtype, tuple(table.shape[1:])
-        self.take = _rows.Take(of)
+        none = Numbers(at(0), True, 0)
+        self.take = _rows.Planned(of, _rows.taking(of, none, at(0)))
+        #: Once something was added.
+        self.add: Optional[_rows.Planned] = None
+
+    def plan_add(self, of: Rows) -> None:
+        """The same for :func:`index_add_`."""
+        self.add = _rows.Planned(of, _rows.adding(of, Numbers(at(0), True, 0), at(0)))
 
 
 #: By where rows begin. Those of arrays that are gone are of no array, and go when others come.
@@ -201,11 +208,13 @@ def _plan(table: torch.Tensor, address: int) -> Optional[_Plan]:
     return plan
 
 
-def _keep_plan(of: Rows, table: torch.Tensor, address: int) -> None:
+def _keep_plan(of: Rows, table: torch.Tensor, address: int) -> Optional[_Plan]:
+    found = None
     if of.row_bytes and of.rows and of.array._stand_in is None:
         if len(_PLANS) >= _PLANS_MOST:
             _PLANS.clear()
-        _PLANS[address] = _Plan(of, table)
+        found = _PLANS[address] = _Plan(of, table)
+    return found
 
 
 def _numbers(ids: torch.Tensor, device: torch.device, what: str = "ids") -> torch.Tensor:
@@ -273,9 +282,25 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
     return out
 
 
+def _wrote(array: Optional[Array], table: torch.Tensor) -> None:
+    """An operation of this module has: that is no news to frames."""
+    if array is not None and not table.is_inference():
+        torch.autograd.graph.increment_version(table)
+        _note_version(array, table)
+
+
 def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
-    device = table.device
+    device, address = table.device, table.data_ptr()
     ids = _numbers(ids, device)
+    plan = _plan(table, address)
+    if plan is not None and plan.add is not None and values.dtype is plan.dtype and values.device == device and values.is_contiguous():
+        count = ids.numel()
+        if count and values.shape == (*ids.shape, *plan.row):
+            if plan.add.launch(ids.data_ptr(), ids.dtype is torch.int64, count, values.data_ptr(), _stream(device)):
+                _wrote(plan.array(), table)
+                if check or device.type == "cpu":
+                    plan.add.settle()
+                return
     of = _rows_of(table)
     if values.dtype != table.dtype or values.shape != ids.shape + table.shape[1:]:
         expected = tuple(ids.shape + table.shape[1:])
@@ -290,10 +315,11 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
     values = values.contiguous()
     numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
     launch = _rows.index_add(of, numbers, at(values.data_ptr(), values), _stream(device))
-    if not table.is_inference():
-        torch.autograd.graph.increment_version(table)
-        _note_version(of.array, table)
+    _wrote(of.array, table)
     _checked(of, launch, check)
+    plan = (plan or _keep_plan(of, table, address)) if launch is None else None
+    if plan is not None and count and plan.add is None:
+        plan.plan_add(of)
 
 
 def _bag(
