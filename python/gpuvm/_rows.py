@@ -129,7 +129,7 @@ def _launch(array: "Array", work: _Work, stream: Any) -> Optional[Launch]:
         shift = min(5, (work.width - 1).bit_length())
         blocks = -(-(work.items << shift) // _BLOCK)
         numbers = [one[1] if isinstance(one, tuple) else one for one in work.args]
-        if blocks < 1 << 31 and core.enqueue(kernel._core, work.writes, stream, (blocks, _BLOCK), [*numbers, shift]):
+        if blocks < 1 << 31 and kernel._core.enqueue(core, work.writes, stream, (blocks, _BLOCK), [*numbers, shift]):
             return None
         stream = None if vm.simulated else _Stream(stream)
     told = ("u", 8, 8, "uint64"), core.told_addr(), core
@@ -159,7 +159,7 @@ class Planned:
         if blocks >= 1 << 31:
             return False
         try:
-            return self._core.enqueue(self._kernel, self._writes, stream, (blocks, _BLOCK), [ids, rows, wide, count, *self._last])
+            return self._kernel.enqueue(self._core, self._writes, stream, (blocks, _BLOCK), [ids, rows, wide, count, *self._last])
         except ClosedError:
             return False
 

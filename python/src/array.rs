@@ -9,10 +9,9 @@ use crate::{
     dlpack::{self, Device, Tensor},
     errors::{self, Raised},
     family::Child,
-    kernel::Kernel,
     launch::Flights,
     memory::Memory,
-    rows::{Enqueued, Rows},
+    rows::Rows,
     slot::Slot,
 };
 
@@ -231,25 +230,6 @@ impl Region {
     /// Address of the words in which kernels tell numbers that are out of range.
     fn told_addr(&self) -> PyResult<u64> {
         self.held.rows.told_addr(&*self.held.slot.get()?).raised()
-    }
-
-    /// Enqueues a kernel over it, of so many blocks and threads of each, on another library's stream: false where pages are not looked up.
-    fn enqueue(
-        &self,
-        py: Python<'_>,
-        kernel: &Bound<'_, Kernel>,
-        writes: bool,
-        stream: u64,
-        shape: (u32, u32),
-        args: Vec<u64>,
-    ) -> PyResult<bool> {
-        let what = Enqueued {
-            writes,
-            stream,
-            shape,
-            args: &args,
-        };
-        self.held.rows.launch(py, &*self.held.slot.get()?, kernel.get(), &what)
     }
 
     /// Waits for what was enqueued so, and raises what it told.

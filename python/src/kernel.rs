@@ -17,6 +17,7 @@ use crate::{
     family::Family,
     launch::{Flight, Kept, Launch, Stream},
     memory::{self, Described},
+    rows::Enqueued,
     settings::seconds,
     slot::Slot,
 };
@@ -86,7 +87,7 @@ impl Kernel {
     ///
     /// # Errors
     /// `ClosedError`, `ForkError`.
-    pub fn runtimes(&self) -> PyResult<Arc<gpuvm::Kernel>> {
+    fn runtimes(&self) -> PyResult<Arc<gpuvm::Kernel>> {
         self.module.get()?;
         self.kernel.get()
     }
@@ -145,6 +146,27 @@ impl Kernel {
             slot: Slot::new(format!("a launch of {}", self.kernel.what()), flight),
             flights: Arc::clone(&self.family.flights),
         })
+    }
+
+    /// Enqueues a launch of the package's own over an array, of so many blocks and threads of each, on another library's stream: false where
+    /// pages are not looked up.
+    fn enqueue(
+        &self,
+        py: Python<'_>,
+        region: &Bound<'_, Region>,
+        writes: bool,
+        stream: u64,
+        shape: (u32, u32),
+        args: Vec<u64>,
+    ) -> PyResult<bool> {
+        let what = Enqueued {
+            writes,
+            stream,
+            shape,
+            args: &args,
+        };
+        let held = &region.get().held;
+        held.rows.launch(py, &*held.slot.get()?, &*self.runtimes()?, &what)
     }
 }
 

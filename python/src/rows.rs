@@ -9,7 +9,7 @@ use gpuvm::{LaunchConfig, RawRegion, Series, TellWords};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::{errors, kernel::Kernel};
+use crate::errors;
 
 /// Words in which kernels tell a number that is out of range.
 const WORDS: usize = 4;
@@ -166,9 +166,14 @@ impl Rows {
     ///
     /// # Errors
     /// `StreamError` where a capture would have to wait for pages; the runtime's.
-    pub fn launch(&self, py: Python<'_>, region: &RawRegion, kernel: &Kernel, what: &Enqueued<'_>) -> PyResult<bool> {
-        let kernel = kernel.runtimes()?;
-        match py.detach(|| self.enqueue(region, &kernel, what)) {
+    pub fn launch(
+        &self,
+        py: Python<'_>,
+        region: &RawRegion,
+        kernel: &gpuvm::Kernel,
+        what: &Enqueued<'_>,
+    ) -> PyResult<bool> {
+        match py.detach(|| self.enqueue(region, kernel, what)) {
             Ok(enqueued) => Ok(enqueued),
             Err(Refused::Error(error)) => Err(errors::of(error)),
             Err(Refused::Captured) => Err(errors::stream(format!(

@@ -1,7 +1,10 @@
 //! Series: kernels over one region that are enqueued on any streams, one call of the driver each, and end together. Pages stay where they are
 //! until somebody waits for the series: whoever reads, flushes or moves them does.
 
-use std::sync::{Arc, atomic::AtomicU32};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
 
 use gpuvm_gpu::{GpuError, HostMemory, Kernel as GpuKernel, Put};
 use gpuvm_layouts::LookedUpDesc;
@@ -26,6 +29,7 @@ pub struct Series {
     /// Frames hold the region.
     fits: bool,
     writes: bool,
+    captured: AtomicBool,
 }
 
 /// Words for kernels to tell something: [`Region::tell_words`]. They live as long as this.
@@ -90,6 +94,7 @@ impl<E> Region<E> {
             array,
             bytes: region.pages.bytes(),
             writes,
+            captured: AtomicBool::new(false),
         }))
     }
 
@@ -196,13 +201,15 @@ impl Series {
             .or_lost(put.doing(|| format!("launching kernel `{}`", kernel.info().name)))?;
         if put == Put::Captured {
             self.on.view.set_captured(self.writes);
+            // Relaxed: who asks has waited for the launch to return.
+            self.captured.store(true, Ordering::Relaxed);
         }
         Ok(put != Put::Over)
     }
 
     /// Whether launches of it were captured into a graph, which needs the series as long as it is launched.
     pub fn was_captured(&self) -> bool {
-        self.on.view.is_captured()
+        self.captured.load(Ordering::Relaxed)
     }
 
     /// Whether its kernels may write.

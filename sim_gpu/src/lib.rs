@@ -77,11 +77,11 @@ use self::seeded::{Scheduler, engine_copies};
 use self::shelf::Shelf;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
-use gpuvm_gpu::back_end::Cache;
+use gpuvm_gpu::back_end::{Cache, OneByOne};
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
-    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnDone, OnStore, OneByOne, Piece,
-    PtxKernel, Series, Simulation, Source, Stream,
+    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnDone, OnStore, Piece, PtxKernel,
+    Series, Simulation, Source, Stream,
 };
 use parking_lot::Mutex;
 

@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use gpuvm_gpu::back_end::OneByOne;
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics,
     Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module,
-    OnDone, OneByOne, Piece, Put, Series, Simulation, Source, Stream, Watch,
+    OnDone, Piece, Put, Series, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 

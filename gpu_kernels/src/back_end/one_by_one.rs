@@ -1,48 +1,12 @@
-//! Series: launches that are not told apart.
+//! A series for GPUs that have no streams of others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Kernel, Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone, Stream};
 use crate::GpuError;
-
-/// What became of a launch of a series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// It is on its stream.
-    Enqueued,
-    /// Its stream is captured: it runs with each launch of the graph, of which nobody is told.
-    Captured,
-    /// The series has ended: nothing was enqueued.
-    Over,
-}
-
-/// Launches that are not told apart: each is on the stream that its caller says, nobody watches it, and all end together, when somebody waits
-/// for the series. It costs the host a call of the driver. For kernels that wait for nobody, and so need no one to stop them.
-///
-/// As a [`Launch`]: a wait without a limit ends the series; others do not.
-pub trait Series: Launch {
-    /// Enqueues a launch.
-    ///
-    /// # Errors
-    /// [`GpuError::BadArguments`], [`GpuError::LaunchConfig`], the driver's.
-    ///
-    /// # Safety
-    /// `stream` is live, and one of the GPU's primary context; GPUs that are none of a driver's take none. What the kernel reaches lives until the
-    /// series has ended, and of a launch that is captured as long as its graph is launched.
-    unsafe fn launch(
-        &self,
-        stream: u64,
-        kernel: &Arc<dyn Kernel>,
-        config: &LaunchConfig,
-        args: &[&[u8]],
-    ) -> Result<Put, GpuError>;
-
-    /// It as a launch.
-    fn as_launch(self: Arc<Self>) -> Arc<dyn Launch>;
-}
+use crate::api::{Kernel, Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone, Put, Series, Stream};
 
 /// A series of a GPU that has no streams of others: each launch has ended when the next begins, and when its caller goes on.
 pub struct OneByOne {
