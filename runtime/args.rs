@@ -39,6 +39,11 @@ enum Kind<'a> {
         inner: &'a Arc<ElasticInner>,
     },
     Region(&'a Arc<RegionInner>),
+    /// A region whose elements the kernel takes for others of the same bytes.
+    Words {
+        region: &'a Arc<RegionInner>,
+        element: ElementType,
+    },
     Broadcast {
         array: &'a Arc<BroadcastInner>,
         /// One of several views of one GPU; none for the view of the kernel's GPU.
@@ -59,7 +64,8 @@ enum Kind<'a> {
 pub(crate) enum Placed<'a> {
     Value(&'a [u8]),
     Address(u64),
-    Region(&'a RegionInner, Arc<OnGpu>),
+    /// With the bytes of an element.
+    Region(&'a RegionInner, Arc<OnGpu>, u64),
     Broadcast(&'a BroadcastInner, usize),
 }
 
@@ -67,7 +73,7 @@ impl Placed<'_> {
     /// Of an array: whether a launch may look up where its pages are.
     pub fn looks_up(&self) -> Option<bool> {
         match self {
-            Self::Region(region, on) => Some(region.looks_up(on)),
+            Self::Region(region, on, _) => Some(region.looks_up(on)),
             _ => None,
         }
     }
@@ -75,7 +81,7 @@ impl Placed<'_> {
     /// Pages of an array.
     pub fn pages(&self) -> u64 {
         match self {
-            Self::Region(_, on) => on.view.pages().count(),
+            Self::Region(_, on, _) => on.view.pages().count(),
             _ => 0,
         }
     }
@@ -83,7 +89,7 @@ impl Placed<'_> {
     /// Of an array: whether all its pages have frames. Its launches are locked, or it is a guess.
     pub fn is_complete(&self) -> bool {
         match self {
-            Self::Region(_, on) => on.view.is_complete(),
+            Self::Region(_, on, _) => on.view.is_complete(),
             _ => true,
         }
     }
@@ -91,7 +97,7 @@ impl Placed<'_> {
     /// Of an array: whether it lies in its frames as plain memory, for a launch that may write it or not. As [`is_complete`](Self::is_complete).
     pub fn is_plain(&self, writes: bool) -> bool {
         match self {
-            Self::Region(_, on) => on.view.serves_as_plain(writes),
+            Self::Region(_, on, _) => on.view.serves_as_plain(writes),
             _ => true,
         }
     }
@@ -99,7 +105,7 @@ impl Placed<'_> {
     /// Whether [`is_plain`](Self::is_plain) may be so when no page comes or goes any more: it is, or was before.
     pub fn may_be_plain(&self) -> bool {
         match self {
-            Self::Region(_, on) => on.view.run() != RegionView::NO_RUN,
+            Self::Region(_, on, _) => on.view.run() != RegionView::NO_RUN,
             _ => true,
         }
     }
@@ -115,20 +121,20 @@ impl Placed<'_> {
 
     /// Whether it is an array that kernels may only read.
     pub fn is_read_only(&self) -> bool {
-        matches!(self, Self::Region(region, _) if region.kind.read_only)
+        matches!(self, Self::Region(region, ..) if region.kind.read_only)
     }
 
     /// Of an array: what a kernel that came as PTX gets where it lies as plain memory.
     pub fn plain_bytes(&self) -> Option<Vec<u8>> {
         match self {
-            Self::Region(_, on) => Some(on.view.plain()?.first.to_ne_bytes().to_vec()),
+            Self::Region(_, on, _) => Some(on.view.plain()?.first.to_ne_bytes().to_vec()),
             _ => None,
         }
     }
 
     /// A launch is about to begin that uses it as plain memory, and may write it.
     pub fn expect_written(&self) {
-        if let Self::Region(_, on) = self {
+        if let Self::Region(_, on, _) = self {
             on.view.expect_written();
         }
     }
@@ -136,9 +142,11 @@ impl Placed<'_> {
     /// What the kernel of a launch in that state gets which looks pages up, or uses its arrays as plain memory, as they all can be.
     pub fn looked_up_bytes(&self, state: &StateSlot, as_plain: bool) -> Vec<u8> {
         match self {
-            Self::Region(region, on) => {
+            Self::Region(region, on, element) => {
                 let plain = on.view.plain().filter(|_| as_plain);
-                bytemuck::bytes_of(&region.looked_up(on, state, plain)).to_vec()
+                let mut array = region.looked_up(on, state, plain);
+                array.length = region.pages.bytes() / element;
+                bytemuck::bytes_of(&array).to_vec()
             }
             _ => self.bytes(state.vm_addr()),
         }
@@ -147,7 +155,7 @@ impl Placed<'_> {
     /// Of an array: its name, and why a launch cannot look its pages up, if so.
     pub fn why_not_looked_up(&self) -> Option<(&str, &'static str)> {
         match self {
-            Self::Region(region, on) => Some((&*region.name, region.why_not_looked_up(on)?)),
+            Self::Region(region, on, _) => Some((&*region.name, region.why_not_looked_up(on)?)),
             _ => None,
         }
     }
@@ -158,8 +166,8 @@ impl Placed<'_> {
     /// A broadcast array, with the reason; the window's.
     pub fn ptx_bytes(&self, at_home: bool) -> Result<std::result::Result<Vec<u8>, String>> {
         Ok(match self {
-            Self::Region(region, on) if at_home => Ok(region.home_addr(on).to_ne_bytes().to_vec()),
-            Self::Region(_, on) => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
+            Self::Region(region, on, _) if at_home => Ok(region.home_addr(on).to_ne_bytes().to_vec()),
+            Self::Region(_, on, _) => Ok(on.gpu.places(&on.view)?.addr.to_ne_bytes().to_vec()),
             Self::Value(bytes) => Ok(bytes.to_vec()),
             Self::Address(address) => Ok(address.to_ne_bytes().to_vec()),
             Self::Broadcast(array, _) => Err(format!("the broadcast array `{}` has no place in a window", array.name)),
@@ -169,7 +177,7 @@ impl Placed<'_> {
     /// Of an array that has a place in the window: what the kernel of a launch is told of it which calls for pages.
     pub fn called(&self, vm: u64) -> Option<layout::CalledArray> {
         match self {
-            Self::Region(region, on) => Some(layout::CalledArray {
+            Self::Region(region, on, _) => Some(layout::CalledArray {
                 array: region.array(on, vm),
                 base: on.view.places_there()?.addr,
                 read_only: region.kind.read_only.into(),
@@ -183,7 +191,11 @@ impl Placed<'_> {
         match self {
             Self::Value(bytes) => bytes.to_vec(),
             Self::Address(address) => address.to_ne_bytes().to_vec(),
-            Self::Region(region, on) => bytemuck::bytes_of(&region.array(on, vm)).to_vec(),
+            Self::Region(region, on, element) => {
+                let mut array = region.array(on, vm);
+                array.length = region.pages.bytes() / element;
+                bytemuck::bytes_of(&array).to_vec()
+            }
             Self::Broadcast(array, view) => bytemuck::bytes_of(&array.desc(*view, vm)).to_vec(),
         }
     }
@@ -205,6 +217,13 @@ impl<'a> Arg<'a> {
         Self(Kind::Address { element, address })
     }
 
+    /// A region as an array of other elements: for kernels that copy its rows, whatever they are. Those that have a part of one past the end
+    /// are not there.
+    pub fn words<E>(region: &'a Region<E>, element: ElementType) -> Self {
+        let region = &region.inner;
+        Self(Kind::Words { region, element })
+    }
+
     /// Brings it to a GPU whose kernel takes it, if it is a region that is not there yet.
     ///
     /// # Errors
@@ -214,7 +233,10 @@ impl<'a> Arg<'a> {
             Kind::Value { bytes, .. } => Placed::Value(bytes),
             Kind::Buffer { inner, .. } => Placed::Address(inner.memory.addr()),
             Kind::Elastic { inner, .. } => Placed::Address(inner.addr),
-            Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?),
+            Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?, region.element.bytes() as u64),
+            Kind::Words { region, element } => {
+                Placed::Region(region, gpu.or_lost(region.on(gpu))?, element.bytes() as u64)
+            }
             Kind::Broadcast { array, view } => {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
                 Placed::Broadcast(array, view.or_else(|| array.view_of(gpu)).unwrap_or_default())
@@ -245,16 +267,8 @@ impl<'a> Arg<'a> {
                 gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
-            Kind::Region(region) => Given {
-                kind: GivenKind::Array {
-                    element: &region.element,
-                    read_only: region.kind.read_only,
-                    region: &region.name,
-                    one_gpu: region.keeps_to_one_gpu(),
-                },
-                gpu: Some(&region.own.gpu),
-                memory: Some(Arc::clone(region) as _),
-            },
+            Kind::Region(region) => given_region(region, &region.element),
+            Kind::Words { region, element } => given_region(region, element),
             Kind::Broadcast { array, .. } => Given {
                 kind: GivenKind::Broadcast {
                     element: &array.element,
@@ -274,6 +288,20 @@ impl<'a> Arg<'a> {
                 memory: None,
             },
         }
+    }
+}
+
+/// What a launch keeps of a region, whose elements the kernel takes for such.
+fn given_region<'a>(region: &'a Arc<RegionInner>, element: &'a ElementType) -> Given<'a> {
+    Given {
+        kind: GivenKind::Array {
+            element,
+            read_only: region.kind.read_only,
+            region: &region.name,
+            one_gpu: region.keeps_to_one_gpu(),
+        },
+        gpu: Some(&region.own.gpu),
+        memory: Some(Arc::clone(region) as _),
     }
 }
 

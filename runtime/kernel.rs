@@ -20,6 +20,7 @@ use crate::{
     launch::{self, LaunchConfig, Table},
     launch_state::StateSlot,
     launched::{Launch, StreamHandle},
+    region::Series,
     texts::AtHome,
     unchanged::Unchanged,
 };
@@ -294,6 +295,38 @@ impl Kernel {
     /// As [`launch_on`](Self::launch_on).
     pub fn launch_raw_on(&self, stream: &StreamHandle, config: LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
         self.enqueue(stream.on_or(&self.gpu, &self.info().name)?, &config, args)
+    }
+
+    /// Enqueues it in a series, whose region is its first argument, an array of words of `word` bytes; the others are `args`. False once the series
+    /// has ended: then another is to be begun.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gpu`]; [`crate::Error::Arguments`] for a kernel that does not come from source.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. The kernel waits for nobody, and stores to the region
+    /// only where the series may. What `args` name lives until its stream has come past it.
+    pub unsafe fn launch_in(
+        &self,
+        series: &Series,
+        stream: u64,
+        config: &LaunchConfig,
+        word: u64,
+        args: &[&[u8]],
+    ) -> Result<bool> {
+        if self.of.is_none() {
+            return Err(Error::Arguments {
+                kernel: self.info().name.clone(),
+                reason: "kernels of a series come from source".into(),
+            });
+        }
+        let kernel = self.form(match (series.is_complete(), series.fits()) {
+            (true, _) => Form::Complete,
+            (false, true) => Form::Fits,
+            (false, false) => Form::Crowded,
+        })?;
+        // SAFETY: passed on from the caller.
+        unsafe { series.launch(stream, kernel, config, word, args) }
     }
 
     fn enqueue(&self, stream: &Arc<dyn Stream>, config: &LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {

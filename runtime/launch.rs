@@ -359,6 +359,11 @@ impl Naming {
         self.any(|kind| kind.gpu == gpu)
     }
 
+    /// Whether none of them that may write runs, or may yet.
+    pub fn none_writes(&self) -> bool {
+        !self.any(|kind| kind.writes)
+    }
+
     /// Whether none of them runs, or may yet.
     pub fn is_idle(&self) -> bool {
         !self.any(|_| true)

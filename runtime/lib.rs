@@ -136,7 +136,8 @@ pub use plan::Loan;
 pub use precompiled::Use;
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
 pub use region::{
-    Advice, DirtyPage, HomeHealth, Integrity, RawRegion, Region, RegionBuilder, RegionHealth, SharedRegion,
+    Advice, DirtyPage, HomeHealth, HomeMemory, Integrity, RawRegion, Region, RegionBuilder, RegionHealth, Series,
+    SharedRegion, TellWords,
 };
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{

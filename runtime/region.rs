@@ -35,6 +35,7 @@ mod hints;
 mod nodes;
 mod on_gpu;
 mod replicas;
+mod series;
 mod sharing;
 
 pub use advice::Advice;
@@ -46,6 +47,7 @@ pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 pub(crate) use on_gpu::OnGpu;
+pub use series::{HomeMemory, Series, TellWords};
 
 /// The regions of a virtual memory, on all of its GPUs.
 pub(crate) type Regions = book::Regions<RegionInner>;
@@ -302,7 +304,8 @@ impl RegionInner {
             return Ok(());
         }
         let mut launches = self.quiesce();
-        let flushed = self.flush_at_last(&mut launches);
+        let graphs = self.end_graphs();
+        let flushed = graphs.and_then(|()| self.flush_at_last(&mut launches));
         let synced = self.sync(true);
         let everywhere = self.everywhere();
         let mut released = Ok(());

@@ -451,6 +451,24 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::ShutDown`] when the GPU is gone.
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError>;
 
+    /// A series, which may have launches on any stream. `on_done` is called once when it has ended.
+    ///
+    /// # Errors
+    /// [`GpuError::ShutDown`] when the GPU is gone.
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError>;
+
+    /// Whether a stream that others made is being captured into a graph.
+    ///
+    /// # Safety
+    /// It is live.
+    unsafe fn is_captured(&self, stream: u64) -> bool;
+
+    /// Waits until all work of the GPU's context has ended, whoever enqueued it.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`].
+    fn drain(&self) -> Result<(), GpuError>;
+
     /// What this GPU does for machines that are simulated beside it; none for hardware.
     fn simulation(&self) -> Option<&dyn Simulation>;
 }
@@ -598,4 +616,40 @@ pub trait Launch: Send + Sync {
     /// Stops it: its lanes are dropped where they stand, without running destructors. Returns at once; the launch ends with
     /// [`GpuError::Abandoned`] soon after, unless it ended first.
     fn abandon(&self);
+}
+
+/// What became of a launch of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is on its stream.
+    Enqueued,
+    /// Its stream is captured: it runs with each launch of the graph, of which nobody is told.
+    Captured,
+    /// The series has ended: nothing was enqueued.
+    Over,
+}
+
+/// Launches that are not told apart: each is on the stream that its caller says, nobody watches it, and all end together, when somebody waits
+/// for the series. It costs the host a call of the driver. For kernels that wait for nobody, and so need no one to stop them.
+///
+/// As a [`Launch`]: a wait without a limit ends the series; others do not.
+pub trait Series: Launch {
+    /// Enqueues a launch.
+    ///
+    /// # Errors
+    /// [`GpuError::BadArguments`], [`GpuError::LaunchConfig`], the driver's.
+    ///
+    /// # Safety
+    /// `stream` is live, and one of the GPU's primary context; GPUs that are none of a driver's take none. What the kernel reaches lives until the
+    /// series has ended, and of a launch that is captured as long as its graph is launched.
+    unsafe fn launch(
+        &self,
+        stream: u64,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+    ) -> Result<Put, GpuError>;
+
+    /// It as a launch.
+    fn as_launch(self: Arc<Self>) -> Arc<dyn Launch>;
 }

@@ -3,6 +3,7 @@
 mod arguments;
 mod cache;
 mod diagnostics;
+mod one_by_one;
 pub mod params;
 mod ranges;
 mod spans;
@@ -11,6 +12,7 @@ mod tokens;
 pub use self::arguments::Arguments;
 pub use self::cache::{Cache, Key, check_code};
 pub use self::diagnostics::missing_kernel;
+pub use self::one_by_one::OneByOne;
 pub use self::ranges::Ranges;
 pub use self::spans::Spans;
 pub use self::tokens::{Token, TokenKind, tokens};

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Tuple, Union
 
 import numpy as np
 
@@ -179,6 +179,10 @@ class Array(_Sliced):
         self._largest: Optional[int] = None
         #: The type of the elements in the file, where that says one: ``BF16`` of a ``uint16``.
         self.stored: Optional[str] = None
+        #: Its tensor, weakly; up to which of its tensors' versions frames agree with it; and what stands for one.
+        self._tensor: Any = None
+        self._versions: Dict[int, int] = {}
+        self._stand_in: Any = None
 
     def __repr__(self) -> str:
         return super().__repr__() if self.stored is None else f"{super().__repr__()[:-1]}, {self.stored} in the file>"
@@ -222,6 +226,32 @@ class Array(_Sliced):
     def evict(self) -> None:
         """Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory."""
         self._core.evict()
+
+    def tensor(self) -> Any:
+        """A ``torch.Tensor`` whose memory is its home's: on the GPU, where any operation reads and writes it in place; of the simulated GPU on the CPU.
+
+        What launches wrote before this call is there, for which it waits; after later ones call it, or :meth:`flush`, again. What PyTorch writes to it
+        the operations of :mod:`gpuvm.torch` notice; before a kernel of your own uses the array say :meth:`wrote`. The tensor keeps the array. Raises
+        ``UnavailableError`` where GPU threads do not reach the home.
+        """
+        from .torch import tensor_of
+
+        return tensor_of(self)
+
+    def wrote(self) -> None:
+        """Says that others have written to its home, by :meth:`tensor` or where its memory was lent: waits for all work of the GPU, and drops what frames
+        hold of it. What kernels wrote since the last :meth:`flush` or :meth:`tensor` goes home first, over what others wrote to the same pages."""
+        self._core.wrote()
+
+    def step(self) -> None:
+        """Has pages that operations used at home since the last time come to frames, as far as those are free or have pages that are used less. Operations
+        do it themselves now and then, and not while a graph is captured or replayed."""
+        self._core.step()
+
+    def forget_graphs(self) -> None:
+        """Says that CUDA graphs into which operations with it were captured are replayed no more. While they may be, its pages stay in the frames that they
+        have, and :meth:`evict`, :meth:`wrote` and stores from Python raise ``RegionError``."""
+        self._core.forget_graphs()
 
     def advise(self, advice: str) -> bool:
         """Says how kernels will use it; results never depend on it. Returns whether the array follows.

@@ -1,9 +1,9 @@
 """Operations that are ready: no kernel has to be written, and for the simulated GPU none is compiled on the user's machine.
 
 Large operands are :class:`gpuvm.Array`, paged. Results are :class:`gpuvm.Buffer`, plain device memory, which the next operation, another
-library (DLPack) or ``.numpy()`` takes; they are as large as the call makes them, so a call takes what GPU memory has room for. Ids that are
-out of range are an ``IndexError`` before anything is written; they come to the host to be checked. Element types are float32, float64,
-int32 and int64 where nothing else is said.
+library (DLPack) or ``.numpy()`` takes; they are as large as the call makes them, so a call takes what GPU memory has room for. Ids of the host that are
+out of range are an ``IndexError`` before anything is written; those in GPU memory stay there. Element types are float32, float64,
+int32 and int64 where nothing else is said. For PyTorch's tensors there is :mod:`gpuvm.torch`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from . import _core
+from . import _core, _rows
 from ._dtypes import unmasked
-from ._kernel import Kernel, Launch, Module
+from ._kernel import Launch, Module
 from ._memory import Array, Buffer
+from ._rows import Bags, Numbers, Rows, at
+from ._shapes import BLOCKS, launch, shape_of
 from ._vm import Vm
-from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, SpansError
+from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError
 
 NdArray = np.ndarray[Any, np.dtype[Any]]
 Ids = Union[Array, Buffer, NdArray, Sequence[int]]
@@ -30,23 +32,17 @@ _NUMBERS = {**_FLOATS, "int32": "int", "int64": "long long"}
 _IDS = {"int32": "int", "int64": "long long", "uint32": "unsigned", "uint64": "unsigned long long"}
 _COLUMNS = {"int32": "int", "int64": "long long"}
 
-#: Threads of a block.
-_BLOCK = 128
-_WARPS = _BLOCK // 32
-#: Blocks for each multiprocessor: as many as the kernels' launch bounds let run, twice, so that none is without work.
-_BLOCKS = 8
 #: Bytes of the distances that a launch of knn leaves.
 _DISTANCES = 16 << 20
 
 #: The kernels of each source: the very lists that are compiled when a wheel is made.
 KERNELS: Dict[str, List[str]] = {
-    "take": [f"{name}<{kind}>" for name in ("take", "scatter_add") for kind in _NUMBERS.values()],
+    "rows": _rows.KERNELS,
     "reduce": [
         *(f"sum<{kind}, {'double' if kind in _FLOATS.values() else 'long long'}>" for kind in _NUMBERS.values()),
         *(f"bounds<{kind}>" for kind in _IDS.values()),
     ],
     "spmv": [f"spmv<{kind}, {column}>" for kind in _NUMBERS.values() for column in _COLUMNS.values()],
-    "embedding_bag": [f"embedding_bag<{kind}>" for kind in _FLOATS.values()],
     "knn": [f"{name}<{kind}>" for name in ("distances", "select") for kind in _FLOATS.values()],
     "bfs": ["bfs_start", "bfs_level", "bfs_pieces"],
 }
@@ -64,29 +60,6 @@ def module(vm: Vm, name: str) -> Module:
         found = vm.module(source, KERNELS[name], name=f"{name}.cu", headers=dict(headers), defines=macros)
         vm._modules[name] = found
     return found
-
-
-def _launch(vm: Vm, kernel: Kernel, warps: int, spans: int, *args: Any) -> Launch:
-    """As many warps as have work, can run, and find frames for the pages that they hold: of those at most ``warps``."""
-    shape = _shape_of(vm, warps, spans)
-    while True:
-        try:
-            return kernel.launch(*shape, *args, warp_spans=spans)
-        except SpansError:
-            # Frames have left since they were counted, or other launches have theirs.
-            fewer = _shape_of(vm, warps, spans)
-            if math.prod(fewer) >= math.prod(shape):
-                raise
-            shape = fewer
-
-
-def _shape_of(vm: Vm, warps: int, spans: int) -> Tuple[int, int]:
-    most = min(warps, vm.multiprocessors * _BLOCKS * _WARPS)
-    if spans:
-        most = min(most, (vm.frames - 1) // spans)
-    if most < _WARPS:
-        return max(most, 1), 32
-    return -(-most // _WARPS) if not spans else most // _WARPS, _BLOCK
 
 
 def _typed(array: Any, names: Dict[str, str], what: str) -> str:
@@ -134,55 +107,99 @@ def _same_vm(vm: Vm, **given: Any) -> None:
             raise ArgumentError(f"{name} belongs to another Vm")
 
 
-def take(table: Array, ids: Ids, *, out: Optional[Buffer] = None) -> Buffer:
-    """Rows of ``table`` by their numbers: ``numpy.take(table, ids, axis=0)``.
+def _numbers(vm: Vm, ids: Any, rows: int, what: str) -> Tuple[Numbers, Tuple[int, ...], bool]:
+    """Numbers of rows where kernels reach them, their shape, and whether all were checked."""
+    on_gpu = ids if isinstance(ids, Buffer) else getattr(ids, "__cuda_array_interface__", None)
+    if isinstance(ids, Buffer) and ids.dtype.name in ("int32", "int64"):
+        return Numbers(ids, ids.dtype.itemsize == 8, ids.size), ids.shape, False
+    if isinstance(on_gpu, dict):
+        dtype, shape = np.dtype(on_gpu["typestr"]), tuple(on_gpu["shape"])
+        if dtype.name not in ("int32", "int64"):
+            raise DtypeError(f"{what} have dtype {dtype}: expected int32 or int64, of numbers in GPU memory")
+        if on_gpu.get("strides") is not None:
+            raise LayoutError(f"{what} are memory with strides: make it contiguous")
+        return Numbers(at(on_gpu["data"][0], ids), dtype.itemsize == 8, math.prod(shape)), shape, False
+    checked = _ids(ids, rows, what)
+    return Numbers(vm.buffer(checked) if checked.size else None, True, checked.size), checked.shape, True
 
-    ``ids``: integers of any shape. The result, or ``out``, has shape ``ids.shape + table.shape[1:]`` and the table's dtype.
-    Raises ``IndexError`` for a number that is no row's; numbers below 0 are none.
+
+def _checked(table: Array, launched: Optional[Launch], check: bool) -> None:
+    if check and launched is not None:
+        launched.sync()
+        table._core.settle()
+
+
+def _some(numbers: Numbers, rows: int, what: str) -> None:
+    if numbers.size and rows == 0:
+        raise OutOfRangeError(f"{what} are out of range: there is no row")
+
+
+def _name_of(table: Array) -> str:
+    """Of its elements, those that NumPy does not have as well."""
+    return {"BF16": "bfloat16"}.get(table.stored or "", table.dtype.name)
+
+
+def _rows_of(table: Any) -> Rows:
+    if not isinstance(table, Array):
+        raise ArgumentError(f"table is of type {type(table).__name__}: expected a gpuvm.Array, as vm.array(...) makes it")
+    if table.ndim < 1:
+        raise LayoutError("table has no dimension: a table has rows")
+    return Rows(table, table.shape[0], math.prod(table.shape[1:]) * table.dtype.itemsize, _name_of(table))
+
+
+def take(table: Array, ids: Any, *, out: Optional[Buffer] = None, stream: Any = None, check: bool = True) -> Buffer:
+    """Rows of ``table`` by their numbers: ``numpy.take(table, ids, axis=0)``, of elements of any type.
+
+    ``ids``: integers of any shape; those in GPU memory, a :class:`Buffer` or another library's memory of int32 or int64, stay there. The result, or
+    ``out``, has shape ``ids.shape + table.shape[1:]`` and the table's dtype. ``stream``: as for :meth:`Kernel.launch`.
+
+    A number that is no row's is an ``IndexError``, and so are numbers below 0: before anything is written, or of ids in GPU memory at the end, for
+    which ``check`` waits. Without ``check`` the call waits for nothing, and whatever waits for ``table`` next raises it.
     """
-    kind, rows, width = _table(table, _NUMBERS, "table")
-    numbers = _ids(ids, rows, "ids")
-    vm, shape = table.vm, (*numbers.shape, *table.shape[1:])
+    of = _rows_of(table)
+    vm = table.vm
+    _same_vm(vm, ids=ids, out=out)
+    numbers, lengths, _ = _numbers(vm, ids, of.rows, "ids")
+    _some(numbers, of.rows, "ids")
+    shape = (*lengths, *table.shape[1:])
     if out is None:
         out = vm.buffer(shape, table.dtype)
     elif out.shape != shape or out.dtype != table.dtype:
         raise LayoutError(f"out has shape {out.shape} of {out.dtype}: expected {shape} of {table.dtype}")
-    _same_vm(vm, out=out)
-    if numbers.size * width:
-        kernel = module(vm, "take")[f"take<{kind}>"]
-        _launch(vm, kernel, numbers.size, 1, table, vm.buffer(numbers), out, width, numbers.size).sync()
+    _checked(table, _rows.take(of, numbers, out, stream), check)
     return out
 
 
-def scatter_add(table: Array, ids: Ids, values: Union[Array, Buffer, NdArray]) -> None:
-    """Adds rows to those of ``table``: ``numpy.add.at(table, ids, values)``.
+def scatter_add(table: Array, ids: Any, values: Union[Array, Buffer, NdArray], *, stream: Any = None, check: bool = True) -> None:
+    """Adds rows to those of ``table``: ``numpy.add.at(table, ids, values)``, of float32, 64, 16, int32, int64, and bfloat16 as files name it.
 
     ``values`` has shape ``ids.shape + table.shape[1:]`` and the table's dtype. A row that is named several times gets all of them, in no
-    order that is known. Raises ``IndexError`` before anything is added.
+    order that is known. ``ids``, ``stream`` and ``check`` are as for :func:`take`: rows of numbers that are out of range are left out.
     """
-    kind, rows, width = _table(table, _NUMBERS, "table")
+    of = _rows_of(table)
     if table.read_only:
         raise RegionError(f"array `{table.name}` is read-only: nothing can be added to it")
-    numbers = _ids(ids, rows, "ids")
-    vm, shape = table.vm, (*numbers.shape, *table.shape[1:])
-    _same_vm(vm, values=values)
+    vm = table.vm
+    _same_vm(vm, ids=ids, values=values)
+    numbers, lengths, _ = _numbers(vm, ids, of.rows, "ids")
+    _some(numbers, of.rows, "ids")
+    shape = (*lengths, *table.shape[1:])
     given = values if isinstance(values, Buffer) else _host(values)
     if given.dtype != table.dtype:
         raise DtypeError(f"values have {given.dtype}, and the table has {table.dtype}: convert them by .astype")
     if given.shape != shape:
         raise LayoutError(f"values have shape {given.shape}: expected {shape}")
-    if numbers.size * width:
+    if numbers.size and of.row_bytes:
         added = given if isinstance(given, Buffer) else vm.buffer(given)
-        kernel = module(vm, "take")[f"scatter_add<{kind}>"]
-        _launch(vm, kernel, numbers.size, 1, table, vm.buffer(numbers), added, width, numbers.size).sync()
+        _checked(table, _rows.index_add(of, numbers, added, stream), check)
 
 
 def _reduce(array: Array, kernel: str, nothing: NdArray) -> NdArray:
     """What each warp has found; ``nothing`` where it had no work."""
     vm = array.vm
-    warps = math.prod(_shape_of(vm, -(-array.nbytes // vm.page_size), 1)) // 32
+    warps = math.prod(shape_of(vm, -(-array.nbytes // vm.page_size), 1)) // 32
     found = vm.buffer(np.tile(nothing, (warps, 1)))
-    _launch(vm, module(vm, "reduce")[kernel], warps, 1, array, found, array.size).sync()
+    launch(vm, module(vm, "reduce")[kernel], warps, 1, array, found, array.size).sync()
     return found.numpy()
 
 
@@ -246,32 +263,34 @@ def spmv(indptr: Union[Array, Buffer, NdArray], indices: Array, data: Array, x: 
     if rows and data.size:
         given = vector if isinstance(vector, Buffer) else vm.buffer(vector)
         kernel = module(vm, "spmv")[f"spmv<{kind}, {column}>"]
-        _launch(vm, kernel, rows, 2, vm.buffer(starts), indices, data, given, y, rows).sync()
+        launch(vm, kernel, rows, 2, vm.buffer(starts), indices, data, given, y, rows).sync()
     return y
 
 
-def embedding_bag(table: Array, ids: Ids, offsets: Ids, mode: str = "sum") -> Buffer:
+def embedding_bag(table: Array, ids: Any, offsets: Any, mode: str = "sum", *, stream: Any = None, check: bool = True) -> Buffer:
     """Sums (``mode="sum"``) or means (``"mean"``) of rows of ``table``, as ``torch.nn.functional.embedding_bag`` has them.
 
-    Bag b has rows ``ids[offsets[b]:offsets[b + 1]]``, the last one the rest; an empty bag's result is 0. The table is of float32 or
-    float64, and of two dimensions. Raises ``IndexError`` for a number that is no row's, and for offsets that do not ascend.
+    Bag b has rows ``ids[offsets[b]:offsets[b + 1]]``, the last one the rest; an empty bag's result is 0. The table is of float32, 64, 16, or
+    bfloat16 as files name it, and of two dimensions. ``ids``, ``offsets``, ``stream`` and ``check`` are as for :func:`take`; offsets that do not ascend are an
+    ``IndexError`` as well.
     """
-    kind, rows, width = _table(table, _FLOATS, "table")
+    of = _rows_of(table)
     if mode not in ("sum", "mean"):
         raise ArgumentError(f"mode is {mode!r}: expected 'sum' or 'mean'")
     if table.ndim != 2:
         raise LayoutError(f"table has shape {table.shape}: expected rows and columns")
-    numbers = _ids(ids, rows, "ids").reshape(-1)
-    begins = _ids(offsets, numbers.size + 1, "offsets").reshape(-1)
-    vm, bags = table.vm, begins.size
-    out = vm.buffer((bags, width), table.dtype)
-    if bags == 0:
-        return out
-    starts = _starts(np.append(begins, numbers.size), numbers.size, "offsets")
-    if numbers.size * width:
-        kernel = module(vm, "embedding_bag")[f"embedding_bag<{kind}>"]
-        args = (table, vm.buffer(numbers), vm.buffer(starts), out, width, bags, int(mode == "mean"))
-        _launch(vm, kernel, bags, 0, *args).sync()
+    vm = table.vm
+    _same_vm(vm, ids=ids, offsets=offsets)
+    numbers, _, _ = _numbers(vm, ids, of.rows, "ids")
+    _some(numbers, of.rows, "ids")
+    begins, lengths, here = _numbers(vm, offsets, numbers.size + 1, "offsets")
+    if here:
+        _starts(np.append(_host(offsets).reshape(-1).astype(np.int64), numbers.size), numbers.size, "offsets")
+    out = vm.buffer((math.prod(lengths), table.shape[1]), table.dtype)
+    nothing = at(0)
+    bags = Bags(begins.memory or nothing, begins.wide, begins.size, mean=mode == "mean")
+    numbers = numbers._replace(memory=numbers.memory or nothing)
+    _checked(table, _rows.embedding_bag(of, numbers, bags, out, stream), check)
     return out
 
 
@@ -296,8 +315,8 @@ def knn(vectors: Array, queries: Union[Array, Buffer, NdArray], k: int) -> Tuple
     kernels = module(vm, "knn")
     for first in range(0, rows, step):
         some = min(step, rows - first)
-        measured = _launch(vm, kernels[f"distances<{kind}>"], some, 1, vectors, given, apart, width, first, some, count)
-        selected = _launch(vm, kernels[f"select<{kind}>"], count, 0, apart, nearest, numbers, first, some, int(k), count)
+        measured = launch(vm, kernels[f"distances<{kind}>"], some, 1, vectors, given, apart, width, first, some, count)
+        selected = launch(vm, kernels[f"select<{kind}>"], count, 0, apart, nearest, numbers, first, some, int(k), count)
         # First: its error is the cause of the other's.
         measured.sync()
         selected.sync()
@@ -373,8 +392,8 @@ def _search(vm: Vm, starts: Array, edges: Array, vertices: int, source: int) -> 
         listed, totals = vm.buffer((head + -(-2 * edges.size // piece),), np.uint64), vm.buffer((3,), np.uint64)
         kernels = module(vm, "bfs")
         a, b, c = frontiers
-        _launch(vm, kernels["bfs_start"], words, 1, distances, visited, a, b, c, listed, totals, vertices, source).sync()
-        blocks, reached = max(1, min(-(-words // 64), vm.multiprocessors * _BLOCKS)), 1
+        launch(vm, kernels["bfs_start"], words, 1, distances, visited, a, b, c, listed, totals, vertices, source).sync()
+        blocks, reached = max(1, min(-(-words // 64), vm.multiprocessors * BLOCKS)), 1
         for level in range(1, vertices + 1):
             a, b, c = (frontiers[turn % 3] for turn in (level - 1, level, level + 1))
             rows = kernels["bfs_level"].launch(blocks, 64, starts, edges, distances, visited, a, b, c, listed, totals, vertices, level)

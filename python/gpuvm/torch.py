@@ -1,56 +1,562 @@
 """PyTorch over arrays larger than GPU memory.
 
 >>> import gpuvm, gpuvm.torch, numpy, torch                                                         # doctest: +SKIP
->>> with gpuvm.Vm("1GiB") as vm:                                                                     # doctest: +SKIP
-...     table = vm.array(numpy.lib.format.open_memmap("table.npy", mode="r+"))
-...     embedding = gpuvm.torch.Embedding(table, vm)
-...     loss = embedding(torch.tensor([3, 5, 3])).square().sum()
-...     loss.backward()
-...     embedding.sgd_step(lr=0.01)
+>>> with gpuvm.Vm("1GiB", gpu="cuda:0") as vm:                                                       # doctest: +SKIP
+...     table = gpuvm.torch.from_numpy(numpy.load("table.npy", mmap_mode="r+"), vm)
+...     ids = torch.randint(len(table), (65536,), device=table.device)
+...     rows = gpuvm.torch.take(table, ids)              # pages that are used often come to GPU memory
+...     same = table.index_select(0, ids)                # any operation of PyTorch reads them where they are
+
+A table is an ordinary tensor on the GPU whose memory is the array's home, in the host's memory. The operations of this module find the array by it,
+and use its pages in frames of GPU memory where they have some. They are ``torch.ops.gpuvm.*``, with gradients, and ``torch.compile`` takes them. Numbers
+of rows (int32, int64) stay on the GPU, launches are on PyTorch's current stream, nobody waits, and CUDA graphs capture them once they have run. Tensors
+that are no array's go to PyTorch's own operations.
+
+**Order.** What an operation of this module reads or writes is in stream order with everything else on the stream. What it wrote (:func:`index_add_`) is
+in frames at first: :meth:`gpuvm.Array.tensor`, or ``flush``, has the home hold it before PyTorch's own operations read the table. What PyTorch's own
+operations write to the table the next operation of this module notices by the tensor's version, and waits for; for writers that have no
+version, such as another library, say :meth:`gpuvm.Array.wrote`.
+
+**Numbers out of range** give rows of zeros. The next call that waits for the array (``numpy``, ``flush``, ``settle``, ``Vm.sync``) raises ``IndexError``;
+``check=True`` waits and raises at once, and on the simulated GPU, where every operation ends before it returns, so does each.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+import bisect
+import math
+import os
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 
-from . import ops
+from . import _rows
 from ._memory import Array
+from ._rows import Bags, Numbers, Rows, at
 from ._vm import Vm
-from .errors import ArgumentError, DtypeError, LayoutError, RegionError
+from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, UnavailableError
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "array_of", "embedding", "embedding_bag", "empty", "from_file", "from_numpy", "index_add_", "take", "tensor_of", "zeros"]
+
+#: Types of elements that NumPy does not have, by the names of files.
+_STORED = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+_NAMES = {kind: name for name, kind in _STORED.items()}
+#: NumPy's types of the same size that such arrays have.
+_BITS = {1: np.uint8, 2: np.uint16}
+
+#: So many bits of a version count writes; those above say to which tensor.
+_VERSION_BITS = 20
+
+#: Arrays by the address of their home, or of what stands for it; the addresses in order.
+_HOMES: Dict[int, "weakref.ref[Array]"] = {}
+_STARTS: List[int] = []
 
 
-class _Lookup(torch.autograd.Function):
-    """Rows of the table. Its gradient goes to the module: the table is no tensor."""
+def _dtype_of(array: Array) -> torch.dtype:
+    if array.stored in _STORED:
+        return _STORED[array.stored]
+    found = getattr(torch, "bool" if array.dtype == np.bool_ else array.dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise DtypeError(f"array `{array.name}` has {array.dtype}, for which PyTorch has no type")
+    return found
 
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, embedding: "Embedding", ids: torch.Tensor) -> torch.Tensor:
-        ctx.embedding, ctx.ids = embedding, ids
-        rows = ops.take(embedding.table, ids.detach().cpu().numpy())
-        if rows.size == 0:
-            return torch.empty(rows.shape, dtype=anchor.dtype, device=embedding.device)
-        # The buffer lives as long as the tensor.
-        found: torch.Tensor = torch.from_dlpack(rows)
+
+def _device_of(vm: Vm, array: Array) -> torch.device:
+    if vm.simulated:
+        return torch.device("cpu")
+    return torch.device("cuda", array._core.dlpack_device()[1])
+
+
+def _enter(address: int, array: Array) -> None:
+    def forget(gone: "weakref.ref[Array]") -> None:
+        if _HOMES.get(address) is gone:
+            del _HOMES[address]
+            _STARTS.remove(address)
+
+    if address not in _HOMES:
+        bisect.insort(_STARTS, address)
+    _HOMES[address] = weakref.ref(array, forget)
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """What :meth:`gpuvm.Array.tensor` gives."""
+    known = array._tensor() if array._tensor is not None else None
+    if known is not None:
+        array._core.bring_home()
+        return known  # type: ignore[no-any-return]
+    home = array._core.home()
+    if home is None:
+        raise UnavailableError(
+            f"array `{array.name}` has no memory that PyTorch's operations reach: its pages live in a file or at memory nodes, or GPU threads do not "
+            "reach its home by loads; gpuvm.torch.take and embedding take the array itself"
+        )
+    address, nbytes = home
+    dtype, device = _dtype_of(array), _device_of(array.vm, array)
+    if nbytes == 0:
+        return torch.empty(array.shape, dtype=dtype, device=device)
+    array._core.bring_home()
+    if device.type == "cuda":
+        torch.cuda.init()
+    # The bytes: not all libraries have names for all types of elements.
+    capsule = array._core.home_dlpack(("u", 1), [nbytes], array)
+    bytes: torch.Tensor = torch.utils.dlpack.from_dlpack(capsule)
+    tensor = bytes.view(dtype).view(array.shape)
+    _enter(address, array)
+    # Each has versions of its own, so that those of two that share the memory are not taken for each other's.
+    torch._C._autograd._unsafe_set_version_counter((tensor,), ((len(array._versions) + 1) << _VERSION_BITS,))
+    array._tensor = weakref.ref(tensor)
+    _note_version(array, tensor)
+    return tensor
+
+
+def _note_version(array: Array, tensor: torch.Tensor) -> None:
+    """What was written up to now is no news."""
+    version = tensor._version
+    array._versions[version >> _VERSION_BITS] = version
+
+
+def _stand_in(array: Array) -> torch.Tensor:
+    """A tensor by which operations of this module find an array that has no memory for others. It has the array's shape, and no elements."""
+    if array._stand_in is None:
+        element = torch.zeros((1,), dtype=_dtype_of(array), device=_device_of(array.vm, array))
+        _enter(element.data_ptr(), array)
+        array._stand_in = element.expand(array.shape)
+    return array._stand_in  # type: ignore[no-any-return]
+
+
+def _table_of(table: Union[torch.Tensor, Array]) -> torch.Tensor:
+    if not isinstance(table, Array):
+        return table
+    return _stand_in(table) if table.size == 0 or table._core.home() is None else tensor_of(table)
+
+
+def array_of(tensor: torch.Tensor) -> Optional[Array]:
+    """The array whose memory a tensor's is, or a part of it; none of other tensors."""
+    return _find(tensor.data_ptr())[0]
+
+
+def _find(address: int) -> Tuple[Optional[Array], int]:
+    """The array that has its home there, and where that begins."""
+    found = _HOMES.get(address)
+    start = address
+    if found is None:
+        place = bisect.bisect_right(_STARTS, address)
+        if place == 0:
+            return None, 0
+        start = _STARTS[place - 1]
+        found = _HOMES.get(start)
+    array = found() if found is not None else None
+    if array is None or array.closed or address >= start + max(array.nbytes, 1):
+        return None, 0
+    return array, start
+
+
+def _rows_of(table: torch.Tensor) -> Optional[Rows]:
+    """The rows that a tensor is; none where PyTorch's own operations have to do."""
+    address = table.data_ptr()
+    array, start = _find(address)
+    if array is None:
+        return None
+    row_bytes = math.prod(table.shape[1:]) * table.element_size()
+    if array._stand_in is not None and array._stand_in.data_ptr() == address:
+        return Rows(array, table.shape[0], row_bytes, str(table.dtype)[6:])
+    if not table.is_contiguous() or table.dim() == 0:
+        array._core.bring_home()
+        return None
+    if not table.is_inference():
+        version = table._version
+        if array._versions.get(version >> _VERSION_BITS) != version:
+            array.wrote()
+            _note_version(array, table)
+    return Rows(array, table.shape[0], row_bytes, str(table.dtype)[6:], address - start)
+
+
+class _Plan:
+    """What operations over the same rows have in common."""
+
+    __slots__ = ("add", "array", "dtype", "row", "shape", "take")
+
+    def __init__(self, of: Rows, table: torch.Tensor) -> None:
+        # Weakly: the tensor keeps it.
+        self.array = weakref.ref(of.array)
+        self.shape, self.dtype, self.row = table.shape, table.dtype, tuple(table.shape[1:])
+        none = Numbers(at(0), True, 0)
+        self.take = _rows.Planned(of, _rows.taking(of, none, at(0)))
+        #: Once something was added.
+        self.add: Optional[_rows.Planned] = None
+
+    def plan_add(self, of: Rows) -> None:
+        """The same for :func:`index_add_`."""
+        self.add = _rows.Planned(of, _rows.adding(of, Numbers(at(0), True, 0), at(0)))
+
+
+#: By where rows begin. Those of arrays that are gone are of no array, and go when others come.
+_PLANS: Dict[int, _Plan] = {}
+_PLANS_MOST = 1024
+
+
+def _plan(table: torch.Tensor, address: int) -> Optional[_Plan]:
+    """That of a tensor which operations have met before, and of which frames hold nothing old."""
+    plan = _PLANS.get(address)
+    if plan is None or plan.dtype is not table.dtype or plan.shape != table.shape or not table.is_contiguous() or table.is_inference():
+        return None
+    array, version = plan.array(), table._version
+    if array is None or array._versions.get(version >> _VERSION_BITS) != version:
+        return None
+    return plan
+
+
+def _keep_plan(of: Rows, table: torch.Tensor, address: int) -> Optional[_Plan]:
+    found = None
+    if of.row_bytes and of.rows and of.array._stand_in is None:
+        if len(_PLANS) >= _PLANS_MOST:
+            _PLANS.clear()
+        found = _PLANS[address] = _Plan(of, table)
+    return found
+
+
+def _numbers(ids: torch.Tensor, device: torch.device, what: str = "ids") -> torch.Tensor:
+    """Numbers of rows as kernels take them."""
+    if ids.dtype not in (torch.int64, torch.int32):
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise DtypeError(f"{what} have {ids.dtype}: expected int32 or int64")
+        ids = ids.long()
+    if ids.device != device:
+        ids = ids.to(device)
+    return ids.contiguous()
+
+
+def _checked(of: Rows, launch: Any, check: bool) -> None:
+    if launch is not None:
+        # Its pages are faults: it may wait for the host.
+        if of.array.vm.simulated or check:
+            launch.sync()
+    if check or of.array.vm.simulated:
+        of.array._core.settle()
+
+
+def _stream(device: torch.device) -> int:
+    """The raw current stream; of the simulated GPU there is none."""
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+
+
+def _empty_table(of: Rows, count: int) -> None:
+    if of.rows == 0 and count:
+        raise OutOfRangeError(f"ids are out of range: array `{of.array.name}` has no row")
+
+
+_LIBRARY = torch.library.Library("gpuvm", "DEF")
+_LIBRARY.define("take(Tensor table, Tensor ids, bool check=False) -> Tensor")
+_LIBRARY.define("index_add_(Tensor(a!) table, Tensor ids, Tensor values, bool check=False) -> ()")
+_LIBRARY.define(
+    "embedding_bag(Tensor table, Tensor ids, Tensor offsets, Tensor? weights, bool mean=False, bool check=False) -> Tensor"
+)
+
+
+def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.Tensor:
+    device, address, kind = table.device, table.data_ptr(), ids.dtype
+    plan = _plan(table, address)
+    if plan is not None and (kind is torch.int64 or kind is torch.int32) and ids.device == device and ids.is_contiguous():
+        count = ids.numel()
+        out = torch.empty((*ids.shape, *plan.row), dtype=plan.dtype, device=device)
+        if count == 0:
+            return out
+        if plan.take.launch(ids.data_ptr(), kind is torch.int64, count, out.data_ptr(), _stream(device)):
+            if check or device.type == "cpu":
+                plan.take.settle()
+            return out
+    ids = _numbers(ids, device)
+    of = _rows_of(table)
+    if of is None:
+        return table.index_select(0, ids.reshape(-1)).reshape(ids.shape + table.shape[1:])
+    count = ids.numel()
+    _empty_table(of, count)
+    out = torch.empty(ids.shape + table.shape[1:], dtype=table.dtype, device=device)
+    numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
+    launch = _rows.take(of, numbers, at(out.data_ptr(), out), _stream(device))
+    _checked(of, launch, check)
+    if launch is None:
+        _keep_plan(of, table, address)
+    return out
+
+
+def _wrote(array: Optional[Array], table: torch.Tensor) -> None:
+    """An operation of this module has: that is no news to frames."""
+    if array is not None and not table.is_inference():
+        torch.autograd.graph.increment_version(table)
+        _note_version(array, table)
+
+
+def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
+    device, address = table.device, table.data_ptr()
+    ids = _numbers(ids, device)
+    plan = _plan(table, address)
+    if plan is not None and plan.add is not None and values.dtype is plan.dtype and values.device == device and values.is_contiguous():
+        count = ids.numel()
+        if count and values.shape == (*ids.shape, *plan.row):
+            if plan.add.launch(ids.data_ptr(), ids.dtype is torch.int64, count, values.data_ptr(), _stream(device)):
+                _wrote(plan.array(), table)
+                if check or device.type == "cpu":
+                    plan.add.settle()
+                return
+    of = _rows_of(table)
+    if values.dtype != table.dtype or values.shape != ids.shape + table.shape[1:]:
+        expected = tuple(ids.shape + table.shape[1:])
+        raise LayoutError(f"values have shape {tuple(values.shape)} of {values.dtype}: expected {expected} of {table.dtype}")
+    if of is None:
+        table.index_add_(0, ids.reshape(-1), values.reshape(-1, *table.shape[1:]))
+        return
+    if of.array.read_only:
+        raise RegionError(f"array `{of.array.name}` is read-only: nothing can be added to it")
+    count = ids.numel()
+    _empty_table(of, count)
+    values = values.contiguous()
+    numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
+    launch = _rows.index_add(of, numbers, at(values.data_ptr(), values), _stream(device))
+    _wrote(of.array, table)
+    _checked(of, launch, check)
+    plan = (plan or _keep_plan(of, table, address)) if launch is None else None
+    if plan is not None and count and plan.add is None:
+        plan.plan_add(of)
+
+
+def _bag(
+    table: torch.Tensor,
+    ids: torch.Tensor,
+    offsets: torch.Tensor,
+    weights: Optional[torch.Tensor],
+    mean: bool = False,
+    check: bool = False,
+) -> torch.Tensor:
+    device = table.device
+    ids, offsets = _numbers(ids, device), _numbers(offsets, device, "offsets")
+    of = _rows_of(table)
+    if of is None:
+        mode = "mean" if mean else "sum"
+        found: torch.Tensor = torch.nn.functional.embedding_bag(ids, table, offsets, mode=mode, per_sample_weights=weights)
         return found
+    count = ids.numel()
+    _empty_table(of, count)
+    if weights is not None:
+        weights = weights.to(device).contiguous()
+    out = torch.empty((offsets.numel(), table.shape[1]), dtype=table.dtype, device=device)
+    numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
+    kept = None if weights is None else at(weights.data_ptr(), weights)
+    bags = Bags(at(offsets.data_ptr(), offsets), offsets.dtype == torch.int64, offsets.numel(), kept, mean)
+    launch = _rows.embedding_bag(of, numbers, bags, at(out.data_ptr(), out), _stream(device))
+    _checked(of, launch, check)
+    return out
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[torch.Tensor, None, None]:
-        (gradient,) = gradients
-        embedding = ctx.embedding
-        embedding._pending.append((ctx.ids.reshape(-1), gradient.detach().reshape(-1, embedding.embedding_dim)))
-        return torch.zeros_like(embedding._anchor), None, None
+
+for _device in ("CPU", "CUDA"):
+    _LIBRARY.impl("take", _take, _device)
+    _LIBRARY.impl("index_add_", _index_add, _device)
+    _LIBRARY.impl("embedding_bag", _bag, _device)
+
+
+@torch.library.register_fake("gpuvm::take", lib=_LIBRARY)
+def _fake_take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.Tensor:
+    return table.new_empty(ids.shape + table.shape[1:])
+
+
+@torch.library.register_fake("gpuvm::index_add_", lib=_LIBRARY)
+def _fake_index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
+    return None
+
+
+@torch.library.register_fake("gpuvm::embedding_bag", lib=_LIBRARY)
+def _fake_bag(
+    table: torch.Tensor,
+    ids: torch.Tensor,
+    offsets: torch.Tensor,
+    weights: Optional[torch.Tensor],
+    mean: bool = False,
+    check: bool = False,
+) -> torch.Tensor:
+    return table.new_empty((offsets.shape[0], table.shape[1]))
+
+
+def _sparse(ids: torch.Tensor, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A gradient of a table that is as large as the rows that were used."""
+    found: torch.Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(ids.reshape(1, -1).long(), rows, list(shape))
+    return found
+
+
+def _keep_take(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+    table, ids, _ = inputs
+    ctx.save_for_backward(ids)
+    ctx.shape = table.shape
+
+
+def _take_backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Optional[torch.Tensor], None, None]:
+    (ids,) = ctx.saved_tensors
+    if not ctx.needs_input_grad[0]:
+        return None, None, None
+    return _sparse(ids.to(gradient.device), gradient.reshape(ids.numel(), *ctx.shape[1:]), ctx.shape), None, None
+
+
+def _keep_bag(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+    table, ids, offsets, weights, mean, _ = inputs
+    ctx.mean, ctx.shape, ctx.weighted = mean, table.shape, weights is not None
+    ctx.save_for_backward(ids, offsets, *([] if weights is None else [weights, table]))
+
+
+def _bag_backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    ids, offsets, *weighted = ctx.saved_tensors
+    ids, offsets = ids.to(gradient.device).reshape(-1), offsets.to(gradient.device)
+    places = torch.arange(ids.numel(), device=ids.device)
+    bags = torch.searchsorted(offsets.long(), places, right=True) - 1
+    rows = gradient.index_select(0, bags)
+    of_table = of_weights = None
+    if ctx.needs_input_grad[0]:
+        scaled = rows
+        if ctx.weighted:
+            scaled = rows * weighted[0].unsqueeze(-1).to(rows.dtype)
+        if ctx.mean:
+            ends = torch.cat([offsets[1:].long(), torch.tensor([ids.numel()], device=offsets.device)])
+            scaled = rows / (ends - offsets).index_select(0, bags).unsqueeze(-1).to(rows.dtype)
+        of_table = _sparse(ids, scaled, ctx.shape)
+    if ctx.weighted and ctx.needs_input_grad[3]:
+        of_weights = (torch.ops.gpuvm.take(weighted[1].detach(), ids) * rows).sum(-1)
+    return of_table, None, None, of_weights, None, None
+
+
+torch.library.register_autograd("gpuvm::take", _take_backward, setup_context=_keep_take, lib=_LIBRARY)
+torch.library.register_autograd("gpuvm::embedding_bag", _bag_backward, setup_context=_keep_bag, lib=_LIBRARY)
+
+
+def _is_plain(*tensors: Optional[torch.Tensor]) -> bool:
+    """Whether an operation may go past PyTorch's dispatcher, which takes several microseconds: nobody compiles it or asks for gradients."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors))
+
+
+def take(table: Union[torch.Tensor, Array], ids: torch.Tensor, *, check: bool = False) -> torch.Tensor:
+    """Rows of a table by their numbers: ``table.index_select(0, ids)``, for ``ids`` of any shape. ``table``: a tensor of :meth:`gpuvm.Array.tensor`, or of
+    this module's; a slice of one by rows; an array. Elements of any type. The gradient of the table is sparse."""
+    weight = _table_of(table)
+    if _is_plain(weight):
+        return _take(weight, ids, check)
+    found: torch.Tensor = torch.ops.gpuvm.take(weight, ids, check)
+    return found
+
+
+def embedding(ids: torch.Tensor, table: Union[torch.Tensor, Array], *, check: bool = False) -> torch.Tensor:
+    """``torch.nn.functional.embedding``: :func:`take`, with its arguments in that order."""
+    return take(table, ids, check=check)
+
+
+def embedding_bag(
+    ids: torch.Tensor,
+    table: Union[torch.Tensor, Array],
+    offsets: Optional[torch.Tensor] = None,
+    *,
+    mode: str = "sum",
+    per_sample_weights: Optional[torch.Tensor] = None,
+    check: bool = False,
+) -> torch.Tensor:
+    """``torch.nn.functional.embedding_bag`` of modes ``"sum"``, with weights or without, and ``"mean"``: float64, 32, 16 and bfloat16, summed in float32
+    at least. ``ids`` of two dimensions are bags of one length each, without ``offsets``."""
+    if mode not in ("sum", "mean"):
+        raise ArgumentError(f"mode is {mode!r}: expected 'sum' or 'mean'")
+    weight = _table_of(table)
+    if weight.dim() != 2:
+        raise LayoutError(f"table has shape {tuple(weight.shape)}: expected rows and columns")
+    if per_sample_weights is not None:
+        if mode != "sum":
+            raise ArgumentError("per_sample_weights are for mode 'sum'")
+        if per_sample_weights.shape != ids.shape or per_sample_weights.dtype != weight.dtype:
+            given = f"{tuple(per_sample_weights.shape)} of {per_sample_weights.dtype}"
+            raise LayoutError(f"per_sample_weights have shape {given}: expected {tuple(ids.shape)} of {weight.dtype}")
+        per_sample_weights = per_sample_weights.reshape(-1)
+    if ids.dim() == 2 and offsets is None:
+        offsets = torch.arange(0, ids.numel(), max(ids.shape[1], 1), device=ids.device)
+        offsets = offsets if ids.shape[1] else torch.zeros(ids.shape[0], dtype=torch.int64, device=ids.device)
+        ids = ids.reshape(-1)
+    if ids.dim() != 1 or offsets is None or offsets.dim() != 1:
+        raise LayoutError(f"ids have shape {tuple(ids.shape)}: expected one dimension and offsets, or two dimensions and none")
+    mean = mode == "mean"
+    if _is_plain(weight, per_sample_weights):
+        return _bag(weight, ids, offsets, per_sample_weights, mean, check)
+    found: torch.Tensor = torch.ops.gpuvm.embedding_bag(weight, ids, offsets, per_sample_weights, mean, check)
+    return found
+
+
+def index_add_(
+    table: Union[torch.Tensor, Array], ids: torch.Tensor, values: torch.Tensor, *, alpha: float = 1, check: bool = False
+) -> Union[torch.Tensor, Array]:
+    """``table.index_add_(0, ids, values, alpha=alpha)``: float64, 32, 16, bfloat16, int32 and int64. Rows that are named several times get all of their
+    values, in no order that is known. What it writes the home holds after :meth:`gpuvm.Array.tensor`."""
+    weight = _table_of(table)
+    if torch.is_grad_enabled() and (values.requires_grad or (weight.requires_grad and weight.is_leaf)):
+        raise ArgumentError("index_add_ has no gradient: use torch.no_grad(), and values.detach()")
+    with torch.no_grad():
+        values = values if alpha == 1 else values * alpha
+        if torch.compiler.is_compiling():
+            torch.ops.gpuvm.index_add_(weight, ids, values, check)
+        else:
+            _index_add(weight, ids, values, check)
+    return table
+
+
+def _named(dtype: Optional[torch.dtype]) -> Tuple[np.dtype[Any], Optional[str]]:
+    """NumPy's type for the array, and what the elements are if NumPy has no such type."""
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    stored = _NAMES.get(kind)
+    if stored is not None:
+        return np.dtype(_BITS[kind.itemsize]), stored
+    return torch.empty((), dtype=kind).numpy().dtype, None
+
+
+def _of(array: Array, stored: Optional[str]) -> torch.Tensor:
+    if stored is not None:
+        array.stored = stored
+    return tensor_of(array)
+
+
+def zeros(shape: Union[int, Sequence[int]], vm: Vm, *, dtype: Optional[torch.dtype] = None, name: Optional[str] = None) -> torch.Tensor:
+    """A tensor of zeros whose memory is an array's home: the host's memory, which the GPU reads and writes in place, as many bytes as it says."""
+    kind, stored = _named(dtype)
+    return _of(vm.zeros(shape, kind, name=name), stored)
+
+
+def empty(shape: Union[int, Sequence[int]], vm: Vm, *, dtype: Optional[torch.dtype] = None, name: Optional[str] = None) -> torch.Tensor:
+    """As :func:`zeros`: host memory is zero when it is taken."""
+    return zeros(shape, vm, dtype=dtype, name=name)
+
+
+def from_numpy(source: Any, vm: Vm, *, read_only: bool = False, copy: bool = False, name: Optional[str] = None) -> torch.Tensor:
+    """A tensor on the GPU over the memory of a NumPy array or a ``numpy.memmap``, in place, or of a copy: as :meth:`gpuvm.Vm.array`. A copy is of the kind of
+    memory that the GPU reads fastest at random. Nothing is to write to the tensor of what is ``read_only``."""
+    return tensor_of(vm.array(source, read_only=read_only, copy=copy, name=name))
+
+
+def from_file(
+    path: Union[str, bytes, "os.PathLike[Any]"],
+    vm: Vm,
+    *,
+    dtype: Optional[torch.dtype] = None,
+    shape: Union[int, Sequence[int], None] = None,
+    read_only: bool = True,
+    offset: Optional[int] = None,
+) -> torch.Tensor:
+    """A tensor on the GPU over a file's pages, as :meth:`gpuvm.Vm.map_file`."""
+    kind, stored = _named(dtype)
+    return _of(vm.map_file(path, kind, shape, read_only=read_only, offset=offset), stored)
 
 
 class Embedding(torch.nn.Module):
-    """``torch.nn.Embedding`` whose weight is a paged array: ``table`` of float32 or float64, of rows and columns.
+    """``torch.nn.Embedding`` whose weight is a paged array: ``table`` of rows and columns, of float64, 32, 16 or bfloat16.
 
-    The weight is no parameter, and optimizers do not see it: gradients are gathered by the module. :attr:`grad` has them as a sparse
-    tensor, :meth:`sgd_step` applies them to the table, :meth:`zero_grad` forgets them.
+    The weight is a tensor of this module's kind and no parameter: ``state_dict`` and optimizers do not see it. Its gradient is sparse:
+    :attr:`grad` has it, :meth:`sgd_step` applies it to the table on the GPU, :meth:`zero_grad` forgets it. An optimizer of PyTorch that takes
+    sparse gradients may be given ``[embedding.weight]``: it works on the table where it is.
     """
+
+    weight: torch.Tensor
 
     def __init__(self, table: Array, vm: Optional[Vm] = None) -> None:
         super().__init__()
@@ -60,43 +566,28 @@ class Embedding(torch.nn.Module):
             raise ArgumentError("table belongs to another Vm")
         if table.ndim != 2:
             raise LayoutError(f"table has shape {table.shape}: expected rows and columns")
-        if table.dtype.name not in ("float32", "float64"):
-            raise DtypeError(f"table has {table.dtype}: expected float32 or float64")
+        if not _dtype_of(table).is_floating_point:
+            raise DtypeError(f"table has {table.dtype}: expected floating-point numbers")
         self.table = table
         self.num_embeddings, self.embedding_dim = table.shape
-        kind, number = (1, 0) if table.vm.simulated else table._core.dlpack_device()
-        self.device = torch.device("cpu") if kind == 1 else torch.device("cuda", number)
-        # What makes autograd call the module back. No parameter: nothing may train it.
-        dtype = torch.float32 if table.dtype == np.float32 else torch.float64
-        self._anchor = torch.zeros((), dtype=dtype, device=self.device, requires_grad=True)
-        self._pending: List[Tuple[torch.Tensor, torch.Tensor]] = []
+        # A tensor of its own, so that the array's asks for no gradient.
+        self.weight = _table_of(table).detach().requires_grad_()
+        self.device = self.weight.device
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows by their numbers: a tensor of shape ``ids.shape + (embedding_dim,)``."""
-        found: torch.Tensor = _Lookup.apply(self._anchor, self, ids)  # type: ignore[no-untyped-call]
-        return found
-
-    def _gathered(self) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
-        if not self._pending:
-            return None
-        ids = torch.cat([ids.to(self.device) for ids, _ in self._pending])
-        rows = torch.cat([rows.to(self.device) for _, rows in self._pending])
-        return ids, rows
+        return take(self.weight, ids)
 
     @property
     def grad(self) -> Optional[torch.Tensor]:
         """The gradient of the table, summed over what was propagated back since :meth:`zero_grad`: a coalesced sparse COO tensor."""
-        gathered = self._gathered()
-        if gathered is None:
-            return None
-        ids, rows = gathered
-        size = (self.num_embeddings, self.embedding_dim)
-        return torch.sparse_coo_tensor(ids.reshape(1, -1), rows, size).coalesce()
+        gradient = self.weight.grad
+        return None if gradient is None else gradient.coalesce()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets what was propagated back."""
         super().zero_grad(set_to_none)
-        self._pending.clear()
+        self.weight.grad = None
 
     def sgd_step(self, lr: float) -> None:
         """Adds ``-lr`` times the gradient to the table, row by row, and forgets it. Rows without a gradient are not touched."""
@@ -105,10 +596,9 @@ class Embedding(torch.nn.Module):
         gradient = self.grad
         if gradient is None:
             return
-        ids = gradient.indices().reshape(-1).cpu().numpy()
-        steps = (-lr * gradient.values()).contiguous().cpu().numpy()
-        ops.scatter_add(self.table, ids, steps)
-        self._pending.clear()
+        with torch.no_grad():
+            index_add_(self.weight.detach(), gradient.indices().reshape(-1), gradient.values(), alpha=-lr)
+        self.weight.grad = None
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, paged"

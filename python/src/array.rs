@@ -11,6 +11,7 @@ use crate::{
     family::Child,
     launch::Flights,
     memory::Memory,
+    rows::Rows,
     slot::Slot,
 };
 
@@ -21,6 +22,7 @@ pub type Lent = Py<PyAny>;
 pub struct Held {
     pub slot: Slot<RawRegion>,
     flights: Arc<Flights>,
+    pub rows: Rows,
 }
 
 impl Held {
@@ -33,12 +35,21 @@ impl Held {
 impl Child for Held {
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let Some(region) = self.slot.take()? else { return Ok(()) };
-        py.detach(|| match Arc::try_unwrap(region) {
+        let settled = py.detach(|| self.rows.end()).raised();
+        let told = self.rows.raise_told(region.name());
+        let ended = py.detach(|| match Arc::try_unwrap(region) {
             Ok(region) => region.close(),
             // Another thread, or a view of another library, has it still: it ends with the last of them.
             Err(shared) => shared.flush(),
-        })
-        .raised()
+        });
+        self.rows.forget();
+        settled.and(ended.raised()).and(told)
+    }
+
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let Ok(region) = self.slot.get() else { return Ok(()) };
+        let settled = py.detach(|| self.rows.end()).raised();
+        settled.and(self.rows.raise_told(region.name()))
     }
 }
 
@@ -54,7 +65,11 @@ impl Region {
     pub fn new(region: RawRegion, lent: Option<Lent>, flights: Arc<Flights>, device: Device) -> Self {
         let slot = Slot::new(format!("array `{}`", region.name()), region);
         Self {
-            held: Arc::new(Held { slot, flights }),
+            held: Arc::new(Held {
+                slot,
+                flights,
+                rows: Rows::default(),
+            }),
             lent,
             device,
         }
@@ -64,6 +79,7 @@ impl Region {
     fn at_rest(&self, py: Python<'_>) -> PyResult<Arc<RawRegion>> {
         let region = self.held.slot.get()?;
         self.held.flights.settle(py, Some(self.held.id()))?;
+        self.held.settle(py)?;
         Ok(region)
     }
 }
@@ -172,6 +188,73 @@ impl Region {
             read_only: true,
         };
         dlpack::capsule(py, tensor, Box::new(region), versioned).map(Some)
+    }
+
+    /// Where all of it lies for kernels that do not look pages up: address and bytes.
+    fn home(&self) -> PyResult<Option<(u64, u64)>> {
+        let home = self.held.slot.get()?.home_memory();
+        Ok(home.map(|home| (home.addr, home.bytes)))
+    }
+
+    /// Has that memory hold what launches wrote; waits for none where none may have written.
+    fn bring_home(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.held.slot.get()?;
+        if py.detach(|| region.is_home_current()) {
+            return Ok(());
+        }
+        self.flush(py)
+    }
+
+    /// A DLPack capsule of bytes of that memory, with elements of a kind and size, which keeps `object`.
+    fn home_dlpack<'py>(
+        &self,
+        py: Python<'py>,
+        element: (String, usize),
+        shape: Vec<i64>,
+        object: Py<PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyCapsule>>> {
+        let region = self.held.slot.get()?;
+        let Some(home) = region.home_memory() else {
+            return Ok(None);
+        };
+        let tensor = Tensor {
+            addr: home.addr,
+            device: self.device,
+            element,
+            shape,
+            read_only: false,
+        };
+        dlpack::capsule(py, tensor, Box::new((region, object)), false).map(Some)
+    }
+
+    /// Address of the words in which kernels tell numbers that are out of range.
+    fn told_addr(&self) -> PyResult<u64> {
+        self.held.rows.told_addr(&*self.held.slot.get()?).raised()
+    }
+
+    /// Waits for what was enqueued so, and raises what it told.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.settle(py)
+    }
+
+    /// Others have written to its memory: waits for them, and drops what frames hold.
+    fn wrote(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.at_rest(py)?;
+        py.detach(|| region.wrote()).raised()
+    }
+
+    /// Has pages that were used at home come to frames.
+    fn step(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.held.slot.get()?;
+        py.detach(|| self.held.rows.step(&region)).raised()
+    }
+
+    /// Graphs that were captured are launched no more.
+    fn forget_graphs(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.at_rest(py)?;
+        py.detach(|| region.forget_graphs()).raised()?;
+        self.held.rows.forget();
+        Ok(())
     }
 
     /// Ends it and says whether every page reached its home.

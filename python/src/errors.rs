@@ -56,6 +56,11 @@ pub fn setting(message: String) -> PyErr {
     raise("SettingError", message)
 }
 
+/// `OutOfRangeError`.
+pub fn out_of_range(message: String) -> PyErr {
+    raise("OutOfRangeError", message)
+}
+
 /// `StreamError`.
 pub fn stream(message: String) -> PyErr {
     raise("StreamError", message)

@@ -15,6 +15,15 @@ pub trait Child: Send + Sync {
     /// # Errors
     /// What could not be done.
     fn end(&self, py: Python<'_>) -> PyResult<()>;
+
+    /// Waits for what nobody else knows to run with it, and raises what that told.
+    ///
+    /// # Errors
+    /// As said.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let _ = py;
+        Ok(())
+    }
 }
 
 /// A list of what others end.
@@ -69,6 +78,19 @@ impl Family {
         let tagged = self.tagged.lock();
         let those = tagged.all.iter().filter(|(other, _)| other == tag);
         those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
+    }
+
+    /// Waits for what nobody else knows to run. The first error is returned; the rest is waited for all the same.
+    ///
+    /// # Errors
+    /// What it told.
+    pub fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let children: Vec<_> = self.children.lock().all.iter().filter_map(Weak::upgrade).collect();
+        let mut outcome = Ok(());
+        for child in children {
+            outcome = outcome.and(child.settle(py));
+        }
+        outcome
     }
 
     /// Ends all of it. The first error is returned; the rest ends all the same.

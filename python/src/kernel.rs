@@ -17,6 +17,7 @@ use crate::{
     family::Family,
     launch::{Flight, Kept, Launch, Stream},
     memory::{self, Described},
+    rows::Enqueued,
     settings::seconds,
     slot::Slot,
 };
@@ -81,6 +82,17 @@ impl Shape {
     }
 }
 
+impl Kernel {
+    /// It as the runtime has it.
+    ///
+    /// # Errors
+    /// `ClosedError`, `ForkError`.
+    fn runtimes(&self) -> PyResult<Arc<gpuvm::Kernel>> {
+        self.module.get()?;
+        self.kernel.get()
+    }
+}
+
 #[pymethods]
 impl Kernel {
     /// Its parameters' types, as the compiler spells them.
@@ -109,8 +121,7 @@ impl Kernel {
         args: Vec<Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Launch> {
-        self.module.get()?;
-        let kernel = self.kernel.get()?;
+        let kernel = self.runtimes()?;
         let on = stream.map(|stream| stream_of(&kernel, stream)).transpose()?;
         let config = shape.config()?;
         let given = args
@@ -135,6 +146,27 @@ impl Kernel {
             slot: Slot::new(format!("a launch of {}", self.kernel.what()), flight),
             flights: Arc::clone(&self.family.flights),
         })
+    }
+
+    /// Enqueues a launch of the package's own over an array, of so many blocks and threads of each, on another library's stream: false where
+    /// pages are not looked up.
+    fn enqueue(
+        &self,
+        py: Python<'_>,
+        region: &Bound<'_, Region>,
+        writes: bool,
+        stream: u64,
+        shape: (u32, u32),
+        args: Vec<u64>,
+    ) -> PyResult<bool> {
+        let what = Enqueued {
+            writes,
+            stream,
+            shape,
+            args: &args,
+        };
+        let held = &region.get().held;
+        held.rows.launch(py, &*held.slot.get()?, &*self.runtimes()?, &what)
     }
 }
 
@@ -171,6 +203,8 @@ fn stream_of(kernel: &gpuvm::Kernel, stream: &Bound<'_, PyAny>) -> PyResult<Arc<
 /// An argument, with what keeps it.
 enum Given {
     Region(Arc<RawRegion>, Arc<Held>),
+    /// A region as an array of other elements.
+    Words(Arc<RawRegion>, Arc<Held>, ElementType),
     Buffer(Arc<RawBuffer>, Arc<Slot<RawBuffer>>),
     Elastic(Arc<RawElasticBuffer>, Arc<Slot<RawElasticBuffer>>),
     Value(ElementType, Vec<u8>),
@@ -192,6 +226,14 @@ impl Given {
             let elastic = elastic.get();
             return Ok(Self::Elastic(elastic.slot.get()?, Arc::clone(&elastic.slot)));
         }
+        if let Ok((region, described)) = value.extract::<(Bound<'_, Region>, Described)>() {
+            let held = &region.get().held;
+            return Ok(Self::Words(
+                held.slot.get()?,
+                Arc::clone(held),
+                memory::described(&described)?,
+            ));
+        }
         // What the package makes of NumPy's scalars, and of other libraries' memory.
         if let Ok((described, bytes)) = value.extract::<(Described, Vec<u8>)>() {
             return Ok(Self::Value(memory::described(&described)?, bytes));
@@ -205,6 +247,7 @@ impl Given {
     fn arg(&self) -> Arg<'_> {
         match self {
             Self::Region(region, _) => Arg::from(&**region),
+            Self::Words(region, _, element) => Arg::words(region, element.clone()),
             Self::Buffer(buffer, _) => Arg::from(&**buffer),
             Self::Elastic(buffer, _) => Arg::from(&**buffer),
             Self::Value(element, bytes) => Arg::value(element.clone(), bytes),
@@ -216,7 +259,7 @@ impl Given {
 
     fn id(&self) -> Option<usize> {
         match self {
-            Self::Region(_, held) => Some(held.id()),
+            Self::Region(_, held) | Self::Words(_, held, _) => Some(held.id()),
             Self::Buffer(_, slot) => Some(slot.id()),
             Self::Elastic(_, slot) => Some(slot.id()),
             Self::Value(..) | Self::Address(..) => None,
@@ -226,7 +269,7 @@ impl Given {
     /// What the launch keeps: not the region itself, which may be closed meanwhile.
     fn kept(self) -> Option<Kept> {
         match self {
-            Self::Region(_, held) => Some(Box::new(held)),
+            Self::Region(_, held) | Self::Words(_, held, _) => Some(Box::new(held)),
             Self::Buffer(_, slot) => Some(Box::new(slot)),
             Self::Elastic(_, slot) => Some(Box::new(slot)),
             Self::Address(_, _, object) => Some(Box::new(object)),

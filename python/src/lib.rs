@@ -11,6 +11,7 @@ mod formats;
 mod kernel;
 mod launch;
 mod memory;
+mod rows;
 mod settings;
 mod slot;
 mod sources;

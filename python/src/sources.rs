@@ -22,10 +22,9 @@ const BFS_DEFINES: [(&str, &str); 2] = [("ROW_PIECE_EDGES", "512"), ("ROW_LIST_H
 pub fn operation(name: &str) -> PyResult<(&'static str, Named, Named)> {
     let alone = |text| Ok((text, vec![ACCESS], Vec::new()));
     match name {
-        "take" => alone(include_str!("../../workloads/src/take.cu")),
         "reduce" => alone(include_str!("../ops/reduce.cu")),
+        "rows" => alone(include_str!("../ops/rows.cu")),
         "spmv" => alone(include_str!("../ops/spmv.cu")),
-        "embedding_bag" => alone(include_str!("../ops/embedding_bag.cu")),
         "knn" => alone(include_str!("../ops/knn.cu")),
         "bfs" => Ok((
             include_str!("../../workloads/src/bfs.cu"),

@@ -319,6 +319,7 @@ impl Vm {
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.get()?;
         self.family.flights.settle(py, None)?;
+        self.family.settle(py)?;
         self.family.flights.tell()
     }
 

@@ -215,7 +215,7 @@ def test_operands_of_wrong_types(vm):
     table = vm.zeros((10, 4))
     for kind, use in [
         (errors.ArgumentError, lambda: ops.take(np.zeros((3, 3)), [0])),
-        (errors.DtypeError, lambda: ops.take(vm.zeros(3, np.int16), [0])),
+        (errors.DtypeError, lambda: ops.scatter_add(vm.zeros(3, np.int16), [0], np.zeros(1, np.int16))),
         (errors.DtypeError, lambda: ops.take(table, [0.5])),
         (errors.LayoutError, lambda: ops.take(table, [0], out=vm.buffer(3))),
         (errors.DtypeError, lambda: ops.scatter_add(table, [0], np.zeros((1, 4)))),

@@ -17,8 +17,8 @@ def test_an_embedding_is_torchs(vm, numbers, dtype, shape):
 
     data = numbers.integers(-9, 9, (3000, 20)).astype(dtype)
     paged = gpuvm.torch.Embedding(vm.array(data.copy()), vm)
-    own = torch.nn.Embedding.from_pretrained(torch.from_numpy(data.copy()), freeze=False, sparse=True)
-    ids = torch.from_numpy(numbers.integers(0, 30, shape))
+    own = torch.nn.Embedding.from_pretrained(torch.from_numpy(data.copy()), freeze=False, sparse=True).to(paged.device)
+    ids = torch.from_numpy(numbers.integers(0, 30, shape)).to(paged.device)
     assert paged.grad is None
     for _ in range(2):
         # Two uses in one step, of the same rows.
@@ -32,7 +32,7 @@ def test_an_embedding_is_torchs(vm, numbers, dtype, shape):
         optimizer.zero_grad()
         paged.sgd_step(lr=0.25)
         assert paged.grad is None
-        assert np.array_equal(paged.table.numpy(), own.weight.detach().numpy())
+        assert np.array_equal(paged.table.numpy(), own.weight.detach().cpu().numpy())
     assert not list(paged.parameters())
 
 

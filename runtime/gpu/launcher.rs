@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use gpuvm_gpu::{GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
+use gpuvm_gpu::{GpuError, Kernel as GpuKernel, Launch as GpuLaunch, LaunchOutcome, LaunchReport, OnDone, Stream};
 use gpuvm_layouts as layout;
 use gpuvm_nic::{SoftNic, soft};
 use parking_lot::MutexGuard;
@@ -45,9 +45,15 @@ pub(crate) enum Job<'a> {
     /// A kernel that looks pages up, for messages, and what tells its form and its arguments when pages are where they stay, given the
     /// launch's state.
     LookingUp(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(&StateSlot) -> Chosen<'a> + 'a>),
+    /// A series, for messages, and what begins it when pages are where they stay.
+    Series(&'a str, Begin<'a>),
     /// What its caller calls so and enqueues, given that address.
     ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
+
+/// Begins a series: given the state of its launches, and what to call when it has ended.
+pub(crate) type Begin<'a> =
+    Box<dyn FnOnce(&StateSlot, OnDone) -> std::result::Result<Arc<dyn GpuLaunch>, GpuError> + 'a>;
 
 /// A kernel and its arguments.
 pub(crate) type Chosen<'a> = (&'a Arc<dyn GpuKernel>, Vec<Vec<u8>>);
@@ -57,7 +63,7 @@ impl Job<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Kernel(kernel, _) | Self::LookingUp(kernel, _) => &kernel.info().name,
-            Self::ByCaller(name, _) => name,
+            Self::Series(name, _) | Self::ByCaller(name, _) => name,
         }
     }
 }
@@ -241,17 +247,15 @@ impl PagedGpu {
             stop_peers(&peers, &own, &name, outcome);
         });
         let (vm, stop) = (in_flight.state.vm_addr(), in_flight.state.stop_addr());
-        let own = match job {
-            Job::Kernel(kernel, args) => Ok((kernel, args(vm))),
-            Job::LookingUp(_, choose) => Ok(choose(&in_flight.state)),
-            Job::ByCaller(name, enqueue) => Err((name, enqueue)),
+        let launch_it = |(kernel, args): Chosen<'_>, on_done| {
+            let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            stream.launch(kernel, shape, &raw, stop, on_done)
         };
-        let launch = match own {
-            Ok((kernel, args)) => {
-                let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-                stream.launch(kernel, shape, &raw, stop, on_done)
-            }
-            Err((name, enqueue)) => {
+        let launch = match job {
+            Job::Kernel(kernel, args) => launch_it((kernel, args(vm)), on_done),
+            Job::LookingUp(_, choose) => launch_it(choose(&in_flight.state), on_done),
+            Job::Series(_, begin) => begin(&in_flight.state, on_done),
+            Job::ByCaller(name, enqueue) => {
                 let enqueue = Box::new(move || enqueue(vm));
                 stream.launch_by(name, shape.watch, stop, enqueue, on_done)
             }

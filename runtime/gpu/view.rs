@@ -196,6 +196,9 @@ pub(crate) struct RegionView {
     slot: OnceLock<(Slot, Places)>,
     /// Its entries there say where its pages are.
     has_entries: AtomicBool,
+    /// Graphs have launches of it, of which nobody is told: its pages stay held. And whether those write.
+    captured: AtomicBool,
+    captured_writes: AtomicBool,
 }
 
 impl RegionView {
@@ -233,6 +236,8 @@ impl RegionView {
             looks: Mutex::default(),
             slot: OnceLock::new(),
             has_entries: AtomicBool::new(false),
+            captured: AtomicBool::new(false),
+            captured_writes: AtomicBool::new(false),
         }
     }
 
@@ -360,12 +365,33 @@ impl RegionView {
 
     /// The home holds everything.
     pub fn note_flushed(&self) {
-        self.unflushed.store(false, Ordering::Relaxed);
+        // What graphs write nobody is told.
+        let again = self.captured_writes.load(Ordering::Relaxed);
+        self.unflushed.store(again, Ordering::Relaxed);
     }
 
     /// Whether its home may lack what launches wrote.
     pub fn may_have_writes(&self) -> bool {
         self.unflushed.load(Ordering::Relaxed)
+    }
+
+    /// Whether graphs have launches of it, of which nobody is told.
+    pub fn is_captured(&self) -> bool {
+        // Acquire: pairs with the release in `set_captured`.
+        self.captured.load(Ordering::Acquire)
+    }
+
+    /// A graph has a launch of it, from now until [`forget_captured`](Self::forget_captured).
+    pub fn set_captured(&self, writes: bool) {
+        // Relaxed: `captured` orders it.
+        self.captured_writes.fetch_or(writes, Ordering::Relaxed);
+        self.captured.store(true, Ordering::Release);
+    }
+
+    /// No graph is launched any more.
+    pub fn forget_captured(&self) {
+        self.captured_writes.store(false, Ordering::Relaxed);
+        self.captured.store(false, Ordering::Release);
     }
 
     /// Whether its pages stay where they are, for launches that look them up.

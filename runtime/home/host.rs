@@ -81,8 +81,11 @@ impl Home for InHost {
         if !ways.nics.is_empty() {
             return self.register_with_nics(ways, read_only);
         }
-        // SAFETY: as for the keys of NICs; lanes write it only where the region may be written.
-        let registered = unsafe { ways.gpu.register_host(self.memory.base, self.memory.bytes, read_only) };
+        // SAFETY: as for the keys of NICs; lanes write it only where the region may be written. The rest of its last page is mapped.
+        let registered = unsafe {
+            ways.gpu
+                .register_host(self.memory.base, self.memory.pinned_bytes(), read_only)
+        };
         let registered = registered.doing(|| format!("registering region `{}`", self.region))?;
         Ok(Reach::Lanes(Mutex::new(Some(registered))))
     }

@@ -10,6 +10,9 @@ use std::{
 
 use bytemuck::Pod;
 
+/// Bytes of a system page, or a part of one.
+const SYSTEM_PAGE: u64 = 4096;
+
 /// Memory of this host. `base` is valid for `bytes` until `owner` is dropped, or, for borrowed memory, until the scope
 /// that lent it ends.
 pub(crate) struct HostPages {
@@ -155,6 +158,15 @@ impl HostPages {
         match &self.owner {
             Owner::File(map) => Some(map),
             _ => None,
+        }
+    }
+
+    /// Bytes of it that a GPU may pin: of system pages that are all its own the rest of the last one as well, which would be pinned as one that others
+    /// share otherwise, and no copy goes from the one kind into the other.
+    pub fn pinned_bytes(&self) -> u64 {
+        match self.owner {
+            Owner::Pages { .. } => self.bytes.next_multiple_of(SYSTEM_PAGE),
+            _ => self.bytes,
         }
     }
 

@@ -46,6 +46,10 @@ impl Memory for RegionInner {
         let Some(on) = self.at(gpu).filter(|on| looks_up || on.view.is_held()) else {
             return Ok(());
         };
+        self.drain_graphs(&on)?;
+        if !looks_up {
+            self.refuse_beside_graphs(&on)?;
+        }
         // Launches that fetch pages and those that look them up are never beside each other.
         launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up);
         if !looks_up {
@@ -148,7 +152,7 @@ impl RegionInner {
     ) -> Result<bool> {
         // Of a region that has ended another one may have the place.
         match self.at(place).filter(|on| on.view.is_held() && !on.view.has_ended()) {
-            Some(_) if launches.any_on(place) => Ok(false),
+            Some(on) if launches.any_on(place) || on.view.is_captured() => Ok(false),
             Some(on) => act(launches, &on).map(|()| true),
             None => Ok(true),
         }
@@ -234,6 +238,7 @@ impl RegionInner {
             launches.settle_those(|kind| kind.gpu == place && kind.looks_up);
         }
         if !is_lost() {
+            self.refuse_beside_graphs(on)?;
             let worked = on.gpu.let_go(&on.view).and_then(|()| work());
             if worked.is_ok() || !is_lost() {
                 return worked;
@@ -256,6 +261,15 @@ impl RegionInner {
     /// Writes home what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
     fn flush_on(&self, launches: &mut Naming, on: &OnGpu) -> Result<()> {
         let place = on.gpu.place;
+        if on.view.is_captured() {
+            // Its pages stay held: what marks say counts, and they stay, as beside launches.
+            self.drain_graphs(on)?;
+            on.gpu.fold_marks(&on.view)?;
+            on.gpu.flush(&on.view)?;
+            launches.coherence.flushed(place, true);
+            on.view.note_flushed();
+            return Ok(());
+        }
         let beside = launches.any_on(place);
         self.work_on(launches, on, || on.gpu.flush(&on.view))?;
         on.view.note_flushed();

@@ -4,7 +4,8 @@ use std::{any::Any, sync::Arc};
 
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError, HostMemory,
-    HostRegistration, MemoryLeft, Module, Piece, PtxKernel, Simulation, Source, Stream, back_end::Release,
+    HostRegistration, MemoryLeft, Module, OnDone, Piece, PtxKernel, Series, Simulation, Source, Stream,
+    back_end::Release,
 };
 use gpuvm_tenants::{GpuKey, SharedGpu};
 
@@ -221,6 +222,19 @@ impl Gpu for CountedGpu {
 
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         self.gpu.stream()
+    }
+
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {
+        self.gpu.series(on_done)
+    }
+
+    unsafe fn is_captured(&self, stream: u64) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.is_captured(stream) }
+    }
+
+    fn drain(&self) -> Result<(), GpuError> {
+        self.gpu.drain()
     }
 
     fn simulation(&self) -> Option<&dyn Simulation> {

@@ -77,11 +77,11 @@ use self::seeded::{Scheduler, engine_copies};
 use self::shelf::Shelf;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
-use gpuvm_gpu::back_end::Cache;
+use gpuvm_gpu::back_end::{Cache, OneByOne};
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
-    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, PtxKernel,
-    Simulation, Source, Stream,
+    HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnDone, OnStore, Piece, PtxKernel,
+    Series, Simulation, Source, Stream,
 };
 use parking_lot::Mutex;
 
@@ -400,6 +400,19 @@ impl Gpu for SimGpu {
             return Err(GpuError::ShutDown);
         }
         Ok(Arc::new(SimStream::new(Arc::clone(&self.core))))
+    }
+
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {
+        Ok(Arc::new(OneByOne::new(self.stream()?, on_done)))
+    }
+
+    unsafe fn is_captured(&self, _stream: u64) -> bool {
+        false
+    }
+
+    fn drain(&self) -> Result<(), GpuError> {
+        // Launches of a series have ended when their callers go on.
+        Ok(())
     }
 
     fn simulation(&self) -> Option<&dyn Simulation> {

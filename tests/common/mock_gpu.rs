@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use gpuvm_gpu::back_end::OneByOne;
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics,
     Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module,
-    OnDone, Piece, Simulation, Source, Stream, Watch,
+    OnDone, Piece, Put, Series, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -44,7 +45,13 @@ struct Shared {
     /// Parts of its memory that were exported, as (address, bytes); registers that were mapped.
     exported: Mutex<Vec<(u64, u64)>>,
     mapped: AtomicU64,
+    /// Whether streams are being captured, and the launches of series that were.
+    captures: AtomicBool,
+    captured: Mutex<Vec<Captured>>,
 }
+
+/// A launch of a graph: its kernel, its shape, its arguments.
+type Captured = (Arc<dyn Kernel>, LaunchConfig, Vec<Vec<u8>>);
 
 impl Shared {
     fn check(&self) -> Result<(), GpuError> {
@@ -88,6 +95,8 @@ impl MockGpu {
             neighbour_gone: AtomicBool::new(false),
             exported: Mutex::default(),
             mapped: AtomicU64::new(0),
+            captures: AtomicBool::new(false),
+            captured: Mutex::default(),
         });
         Arc::new(Self {
             shared,
@@ -142,6 +151,21 @@ impl MockGpu {
     pub fn serve_nics(&self, able: ForNics, maps_registers: bool) {
         *self.shared.for_nics.lock().unwrap() = Some(able);
         self.shared.maps_registers.store(maps_registers, Ordering::Relaxed);
+    }
+
+    /// Launches of series go to a graph from now on, or do not.
+    pub fn capture(&self, captures: bool) {
+        self.shared.captures.store(captures, Ordering::Relaxed);
+    }
+
+    /// Launches that graph, of which nobody is told.
+    pub fn launch_captured(&self) {
+        let stream = self.shared.sim.stream().unwrap();
+        for (kernel, config, args) in &*self.shared.captured.lock().unwrap() {
+            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let launch = stream.launch(kernel, config, &args, 0, Box::new(|_| {})).unwrap();
+            launch.wait(None).unwrap().unwrap();
+        }
     }
 
     /// Parts of its memory that were exported.
@@ -309,6 +333,21 @@ impl Gpu for MockGpu {
         self.shared.sim.compile(source, kernels, options)
     }
 
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {
+        Ok(Arc::new(MockSeries {
+            series: Arc::new(OneByOne::new(self.stream()?, on_done)),
+            shared: Arc::clone(&self.shared),
+        }))
+    }
+
+    unsafe fn is_captured(&self, _stream: u64) -> bool {
+        self.shared.captures.load(Ordering::Relaxed)
+    }
+
+    fn drain(&self) -> Result<(), GpuError> {
+        self.shared.check()
+    }
+
     unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
         // SAFETY: passed on from the caller.
         unsafe { self.shared.sim.borrow_stream(stream) }
@@ -420,6 +459,48 @@ impl Stream for MockStream {
     fn synchronize(&self) -> Result<(), GpuError> {
         self.shared.check()?;
         self.stream.synchronize()
+    }
+}
+
+struct MockSeries {
+    series: Arc<OneByOne>,
+    shared: Arc<Shared>,
+}
+
+impl Series for MockSeries {
+    unsafe fn launch(
+        &self,
+        stream: u64,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+    ) -> Result<Put, GpuError> {
+        if self.shared.captures.load(Ordering::Relaxed) && !self.series.is_done() {
+            let args = args.iter().map(|arg| arg.to_vec()).collect();
+            let captured = (Arc::clone(kernel), config.clone(), args);
+            self.shared.captured.lock().unwrap().push(captured);
+            return Ok(Put::Captured);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.series.launch(stream, kernel, config, args) }
+    }
+
+    fn as_launch(self: Arc<Self>) -> Arc<dyn Launch> {
+        self
+    }
+}
+
+impl Launch for MockSeries {
+    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        self.series.wait(timeout)
+    }
+
+    fn is_done(&self) -> bool {
+        self.series.is_done()
+    }
+
+    fn abandon(&self) {
+        self.series.abandon();
     }
 }
 

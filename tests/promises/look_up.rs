@@ -9,6 +9,7 @@ use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Tr
 mod over_homes;
 mod plain;
 pub mod ptx;
+mod series;
 
 const SOURCE: Kernels = Kernels {
     name: "look_up.cu",

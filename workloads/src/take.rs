@@ -1,4 +1,4 @@
-//! Rows of a table by their numbers, into plain device memory. `take.cu` beside this file has the kernel, which Python's `gpuvm.ops.take` has, too.
+//! Rows of a table by their numbers, into plain device memory. `take.cu` beside this file has the kernel.
 
 use bytemuck::Pod;
 use gpuvm::{Buffer, CompileOptions, Error, Kernel, LaunchConfig, Region, VmGpu};

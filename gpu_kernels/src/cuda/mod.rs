@@ -42,6 +42,7 @@ mod pin_book;
 mod pins;
 mod places;
 mod queue;
+mod series;
 mod spaces;
 mod stops;
 mod stream;
@@ -71,8 +72,8 @@ use self::spaces::{CudaPiece, CudaSpace};
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
-    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, Piece, PtxKernel,
-    Source, Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, OnDone, Piece,
+    PtxKernel, Series, Source, Stream,
 };
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
@@ -389,6 +390,20 @@ impl Gpu for CudaGpu {
 
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         Ok(Arc::new(CudaStream::new(&self.engine, &self.places)?))
+    }
+
+    fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {
+        Ok(Arc::new(series::CudaSeries::new(&self.engine.core, on_done)?))
+    }
+
+    unsafe fn is_captured(&self, stream: u64) -> bool {
+        let stream = core::Raw(std::ptr::with_exposed_provenance_mut(stream as usize));
+        self.engine.core.enter().is_ok() && series::is_captured(stream)
+    }
+
+    fn drain(&self) -> Result<(), GpuError> {
+        self.engine.core.enter()?;
+        series::drain(&self.engine.core)
     }
 
     fn simulation(&self) -> Option<&dyn Simulation> {

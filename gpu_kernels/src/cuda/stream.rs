@@ -191,7 +191,7 @@ enum How<'a> {
 }
 
 /// Has the driver enqueue a kernel whose shape and arguments were checked.
-fn launch_kernel(
+pub(crate) fn launch_kernel(
     core: &Core,
     stream: StreamHandle,
     kernel: &KernelInner,
@@ -223,7 +223,7 @@ fn launch_kernel(
 }
 
 /// Refuses a shape that the kernel or the GPU cannot have.
-fn check_config(kernel: &KernelInner, config: &LaunchConfig) -> Result<u64, GpuError> {
+pub(crate) fn check_config(kernel: &KernelInner, config: &LaunchConfig) -> Result<u64, GpuError> {
     let (info, resources) = (&kernel.core().info, &kernel.resources);
     let refuse = |cause: String| {
         Err(GpuError::LaunchConfig {

@@ -1,0 +1,138 @@
+//! A series on an NVIDIA GPU.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUstreamCaptureStatus_enum as Capture;
+use parking_lot::Mutex;
+
+use super::calls::cu;
+use super::core::{Core, Raw, StreamHandle};
+use super::driver::outcome;
+use super::module::{CudaKernel, KernelInner};
+use super::stream::{check_config, launch_kernel};
+use crate::api::{Kernel, Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone, Put, Series};
+use crate::back_end::Arguments;
+use crate::error::GpuError;
+
+/// Launches on streams of others, of which nothing is kept: the end of all work of the context is theirs.
+pub(crate) struct CudaSeries {
+    core: Arc<Core>,
+    state: Mutex<State>,
+}
+
+struct State {
+    blocks: u64,
+    outcome: Option<LaunchOutcome>,
+    on_done: Option<OnDone>,
+    /// They keep their modules.
+    kernels: Vec<Arc<KernelInner>>,
+}
+
+impl CudaSeries {
+    /// One without launches.
+    pub(crate) fn new(core: &Arc<Core>, on_done: OnDone) -> Result<Self, GpuError> {
+        core.enter()?;
+        // Counted as one: what kernels may use is not freed until it ends.
+        core.begin_launch()?;
+        Ok(Self {
+            core: Arc::clone(core),
+            state: Mutex::new(State {
+                blocks: 0,
+                outcome: None,
+                on_done: Some(on_done),
+                kernels: Vec::new(),
+            }),
+        })
+    }
+}
+
+/// Whether a stream is being captured. The context is current.
+pub(crate) fn is_captured(stream: StreamHandle) -> bool {
+    let mut status = Capture::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: an out-value; the caller says that the stream is live.
+    let asked = outcome(unsafe { cu::cuStreamIsCapturing(stream.0, &raw mut status) });
+    asked.is_ok() && status != Capture::CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// Waits until the context's work has ended. The context is current.
+pub(crate) fn drain(core: &Core) -> Result<(), GpuError> {
+    // SAFETY: it takes nothing.
+    core.check("wait for all work", unsafe { cu::cuCtxSynchronize() })
+}
+
+impl Series for CudaSeries {
+    unsafe fn launch(
+        &self,
+        stream: u64,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+    ) -> Result<Put, GpuError> {
+        let own = kernel.as_any().downcast_ref::<CudaKernel>();
+        let Some(CudaKernel(kernel)) = own.filter(|kernel| Arc::ptr_eq(kernel.0.core(), &self.core)) else {
+            return Err(GpuError::BadArguments {
+                kernel: kernel.info().name.clone(),
+                cause: "it was compiled by another GPU; compile it with this one".to_owned(),
+            });
+        };
+        let blocks = check_config(kernel, config)?;
+        let arguments = Arguments::new(&kernel.info, args)?;
+        let handle: StreamHandle = Raw(std::ptr::with_exposed_provenance_mut(stream as usize));
+        // Held while it is enqueued: who ends the series meanwhile waits for it as well.
+        let mut state = self.state.lock();
+        if state.outcome.is_some() {
+            return Ok(Put::Over);
+        }
+        self.core.enter()?;
+        launch_kernel(&self.core, handle, kernel, config, &arguments)?;
+        state.blocks += blocks;
+        if !state.kernels.iter().any(|known| Arc::ptr_eq(known, kernel)) {
+            state.kernels.push(Arc::clone(kernel));
+        }
+        match is_captured(handle) {
+            true => Ok(Put::Captured),
+            false => Ok(Put::Enqueued),
+        }
+    }
+
+    fn as_launch(self: Arc<Self>) -> Arc<dyn Launch> {
+        self
+    }
+}
+
+impl Drop for CudaSeries {
+    fn drop(&mut self) {
+        // A launch that nobody waited for may run still.
+        drop(self.wait(None));
+    }
+}
+
+impl Launch for CudaSeries {
+    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        let mut state = self.state.lock();
+        if state.outcome.is_some() || timeout.is_some() {
+            return state.outcome.clone();
+        }
+        let drained = self.core.enter().and_then(|()| drain(&self.core));
+        let report = || LaunchReport::new(state.blocks, Arc::new(Duration::ZERO), None);
+        let outcome = drained.map(|()| report());
+        state.outcome = Some(outcome.clone());
+        let on_done = state.on_done.take();
+        // Those of captured launches are kept with their graphs' series.
+        drop(state);
+        if let Some(on_done) = on_done {
+            on_done(&outcome);
+        }
+        self.core.end_launch();
+        Some(outcome)
+    }
+
+    fn is_done(&self) -> bool {
+        self.state.lock().outcome.is_some()
+    }
+
+    fn abandon(&self) {
+        // Its kernels wait for nobody: they end by themselves.
+    }
+}
