@@ -66,6 +66,7 @@ pub(crate) use read_costs::measure_reads;
 use region_places::RegionPlaces;
 use region_table::RegionTable;
 pub use resizing::Resized;
+use runs::Scratch;
 use support::Support;
 pub(crate) use victims::Victims;
 pub(crate) use view::{PageTable, PlainMemory, RegionTables, RegionView};
@@ -155,10 +156,8 @@ pub(crate) struct PagedGpu {
     held: Mutex<Holds>,
     /// Where regions lie for kernels whose PTX was rewritten, once there are some.
     window: Mutex<Option<Arc<Window>>>,
-    /// What accesses past the end of arrays reach that are looked up, once one is.
-    nobodys_page: Mutex<Option<DeviceArray<u8>>>,
-    /// What kernels of the runtime count.
-    counts: Mutex<DeviceArray<u64>>,
+    /// What launches that look pages up need once.
+    scratch: Scratch,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,

@@ -191,31 +191,36 @@ fn accesses<'i, 'a>(
         }
     }
     let origins = definitions.origins(names.registers());
-    let decided = open.into_iter().map(|access| {
-        let origin = access.register.map_or(Origin::Unknown, |register| origins[register]);
-        let decision = match (access.decision, origin) {
+    let decided: Vec<_> = open
+        .into_iter()
+        .map(|access| access.decide(&origins, &mut bases))
+        .collect();
+    let bases = bases.end(names.registers()).filter(|_| function.is_entry);
+    Ok((decided, bases))
+}
+
+impl<'i, 'a> Open<'i, 'a> {
+    /// Now that the origins of registers are known.
+    fn decide(self, origins: &[Origin], bases: &mut Bases<'a>) -> Decided<'i, 'a> {
+        let origin = self.register.map_or(Origin::Unknown, |register| origins[register]);
+        let decision = match (self.decision, origin) {
             (Decision::LookUp(_, instruction, _) | Decision::Leave(_, instruction), Origin::Outside(left)) => {
                 Decision::Leave(left, instruction)
             }
             (decision, _) => decision,
         };
-        bases.access(
-            match decision {
-                Decision::LookUp(access, ..) => Ok(access),
-                Decision::Leave(left, _) => Err(left),
-            },
-            access.register,
-        );
+        let access = match decision {
+            Decision::LookUp(access, ..) => Ok(access),
+            Decision::Leave(left, _) => Err(left),
+        };
+        bases.access(access, self.register);
         Decided {
-            statement: access.statement,
+            statement: self.statement,
             decision,
-            neighbour: access.neighbour,
-            source: access.source,
+            neighbour: self.neighbour,
+            source: self.source,
         }
-    });
-    let decided = decided.collect();
-    let bases = bases.end(names.registers()).filter(|_| function.is_entry);
-    Ok((decided, bases))
+    }
 }
 
 /// Bits of a register.

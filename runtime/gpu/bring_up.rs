@@ -9,7 +9,7 @@ use gpuvm_nic::Nic;
 use parking_lot::{Mutex, RwLock};
 
 use super::{
-    CatchingUp, GpuState, Holds, Machines, PagedGpu, keepers,
+    CatchingUp, GpuState, Holds, Machines, PagedGpu, Scratch, keepers,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
     pool::FramePool,
@@ -134,8 +134,7 @@ pub(crate) fn bring_up(
         form: RwLock::default(),
         held: Mutex::new(Holds::new()),
         window: Mutex::default(),
-        nobodys_page: Mutex::default(),
-        counts: Mutex::new(DeviceArray::zeroed(&*gpu, 3).doing(|| "allocating the runtime's counts".into())?),
+        scratch: Scratch::default(),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

@@ -149,7 +149,7 @@ impl PagedGpu {
 
     /// Address of a page that no region has.
     fn nobodys_page(&self) -> Result<u64> {
-        let mut page = self.nobodys_page.lock();
+        let mut page = self.scratch.nobodys_page.lock();
         if page.is_none() {
             let made = DeviceArray::zeroed(&*self.device, 1 << self.page_shift());
             *page = Some(made.doing(|| "allocating a page for accesses past the end".into())?);

@@ -1,6 +1,8 @@
 //! Frames that follow each other, for regions that all come at once: launches use them as plain memory. The protocol is in
 //! docs/PROTOCOL.md, "Pages that are looked up".
 
+use parking_lot::Mutex;
+
 use super::{
     PagedGpu, RegionView,
     launcher::{arg, over_all},
@@ -12,6 +14,15 @@ use crate::{
 
 /// Of so many of a region's pages all but one were used: the others come with them.
 const USED_SHARE: u64 = 8;
+
+/// Memory of a GPU that launches which look pages up need, once one does.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// What accesses past the end of arrays reach.
+    pub nobodys_page: Mutex<Option<DeviceArray<u8>>>,
+    /// What kernels of the runtime count.
+    counts: Mutex<Option<DeviceArray<u64>>>,
+}
 
 impl PagedGpu {
     /// Takes as many free frames as a held region has pages, of which none has one and nearly all were used, if so many follow each other. The
@@ -62,7 +73,11 @@ impl PagedGpu {
     /// What a kernel counts at an address, where it finds zeros.
     pub(super) fn counting(&self, count: impl FnOnce(u64) -> Result<()>) -> Result<[u64; 3]> {
         let doing = || "counting pages".to_owned();
-        let counts = self.counts.lock();
+        let mut counts = self.scratch.counts.lock();
+        let counts = match &mut *counts {
+            Some(counts) => counts,
+            none => none.insert(DeviceArray::zeroed(&*self.device, 3).doing(doing)?),
+        };
         counts.write(&*self.device, 0, &[0; 3]).doing(doing)?;
         count(counts.addr())?;
         let mut found = [0; 3];

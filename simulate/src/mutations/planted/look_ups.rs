@@ -33,15 +33,15 @@ planted! {
         LOOK_UP "at < bytes; at += 32)" => "at + sizeof(pair64) <= bytes; at += 32)";
     "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes", "did not end within"],
     "a page comes to a frame that is free":
-        LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
-            => "if (is_resident(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words))))\n                \
-                frame = frame_of(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words)));\n            \
-                else if (!pool_pop(&vm->pool, &frame)) {";
+        LOOK_UP "if (comes && frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {"
+            => "if (comes && is_resident(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words))))\n            \
+                frame = frame_of(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words)));\n        \
+                if (comes && frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {";
     "brought-without-its-entry", LookUps(3), LookedUp, &["whose entry in the table of frames"], "the table of frames says which page is in a frame":
         LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);" => "        publish(word, 0, frame, 1);";
     "one-frame-kept-free", LookUps(3), LookedUp, CAME, "as many pages come as frames are free":
-        LOOK_UP "if (!pool_pop(&vm->pool, &frame)) {"
-            => "if (static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) <= 1 || !pool_pop(&vm->pool, &frame)) {";
+        LOOK_UP "frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {"
+            => "frame == kNoFrame && (static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) <= 1 || !pool_pop(&vm->pool, &frame))) {";
     "all-there-though-some-are-not", LookUps(3), LookedUp, SOME_AT_HOME, "a region is asked again for pages as long as some have no frame":
         LOOK_UP "        if (!is_resident(seen)) became = kUnused;\n" => "";
     "read-at-home-and-not-marked", LookUps(3), LookedUp, CAME, "who uses a page at its home marks it":
@@ -78,6 +78,14 @@ planted! {
                 if (!inside) *reinterpret_cast<u64*>(array.past)";
     "frame-0-taken-for-none", LookUps(6), LookedUp, LOST, "a page with a frame is used there":
         LOOK_UP "u64 place = in_frame ? frame_address" => "u64 place = in_frame && frame_of(seen) ? frame_address";
+    "written-as-plain-and-not-marked", LookUps(12), LookedUp, LOST, "launches over plain memory may have written all of it":
+        LOOK_UP "GPUVM_DEVICE void mark_written(const layout::VmDesc* vm, u64 id) { *mark_of(vm, id) = 1; }"
+            => "GPUVM_DEVICE void mark_written(const layout::VmDesc*, u64) {}";
+    "past-the-end-of-plain-memory-and-stored", LookUps(12), LookedUp, LOST, "a store past the end of plain memory harms nobody":
+        LOOK_UP "            return global<T>(array.nobodys);" => "            return global<T>(array.places);";
+    "another-frame-than-in-order", LookUps(12), LookedUp, LOST, "frames follow each other where it is said so":
+        LOOK_UP "        frame = given;" => "        frame = given;\n        if (given != kNoFrame && page_of(id) < 2) frame += page_of(id) ? ~0u : 1u;",
+        LOOK_UP "is_resident(seen) ? frame_of(seen) : kNoFrame" => "is_resident(seen) ? frame_of(seen) + (page_of(id) < 2 ? (page_of(id) ? 1u : ~0u) : 0u) : kNoFrame";
     "one-past-the-end", LookUps(7), LookedUp, PAST, "an index past the end is none":
         LOOK_UP "bool inside = index < array.length;" => "bool inside = index <= array.length;";
     "past-the-end-and-in-page-0", LookUps(7), LookedUp, LOST, "what lies past the end is nobody's":
