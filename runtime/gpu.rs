@@ -48,6 +48,7 @@ mod region_places;
 mod region_table;
 mod resizing;
 mod runs;
+mod scratch;
 mod slots;
 mod support;
 mod victims;
@@ -66,7 +67,7 @@ pub(crate) use read_costs::measure_reads;
 use region_places::RegionPlaces;
 use region_table::RegionTable;
 pub use resizing::Resized;
-use runs::Scratch;
+use scratch::Scratch;
 use support::Support;
 pub(crate) use victims::Victims;
 pub(crate) use view::{PageTable, PlainMemory, RegionTables, RegionView};
@@ -158,6 +159,8 @@ pub(crate) struct PagedGpu {
     window: Mutex<Option<Arc<Window>>>,
     /// What launches that look pages up need once.
     scratch: Scratch,
+    /// How often the pool was rebuilt, with the state locked. Relaxed: that lock orders it.
+    rebuilt: AtomicU64,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,
@@ -346,6 +349,9 @@ impl PagedGpu {
         let state = self.lock();
         for launch in &state.in_flight {
             launch.settle();
+        }
+        if let Err(error) = self.drain_graphs_of(&state) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "graphs may run still");
         }
         let result = look();
         drop(state);
@@ -597,6 +603,7 @@ impl PagedGpu {
             for launch in &state.in_flight {
                 launch.settle();
             }
+            self.drain_graphs_of(state)?;
             drop(self.prune_locked(state));
             self.lock_peers().broken = None;
             self.recover(state)?;
@@ -608,6 +615,19 @@ impl PagedGpu {
             return Err(Error::Poisoned { reason: reason.clone() });
         }
         self.settle_loans_locked(state, 0).map(drop)
+    }
+
+    /// Waits for graphs that use regions here, of which nobody is told.
+    fn drain_graphs_of(&self, state: &GpuState) -> Result<()> {
+        match state.live().any(|region| region.is_captured()) {
+            true => self.device.drain().doing(|| "waiting for graphs".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// How often the pool of frames was rebuilt: what was taken out of it before is in it again. For who holds the state's lock.
+    fn rebuilt(&self) -> u64 {
+        self.rebuilt.load(Ordering::Relaxed)
     }
 
     /// Takes the queue pairs through reset, and makes the page table, the table of frames and the pool agree again. Nothing is lost.
@@ -623,6 +643,7 @@ impl PagedGpu {
         if let Err(error) = &outcome {
             state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
         }
+        self.rebuilt.fetch_add(1, Ordering::Relaxed);
         state.needs_recovery = false;
         outcome
     }

@@ -305,7 +305,8 @@ impl RegionInner {
         }
         let mut launches = self.quiesce();
         let graphs = self.end_graphs();
-        let flushed = graphs.and_then(|()| self.flush_at_last(&mut launches));
+        // Whatever became of graphs: what is dirty goes home.
+        let flushed = self.flush_at_last(&mut launches);
         let synced = self.sync(true);
         let everywhere = self.everywhere();
         let mut released = Ok(());
@@ -334,7 +335,7 @@ impl RegionInner {
         drop(launches);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
         everywhere.iter().for_each(|on| on.gpu.prune());
-        flushed.and(synced).and(released).and(gone)
+        flushed.and(graphs).and(synced).and(released).and(gone)
     }
 
     /// The last flush. Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush

@@ -68,9 +68,16 @@ impl Value {
 #[derive(Debug)]
 struct Definition {
     register: usize,
-    /// One of them, or their sum.
-    is_sum: bool,
+    how: How,
     sources: Vec<Source>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    OneOf,
+    Sum,
+    /// Less the second, which may take an address that came from memory to another array.
+    Difference,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -171,7 +178,7 @@ impl<'a> Bases<'a> {
         }
         if name == "atom" {
             operands.for_each(|operand| self.escape(operand, names));
-            return self.define(first, true, &[Source::Parameters(0)], names);
+            return self.define(first, How::Sum, &[Source::Parameters(0)], names);
         }
         let sources = match (name, instruction.operands.get(1)) {
             ("ld", Some(Operand::Address(address)))
@@ -183,13 +190,18 @@ impl<'a> Bases<'a> {
             _ => {
                 let mut sources = Vec::new();
                 // Behind the two values of a choice there is the predicate.
-                let values = if name == "selp" { 2 } else { usize::MAX };
+                let values = if matches!(name, "selp" | "slct") { 2 } else { usize::MAX };
                 let values = operands.take(values);
                 values.for_each(|operand| self.sources(operand, names, &mut sources));
                 sources
             }
         };
-        self.define(first, !matches!(name, "selp" | "mov"), &sources, names);
+        let how = match name {
+            "selp" | "mov" | "min" | "max" | "slct" => How::OneOf,
+            "sub" => How::Difference,
+            _ => How::Sum,
+        };
+        self.define(first, how, &sources, names);
     }
 
     fn sources(&self, operand: &Operand<'a>, names: &mut Names<'a>, into: &mut Vec<Source>) {
@@ -205,18 +217,18 @@ impl<'a> Bases<'a> {
         }
     }
 
-    fn define(&mut self, operand: &Operand<'a>, is_sum: bool, sources: &[Source], names: &mut Names<'a>) {
+    fn define(&mut self, operand: &Operand<'a>, how: How, sources: &[Source], names: &mut Names<'a>) {
         match operand {
             Operand::Name(name) | Operand::Element(name) => {
                 if let Some(Meaning::Register { id, bits: 64.. }) = names.find(name) {
                     self.definitions.push(Definition {
                         register: id,
-                        is_sum,
+                        how,
                         sources: sources.to_vec(),
                     });
                 }
             }
-            Operand::Group(parts) => parts.iter().for_each(|part| self.define(part, is_sum, sources, names)),
+            Operand::Group(parts) => parts.iter().for_each(|part| self.define(part, how, sources, names)),
             Operand::Number(_) | Operand::Address(_) => {}
         }
     }
@@ -285,13 +297,20 @@ impl<'a> Bases<'a> {
 
 impl Definition {
     fn value(&self, values: &[Value]) -> Value {
-        let sources = self.sources.iter().map(|source| match *source {
+        let mut sources = self.sources.iter().map(|source| match *source {
             Source::Parameters(mask) => Value::one(mask),
             Source::Register(register) => values[register].clone(),
         });
-        let joined = match self.is_sum {
-            true => sources.reduce(|all, one| all.plus(&one)),
-            false => sources.reduce(|all, one| all.or(&one)),
+        let joined = match self.how {
+            How::Sum => sources.reduce(|all, one| all.plus(&one)),
+            How::OneOf => sources.reduce(|all, one| all.or(&one)),
+            How::Difference => sources.next().map(|from| {
+                let less = sources.next().unwrap_or_else(|| Value::one(0));
+                match &from {
+                    Value::Sums(ways) if ways.contains(&0) && less.all() != 0 => Value::Any(less.all() | from.all()),
+                    _ => from.plus(&less),
+                }
+            }),
         };
         joined.unwrap_or_else(|| Value::one(0))
     }

@@ -80,11 +80,13 @@ impl PagedGpu {
             true => self.take_run(region)?,
             false => None,
         };
-        let run = taken.unwrap_or(region.run());
+        let run = taken.as_ref().map_or(region.run(), |taken| taken.first);
         let start = self.held.lock().begin_at(pages);
         let [absent, used, elsewhere] = self.counting(|stay| {
             let args = |vm: u64| {
-                let (id, fill) = (arg(region.id()), arg(u32::from(taken.is_some())));
+                // A rebuilt pool has them again.
+                let fill = taken.as_ref().is_some_and(|taken| taken.rebuilt == self.rebuilt());
+                let (id, fill) = (arg(region.id()), arg(u32::from(fill)));
                 vec![arg(vm), id, arg(start), arg(pages), arg(run), fill, arg(stay)]
             };
             let label = format!("bringing pages of region `{}`", region.name());

@@ -1,8 +1,6 @@
 //! Frames that follow each other, for regions that all come at once: launches use them as plain memory. The protocol is in
 //! docs/PROTOCOL.md, "Pages that are looked up".
 
-use parking_lot::Mutex;
-
 use super::{
     PagedGpu, RegionView,
     launcher::{arg, over_all},
@@ -12,22 +10,20 @@ use crate::{
     error::{Doing, Result},
 };
 
+/// Frames that follow each other, out of the pool since it was rebuilt so often.
+pub(super) struct Run {
+    pub first: u32,
+    pub rebuilt: u64,
+}
+
 /// Of so many of a region's pages all but one were used: the others come with them.
 const USED_SHARE: u64 = 8;
 
-/// Memory of a GPU that launches which look pages up need, once one does.
-#[derive(Default)]
-pub(super) struct Scratch {
-    /// What accesses past the end of arrays reach.
-    pub nobodys_page: Mutex<Option<DeviceArray<u8>>>,
-    /// What kernels of the runtime count.
-    counts: Mutex<Option<DeviceArray<u64>>>,
-}
-
 impl PagedGpu {
     /// Takes as many free frames as a held region has pages, of which none has one and nearly all were used, if so many follow each other. The
-    /// first of them, which are the caller's. No launch with the region runs, and none that fetches pages.
-    pub(super) fn take_run(&self, region: &RegionView) -> Result<Option<u32>> {
+    /// first of them, which are the caller's as long as the pool was rebuilt no more often. No launch with the region runs, and none that fetches
+    /// pages.
+    pub(super) fn take_run(&self, region: &RegionView) -> Result<Option<Run>> {
         let pages = region.pages().count();
         let free = |gpu: &Self| {
             let free = gpu.pool.free.available(&*gpu.device);
@@ -56,7 +52,12 @@ impl PagedGpu {
         let words = u64::from(self.pool.capacity()).div_ceil(64);
         let bits = DeviceArray::<u64>::zeroed(&*self.device, words).doing(doing)?;
         let (support, config) = (&self.support, self.over_pages(u64::from(self.frame_count())));
-        let args = |vm: u64| vec![arg(vm), arg(bits.addr())];
+        // Arguments are made behind a recovery that is due, with the state locked.
+        let mut rebuilt = 0;
+        let args = |vm: u64| {
+            rebuilt = self.rebuilt();
+            vec![arg(vm), arg(bits.addr())]
+        };
         self.run(&support.stream, &support.take_free, config, args, None, &doing())?;
         let mut there = bits.read(&*self.device, 0, words as usize).doing(doing)?;
         let run = first_run(&there, pages);
@@ -64,10 +65,13 @@ impl PagedGpu {
             clear_run(&mut there, first, pages);
         }
         bits.write(&*self.device, 0, &there).doing(doing)?;
-        let args = |vm: u64| vec![arg(vm), arg(bits.addr()), arg(words)];
+        let args = |vm: u64| {
+            let words = if self.rebuilt() == rebuilt { words } else { 0 };
+            vec![arg(vm), arg(bits.addr()), arg(words)]
+        };
         let config = self.over_pages(words);
         self.run(&support.stream, &support.give_free, config, args, None, &doing())?;
-        Ok(run)
+        Ok(run.map(|first| Run { first, rebuilt }))
     }
 
     /// What a kernel counts at an address, where it finds zeros.

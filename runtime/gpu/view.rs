@@ -199,6 +199,8 @@ pub(crate) struct RegionView {
     /// Graphs have launches of it, of which nobody is told: its pages stay held. And whether those write.
     captured: AtomicBool,
     captured_writes: AtomicBool,
+    /// See `share_home`.
+    home_is_shared: AtomicBool,
 }
 
 impl RegionView {
@@ -238,6 +240,7 @@ impl RegionView {
             has_entries: AtomicBool::new(false),
             captured: AtomicBool::new(false),
             captured_writes: AtomicBool::new(false),
+            home_is_shared: AtomicBool::new(false),
         }
     }
 
@@ -388,6 +391,17 @@ impl RegionView {
         self.captured.store(true, Ordering::Release);
     }
 
+    /// Whether those may write it.
+    pub fn graphs_write(&self) -> bool {
+        self.is_captured() && self.captured_writes.load(Ordering::Relaxed)
+    }
+
+    /// Others use its home besides, and say what they wrote there page by page.
+    pub fn share_home(&self) {
+        // Relaxed: whoever is given the home has it from here on.
+        self.home_is_shared.store(true, Ordering::Relaxed);
+    }
+
     /// No graph is launched any more.
     pub fn forget_captured(&self) {
         self.captured_writes.store(false, Ordering::Relaxed);
@@ -423,9 +437,9 @@ impl RegionView {
     }
 
     /// Whether a launch may use it as plain memory. One that `writes` it marks nothing, so that all of it is written home then: not where that has
-    /// happened behind few launches, twice.
+    /// happened behind few launches, twice, nor where others write its home besides.
     pub fn serves_as_plain(&self, writes: bool) -> bool {
-        if self.plain().is_none() {
+        if self.plain().is_none() || (writes && self.home_is_shared.load(Ordering::Relaxed)) {
             return false;
         }
         let mut costly = self.costly.lock();

@@ -112,6 +112,7 @@ impl<E> Region<E> {
             Some(_) => inner.own.direct_addr(),
             None => 0,
         };
+        inner.everywhere().iter().for_each(|on| on.view.share_home());
         let bytes = inner.pages.bytes();
         (addr != 0 || bytes == 0).then_some(HomeMemory { addr, bytes })
     }
@@ -198,6 +199,10 @@ impl Series {
         let all: Vec<&[u8]> = std::iter::once(bytemuck::bytes_of(&array))
             .chain(args.iter().copied())
             .collect();
+        // Before who ends the series meanwhile may let pages go. SAFETY: the caller's promise.
+        if unsafe { self.gpu.device.is_captured(stream) } {
+            self.on.view.set_captured(self.writes);
+        }
         // SAFETY: the region's memory lives until the series has ended, which its launch in flight says; the rest is the caller's promise.
         let put = unsafe { self.series.launch(stream, kernel, &config.shape, &all) };
         let put = self
@@ -255,11 +260,12 @@ impl RegionInner {
 
     /// Graphs are launched no more. No other launch runs.
     pub(super) fn end_graphs(&self) -> Result<()> {
+        let mut drained = Ok(());
         for on in self.everywhere() {
-            self.drain_graphs(&on)?;
+            drained = drained.and(self.drain_graphs(&on));
             on.view.forget_captured();
         }
-        Ok(())
+        drained
     }
 
     /// Waits for graphs that use it, of which nobody is told.
@@ -270,6 +276,16 @@ impl RegionInner {
                 .or_lost(on.gpu.device.drain().doing(|| "waiting for graphs".into())),
             false => Ok(()),
         }
+    }
+
+    /// Refuses a launch on the GPU at a place beside graphs on others, whose frames are neither dropped nor current: one that writes, and any where the graphs do.
+    pub fn refuse_beside_graphs_elsewhere(&self, place: usize, writes: bool) -> Result<()> {
+        let places = self.everywhere();
+        let mut others = places
+            .iter()
+            .filter(|on| on.gpu.place != place && on.view.is_captured());
+        let refused = others.find(|on| writes || on.view.graphs_write());
+        refused.map_or(Ok(()), |on| self.refuse_beside_graphs(on))
     }
 
     /// Refuses what would have its pages leave their frames while graphs may use them there.

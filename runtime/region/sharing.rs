@@ -34,6 +34,7 @@ impl Memory for RegionInner {
             looks_up,
             by,
         } = to_begin;
+        self.refuse_beside_graphs_elsewhere(gpu, writes)?;
         for step in launches.coherence.before(gpu, writes) {
             match step {
                 Step::Wait { gpu, writers } => {
@@ -266,6 +267,10 @@ impl RegionInner {
             self.drain_graphs(on)?;
             on.gpu.fold_marks(&on.view)?;
             on.gpu.flush(&on.view)?;
+            if on.view.graphs_write() {
+                // They go on, and nobody says when.
+                self.expect_stores();
+            }
             launches.coherence.flushed(place, true);
             on.view.note_flushed();
             return Ok(());

@@ -1,13 +1,13 @@
 //! A series on an NVIDIA GPU.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstreamCaptureStatus_enum as Capture;
 use parking_lot::Mutex;
 
 use super::calls::cu;
-use super::core::{Core, Raw, StreamHandle};
+use super::core::{Core, Event, Raw, StreamHandle};
 use super::driver::outcome;
 use super::module::{CudaKernel, KernelInner};
 use super::stream::{check_config, launch_kernel};
@@ -27,6 +27,43 @@ struct State {
     on_done: Option<OnDone>,
     /// They keep their modules.
     kernels: Vec<Arc<KernelInner>>,
+    /// Of each stream what comes behind the last launch on it.
+    ends: Vec<(StreamHandle, Event)>,
+}
+
+/// How long to wait for an end of which the driver says nothing but an error, while a stream is captured perhaps.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl State {
+    /// Marks the end of the last launch on a stream. The context is current.
+    fn mark(&mut self, core: &Arc<Core>, stream: StreamHandle) -> Result<(), GpuError> {
+        if !self.ends.iter().any(|(known, _)| known.0 == stream.0) {
+            self.ends.push((stream, Event::new(core, false)?));
+        }
+        let Some((_, end)) = self.ends.iter().find(|(known, _)| known.0 == stream.0) else {
+            return Ok(());
+        };
+        // SAFETY: the event is the state's, and the caller says that the stream is live.
+        let marked = unsafe { cu::cuEventRecord(end.handle.0, stream.0) };
+        core.check("mark the end of a launch", marked)
+    }
+
+    /// Waits for all launches that no graph has. Not for the context: that is an error while somebody captures a stream, and ends the capture.
+    fn wait(&self, core: &Core) -> Result<(), GpuError> {
+        for (_, end) in &self.ends {
+            let begun = Instant::now();
+            loop {
+                // SAFETY: the event is the state's.
+                let ended = unsafe { cu::cuEventSynchronize(end.handle.0) };
+                match core.check("wait for launches", ended) {
+                    Ok(()) => break,
+                    Err(error) if core.lost().is_some() || begun.elapsed() > PATIENCE => return Err(error),
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl CudaSeries {
@@ -42,6 +79,7 @@ impl CudaSeries {
                 outcome: None,
                 on_done: Some(on_done),
                 kernels: Vec::new(),
+                ends: Vec::new(),
             }),
         })
     }
@@ -85,14 +123,15 @@ impl Series for CudaSeries {
             return Ok(Put::Over);
         }
         self.core.enter()?;
+        let captured = is_captured(handle);
         launch_kernel(&self.core, handle, kernel, config, &arguments)?;
         state.blocks += blocks;
         if !state.kernels.iter().any(|known| Arc::ptr_eq(known, kernel)) {
             state.kernels.push(Arc::clone(kernel));
         }
-        match is_captured(handle) {
+        match captured {
             true => Ok(Put::Captured),
-            false => Ok(Put::Enqueued),
+            false => state.mark(&self.core, handle).map(|()| Put::Enqueued),
         }
     }
 
@@ -114,7 +153,7 @@ impl Launch for CudaSeries {
         if state.outcome.is_some() || timeout.is_some() {
             return state.outcome.clone();
         }
-        let drained = self.core.enter().and_then(|()| drain(&self.core));
+        let drained = self.core.enter().and_then(|()| state.wait(&self.core));
         let report = || LaunchReport::new(state.blocks, Arc::new(Duration::ZERO), None);
         let outcome = drained.map(|()| report());
         state.outcome = Some(outcome.clone());

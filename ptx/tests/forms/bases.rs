@@ -43,6 +43,8 @@ fn an_address_that_may_be_of_another_launch_has_to_be_looked_up() {
         "ld.param.u64 %rd1, [given]; ld.global.u64 %rd2, [%rd1]; selp.b64 %rd3, %rd1, %rd2, %p1; ld.global.u32 %r1, [%rd3];",
         "ld.param.u64 %rd1, [given]; @%p1 ld.global.u64 %rd1, [%rd1]; ld.global.u32 %r1, [%rd1];",
         "mov.b64 %rd1, {%r1, %r2}; ld.global.u32 %r3, [%rd1];",
+        "ld.param.u64 %rd1, [given]; ld.global.u64 %rd2, [%rd1]; min.u64 %rd3, %rd1, %rd2; ld.global.u32 %r1, [%rd3];",
+        "ld.param.u64 %rd1, [given]; ld.global.u64 %rd2, [%rd1]; sub.s64 %rd3, %rd2, %rd1; add.s64 %rd4, %rd1, %rd3; ld.global.u32 %r1, [%rd4];",
         // Pointers that are put there.
         "ld.param.u64 %rd1, [given]; st.global.u64 [%rd1], %rd1;",
         "ld.param.u64 %rd1, [given]; add.s64 %rd2, %rd1, 8; st.global.v2.u64 [%rd1], {%rd3, %rd2}; mov.b64 %rd3, 1;",

@@ -134,7 +134,10 @@ GPUVM_DEVICE void take_mark(const layout::VmDesc* vm, u64 id, u8* mark, bool bes
 }
 
 // A page counts as written whose region launches used as plain memory: those mark nothing.
-GPUVM_DEVICE void mark_written(const layout::VmDesc* vm, u64 id) { *mark_of(vm, id) = 1; }
+GPUVM_DEVICE void mark_written(const layout::VmDesc* vm, u64 id) {
+    u8* written = mark_of(vm, id);
+    *written = 1;
+}
 
 // The place of a held page, with kAtHome. In a window, as rewritten kernels look it up (ptx/src/table.rs): less the
 // page's address there.

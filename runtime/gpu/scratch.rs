@@ -1,0 +1,14 @@
+//! Memory of a GPU that launches which look pages up need, once one does.
+
+use parking_lot::Mutex;
+
+use crate::device::DeviceArray;
+
+/// None of it before it is needed.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// What accesses past the end of arrays reach.
+    pub nobodys_page: Mutex<Option<DeviceArray<u8>>>,
+    /// What kernels of the runtime count.
+    pub counts: Mutex<Option<DeviceArray<u64>>>,
+}
