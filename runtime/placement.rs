@@ -29,8 +29,10 @@ pub enum Placement {
     /// no page comes or goes; between launches those that were used at home come into frames that are free, and displace some of those that are
     /// used less. Where all arrays of a launch
     /// are placed so, `a[i]` is a reference to plain memory, and costs little more. Otherwise, and in kernels that their user compiled,
-    /// as [`WhileFree`](Self::WhileFree). A kernel is compiled again for arrays that frames do not hold together, for the first launch that finds all
-    /// pages in frames, and for the first that fetches. An index past the end does not stop a launch, and is told when it has ended. Launches on one GPU that look pages up and
+    /// as [`WhileFree`](Self::WhileFree). Where an array's pages all have frames that follow each other, launches use it as plain memory, and what
+    /// such a launch may write counts as written as a whole. A kernel is compiled again for arrays that frames do not hold together, for the first launch that finds all
+    /// pages in frames, for plain memory, and for the first that fetches. An index past the end does not stop a launch, and is told when it has ended;
+    /// not so a load of plain memory on an NVIDIA GPU, unless `GPUVM_CHECK_LOADS` is defined: it reads anything, or is an error of the GPU. Launches on one GPU that look pages up and
     /// those that fetch them wait for each other, and uses at home are not counted in [`Stats::bytes_in_place`](crate::Stats::bytes_in_place).
     LookUp,
 }
