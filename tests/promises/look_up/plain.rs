@@ -1,8 +1,8 @@
 //! Arrays whose frames follow each other as their pages do: launches use them as plain memory.
 
 use super::{N, PLAIN_ADD, add, config, direct, values};
-use crate::common::{Bench, Kernels, PAGE_WORDS, compare};
-use gpuvm::{Error, FaultKind, Kernel, Region};
+use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated};
+use gpuvm::{Error, FaultKind, Kernel, Region, Transport};
 
 const SOURCE: Kernels = Kernels {
     name: "plain.cu",
@@ -249,4 +249,30 @@ fn arrays_that_the_host_looks_at_after_each_launch_are_not_written_home_as_a_who
         before = now;
     }
     assert_eq!(written[6..], [1, 1], "{written:?}");
+}
+
+/// Who writes the home page by page, past the library, loses nothing to pages that a launch only might have written.
+#[test]
+fn arrays_whose_homes_others_write_are_written_home_as_far_as_they_were_stored_to() {
+    let bench = Bench::new(simulated(PAGES).transport(Transport::Direct), SOURCE);
+    let mut wanted = values(1);
+    let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+    for _ in 0..3 {
+        form(&bench, &a);
+    }
+    assert_eq!(form(&bench, &a), PLAIN);
+    let home = a.home_memory().unwrap();
+    assert_ne!(form(&bench, &a), PLAIN);
+    // One launch stores to page 4, and somebody else to page 1.
+    a.flush().unwrap();
+    bench.must("one", config(), (&a,));
+    let word = (home.addr as *mut u32).wrapping_add(1500);
+    // SAFETY: the home is the region's memory, which has so many words; no launch runs, and no reference to it is held.
+    unsafe { word.write(77) };
+    a.wrote().unwrap();
+    let found = a.to_vec().unwrap();
+    assert_eq!(found[1500], 77);
+    wanted[1500] = 77;
+    wanted[5000] = found[5000];
+    compare(&found, &wanted).unwrap();
 }
