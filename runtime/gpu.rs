@@ -159,8 +159,6 @@ pub(crate) struct PagedGpu {
     window: Mutex<Option<Arc<Window>>>,
     /// What launches that look pages up need once.
     scratch: Scratch,
-    /// How often the pool was rebuilt, with the state locked. Relaxed: that lock orders it.
-    rebuilt: AtomicU64,
     peers: Arc<Mutex<Peers>>,
     /// Launches that have ended so far.
     ended: Arc<AtomicU64>,
@@ -627,7 +625,7 @@ impl PagedGpu {
 
     /// How often the pool of frames was rebuilt: what was taken out of it before is in it again. For who holds the state's lock.
     fn rebuilt(&self) -> u64 {
-        self.rebuilt.load(Ordering::Relaxed)
+        self.scratch.rebuilt.load(Ordering::Relaxed)
     }
 
     /// Takes the queue pairs through reset, and makes the page table, the table of frames and the pool agree again. Nothing is lost.
@@ -643,7 +641,7 @@ impl PagedGpu {
         if let Err(error) = &outcome {
             state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
         }
-        self.rebuilt.fetch_add(1, Ordering::Relaxed);
+        self.scratch.rebuilt.fetch_add(1, Ordering::Relaxed);
         state.needs_recovery = false;
         outcome
     }

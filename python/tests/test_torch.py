@@ -42,6 +42,8 @@ def test_wrong_use(vm):
     embedding = gpuvm.torch.Embedding(vm.array(np.zeros((4, 2), np.float32), read_only=True))
     with pytest.raises(IndexError, match="out of range"):
         embedding(torch.tensor([4]))
+        # On a GPU whoever waits next is told.
+        embedding.table.numpy()
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(gpuvm.errors.RegionError, match="read-only"):
         embedding.sgd_step(0.1)

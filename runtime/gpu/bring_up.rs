@@ -1,6 +1,6 @@
 //! How one GPU of a virtual memory is brought up.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_files::{Engine, FileError, Tier, TierOptions};
 use gpuvm_gpu::Gpu;
@@ -135,7 +135,6 @@ pub(crate) fn bring_up(
         held: Mutex::new(Holds::new()),
         window: Mutex::default(),
         scratch: Scratch::default(),
-        rebuilt: AtomicU64::default(),
         peers: Arc::default(),
         ended: Arc::default(),
         transport,

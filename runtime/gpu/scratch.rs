@@ -1,5 +1,7 @@
 //! Memory of a GPU that launches which look pages up need, once one does.
 
+use std::sync::atomic::AtomicU64;
+
 use parking_lot::Mutex;
 
 use crate::device::DeviceArray;
@@ -11,4 +13,6 @@ pub(super) struct Scratch {
     pub nobodys_page: Mutex<Option<DeviceArray<u8>>>,
     /// What kernels of the runtime count.
     pub counts: Mutex<Option<DeviceArray<u64>>>,
+    /// How often the pool was rebuilt, with the GPU's state locked. Relaxed: that lock orders it.
+    pub rebuilt: AtomicU64,
 }
