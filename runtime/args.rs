@@ -12,7 +12,7 @@ use crate::{
     element::ElementType,
     error::Result,
     given::{Given, GivenKind},
-    gpu::{PagedGpu, RegionView},
+    gpu::PagedGpu,
     launch_state::StateSlot,
     region::{OnGpu, Region, RegionInner},
     scope::ScopedRegion,
@@ -103,9 +103,9 @@ impl Placed<'_> {
     }
 
     /// Whether [`is_plain`](Self::is_plain) may be so when no page comes or goes any more: it is, or was before.
-    pub fn may_be_plain(&self) -> bool {
+    pub fn may_be_plain(&self, writes: bool) -> bool {
         match self {
-            Self::Region(_, on, _) => on.view.run() != RegionView::NO_RUN,
+            Self::Region(_, on, _) => on.view.has_been_plain() && on.view.may_serve_as_plain(writes),
             _ => true,
         }
     }
@@ -132,10 +132,12 @@ impl Placed<'_> {
         }
     }
 
-    /// A launch is about to begin that uses it as plain memory, and may write it.
-    pub fn expect_written(&self) {
-        if let Self::Region(_, on, _) = self {
-            on.view.expect_written();
+    /// A launch is about to begin that may write it, and uses it as plain memory or marks what it writes.
+    pub fn expect_written(&self, as_plain: bool) {
+        match self {
+            Self::Region(_, on, _) if as_plain => on.view.expect_written(),
+            Self::Region(_, on, _) => on.view.expect_marked(),
+            _ => {}
         }
     }
 

@@ -50,10 +50,15 @@ fn all_plain(placed: &[Placed<'_>], writes: impl Fn(usize) -> bool) -> bool {
     placed.iter().enumerate().all(|(at, one)| one.is_plain(writes(at)))
 }
 
-/// Such a launch is about to begin.
-fn expect_written(placed: &[Placed<'_>], writes: impl Fn(usize) -> bool) {
+/// Whether they may, when no page comes or goes any more.
+fn all_may_be_plain(placed: &[Placed<'_>], writes: impl Fn(usize) -> bool) -> bool {
+    placed.iter().enumerate().all(|(at, one)| one.may_be_plain(writes(at)))
+}
+
+/// A launch is about to begin over its arrays as plain memory, or that marks what it writes.
+fn expect_written(placed: &[Placed<'_>], writes: impl Fn(usize) -> bool, as_plain: bool) {
     let written = placed.iter().enumerate().filter(|(at, _)| writes(*at));
-    written.for_each(|(_, one)| one.expect_written());
+    written.for_each(|(_, one)| one.expect_written(as_plain));
 }
 
 /// A source, of which a form is compiled when a launch wants it.
@@ -378,13 +383,14 @@ impl Kernel {
         let as_it_is = self.as_it_is(placed)?;
         let choose = |_: &StateSlot| {
             if let Some((kernel, bases)) = as_it_is.filter(|(_, bases)| all_plain(placed, |at| bases.writes(at))) {
-                expect_written(placed, |at| bases.writes(at));
+                expect_written(placed, |at| bases.writes(at), true);
                 let own = placed
                     .iter()
                     .zip(bytes)
                     .map(|(placed, bytes)| placed.plain_bytes().unwrap_or(bytes));
                 return (kernel, own.collect());
             }
+            expect_written(placed, |at| !placed[at].is_read_only(), false);
             let quiet = self.quiet.as_ref().filter(|_| placed.iter().all(Placed::is_complete));
             (quiet.unwrap_or(&self.kernel), bytes)
         };
@@ -413,7 +419,7 @@ impl Kernel {
         let allowed = arrays != 0
             && bases.allow(arrays, which(|placed| placed.is_address()))
             && bases.writes & which(|placed| placed.is_read_only()) == 0
-            && placed.iter().all(Placed::may_be_plain);
+            && all_may_be_plain(placed, |at| bases.writes(at));
         if !allowed {
             return Ok(None);
         }
@@ -516,7 +522,7 @@ impl Kernel {
         let writes = move |at: usize| params[at].kind == ParamKind::PagedArray;
         let is_complete = || placed.iter().all(Placed::is_complete);
         // Compiled here, since nothing waits for it, and chosen when no page comes or goes any more.
-        let ready = match (placed.iter().all(Placed::may_be_plain), is_complete()) {
+        let ready = match (all_may_be_plain(placed, writes), is_complete()) {
             (true, _) => Some(Form::Plain),
             (false, true) => Some(Form::Complete),
             (false, false) => None,
@@ -529,9 +535,7 @@ impl Kernel {
             };
             let (form, kernel) = ready.filter(|(form, _)| serves(*form)).unwrap_or((Form::Fits, marking));
             let as_plain = form == Form::Plain;
-            if as_plain {
-                expect_written(placed, writes);
-            }
+            expect_written(placed, writes, as_plain);
             let args = placed.iter().map(|placed| placed.looked_up_bytes(state, as_plain));
             (kernel, args.collect())
         };

@@ -388,7 +388,8 @@ pub enum CliError {
     },
     /// The library that programs are run with is not where it belongs.
     #[error(
-        "cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: install it, or build the crate gpuvm-exec"
+        "cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: say `cargo xtask install` in the repository, \
+         or `cargo build --release -p gpuvm-exec` for a command in its build folder"
     )]
     NoExecLibrary,
     /// A program that cannot be run.

@@ -75,19 +75,15 @@ impl PagedGpu {
         if region.is_crowded() && !self.make_way(region)? {
             return Ok(());
         }
-        let (support, pages) = (&self.support, region.pages().count());
-        let taken = match region.is_new_to_looks() {
-            true => self.take_run(region)?,
-            false => None,
-        };
-        let run = taken.as_ref().map_or(region.run(), |taken| taken.first);
+        // Frames may be out of the pool meanwhile, which others would take for a lack of some.
+        let mut own = self.scratch.own.lock();
+        self.bring_in_order(region, &mut own)?;
+        let (support, pages, run) = (&self.support, region.pages().count(), region.run());
         let start = self.held.lock().begin_at(pages);
         let [absent, used, elsewhere] = self.counting(|stay| {
             let args = |vm: u64| {
-                // A rebuilt pool has them again.
-                let fill = taken.as_ref().is_some_and(|taken| taken.rebuilt == self.rebuilt());
-                let (id, fill) = (arg(region.id()), arg(u32::from(fill)));
-                vec![arg(vm), id, arg(start), arg(pages), arg(run), fill, arg(stay)]
+                let (id, run, no_own) = (arg(region.id()), arg(run), arg(0u64));
+                vec![arg(vm), id, arg(start), arg(pages), run, no_own, arg(0u32), arg(stay)]
             };
             let label = format!("bringing pages of region `{}`", region.name());
             let config = self.over_pages(pages * 32);
@@ -98,7 +94,6 @@ impl PagedGpu {
         if absent == 0 && elsewhere != 0 {
             region.set_run(RegionView::NO_RUN);
         } else if pages != 0 && absent == 0 && run != RegionView::NO_RUN {
-            region.set_run(run);
             region.set_plain(Some(PlainMemory {
                 first: self.frames().addr() + (u64::from(run) << self.page_shift()),
                 nobodys: self.nobodys_page()?,

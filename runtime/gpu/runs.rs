@@ -1,4 +1,4 @@
-//! Frames that follow each other, for regions that all come at once: launches use them as plain memory. The protocol is in
+//! Frames that follow each other as a region's pages do: once it has all of them, launches use them as plain memory. The protocol is in
 //! docs/PROTOCOL.md, "Pages that are looked up".
 
 use super::{
@@ -10,68 +10,101 @@ use crate::{
     error::{Doing, Result},
 };
 
-/// Frames that follow each other, out of the pool since it was rebuilt so often.
-pub(super) struct Run {
-    pub first: u32,
-    pub rebuilt: u64,
-}
-
 /// Of so many of a region's pages all but one were used: the others come with them.
 const USED_SHARE: u64 = 8;
 
 impl PagedGpu {
-    /// Takes as many free frames as a held region has pages, of which none has one and nearly all were used, if so many follow each other. The
-    /// first of them, which are the caller's as long as the pool was rebuilt no more often. No launch with the region runs, and none that fetches
-    /// pages.
-    pub(super) fn take_run(&self, region: &RegionView) -> Result<Option<Run>> {
+    /// Brings pages of a held region into frames in the order of the pages, as far as those are free. Where those follow each other is chosen when
+    /// none has a frame. If nearly all were used, or half of them and no more since the last look, all come. No launch with the region runs, none that
+    /// fetches pages, and nobody else brings some. `own`: of the one who does.
+    pub(super) fn bring_in_order(&self, region: &RegionView, own: &mut Option<DeviceArray<u64>>) -> Result<()> {
         let pages = region.pages().count();
-        let free = |gpu: &Self| {
-            let free = gpu.pool.free.available(&*gpu.device);
-            free.doing(|| format!("counting frames for region `{}`", region.name()))
-        };
-        if pages == 0 || pages > u64::from(self.frame_count()) || pages > free(self)? {
-            return Ok(None);
+        if pages == 0 || pages > u64::from(self.frame_count()) {
+            return Ok(());
         }
-        // Whoever changes the number of frames would wait for those that are taken here.
-        let Some(changing) = self.pool.changing.try_lock() else {
-            return Ok(None);
-        };
-        if changing.is_some() {
-            return Ok(None);
-        }
-        let [marked, away, _] = self.counting(|counts| {
+        let [used, away, _] = self.counting(|counts| {
             let (support, config) = (&self.support, self.over_pages(pages));
             let args = |vm| [over_all(vm, region), vec![arg(counts)]].concat();
             let label = format!("survey of region `{}`", region.name());
             self.run(&support.stream, &support.survey, config, args, Some(region), &label)
         })?;
-        if away != 0 || (pages - marked.min(pages)) * USED_SHARE > pages {
-            return Ok(None);
+        let unused = pages.saturating_sub(used + away);
+        let fill = unused * USED_SHARE <= pages || (used == 0 && unused * 2 <= pages);
+        let known = region.run() != RegionView::NO_RUN;
+        if !(fill || used != 0) || !(known || away == 0) {
+            return Ok(());
         }
+        let doing = || format!("counting frames for region `{}`", region.name());
+        let free = self.pool.free.available(&*self.device).doing(doing)?;
+        if free == 0 || !(known || free >= pages) {
+            return Ok(());
+        }
+        // Whoever changes the number of frames would wait for those that are taken here.
+        match self.pool.changing.try_lock() {
+            Some(changing) if changing.is_none() => self.bring_into_own(region, fill && free >= pages - away, own),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, and the number of frames does not change.
+    fn bring_into_own(&self, region: &RegionView, fill: bool, own: &mut Option<DeviceArray<u64>>) -> Result<()> {
         let doing = || format!("looking for frames for region `{}`", region.name());
         let words = u64::from(self.pool.capacity()).div_ceil(64);
-        let bits = DeviceArray::<u64>::zeroed(&*self.device, words).doing(doing)?;
+        let bits = match own {
+            Some(bits) => bits,
+            none => none.insert(DeviceArray::zeroed(&*self.device, words).doing(doing)?),
+        };
+        self.device.zero(bits.addr(), 8 * words).doing(doing)?;
         let (support, config) = (&self.support, self.over_pages(u64::from(self.frame_count())));
-        // Arguments are made behind a recovery that is due, with the state locked.
+        // Arguments are made behind a recovery that is due, with the state locked. A rebuilt pool has the frames again.
         let mut rebuilt = 0;
         let args = |vm: u64| {
             rebuilt = self.rebuilt();
             vec![arg(vm), arg(bits.addr())]
         };
         self.run(&support.stream, &support.take_free, config, args, None, &doing())?;
-        let mut there = bits.read(&*self.device, 0, words as usize).doing(doing)?;
-        let run = first_run(&there, pages);
-        if let Some(first) = run {
-            clear_run(&mut there, first, pages);
+        if region.run() == RegionView::NO_RUN {
+            let there = bits.read(&*self.device, 0, words as usize).doing(doing)?;
+            region.set_run(self.choose_run(region, there, fill));
         }
-        bits.write(&*self.device, 0, &there).doing(doing)?;
+        let pages = region.pages().count();
+        if region.run() != RegionView::NO_RUN {
+            let args = |vm: u64| {
+                let own = if self.rebuilt() == rebuilt { bits.addr() } else { 0 };
+                let (id, run) = (arg(region.id()), arg(region.run()));
+                let (own, fill) = (arg(own), arg(u32::from(fill)));
+                vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u64)]
+            };
+            let config = self.over_pages(pages * 32);
+            self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
+        }
         let args = |vm: u64| {
             let words = if self.rebuilt() == rebuilt { words } else { 0 };
             vec![arg(vm), arg(bits.addr()), arg(words)]
         };
-        let config = self.over_pages(words);
-        self.run(&support.stream, &support.give_free, config, args, None, &doing())?;
-        Ok(run.map(|first| Run { first, rebuilt }))
+        self.run(
+            &support.stream,
+            &support.give_free,
+            self.over_pages(words),
+            args,
+            None,
+            &doing(),
+        )
+    }
+
+    /// Where so many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.
+    fn choose_run(&self, region: &RegionView, frames: Vec<u64>, any: bool) -> u32 {
+        let pages = region.pages().count();
+        let mut apart = frames.clone();
+        for other in self.state.lock().places.live() {
+            if other.run() != RegionView::NO_RUN && other.id() != region.id() {
+                clear_run(&mut apart, other.run(), other.pages().count());
+            }
+        }
+        let elsewhere = || first_run(&frames, pages).filter(|_| any);
+        first_run(&apart, pages)
+            .or_else(elsewhere)
+            .unwrap_or(RegionView::NO_RUN)
     }
 
     /// What a kernel counts at an address, where it finds zeros.
@@ -121,8 +154,8 @@ fn first_run(bits: &[u64], length: u64) -> Option<u32> {
 }
 
 fn clear_run(bits: &mut [u64], first: u32, length: u64) {
-    let (first, end) = (u64::from(first), u64::from(first) + length);
-    for bit in first..end {
+    let first = u64::from(first);
+    for bit in first..(first + length).min(64 * bits.len() as u64) {
         bits[(bit / 64) as usize] &= !(1 << (bit % 64));
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct Scratch {
     pub nobodys_page: Mutex<Option<DeviceArray<u8>>>,
     /// What kernels of the runtime count.
     pub counts: Mutex<Option<DeviceArray<u64>>>,
+    /// Of who brings pages: frames that are out of the pool meanwhile, a bit each.
+    pub own: Mutex<Option<DeviceArray<u64>>>,
     /// How often the pool was rebuilt, with the GPU's state locked. Relaxed: that lock orders it.
     pub rebuilt: AtomicU64,
 }

@@ -108,11 +108,12 @@ __global__ void gpuvm_hold(const gpuvm::layout::VmDesc* vm, unsigned region, uns
 }
 
 // Brings those of a held region's `pages` pages into frames that were used at home, as far as some are free, from page
-// `start` on and round. With `fill` all of them come, into frames from `run` on, which are the caller's. Counts in
-// `stay` those that have none then, behind it those that were used, and then those whose frame is not as far from `run`
-// as the page is from the first. Blocks are whole warps.
+// `start` on and round. With `own`, bits of frames that are the caller's, those come whose frame in order from `run` on
+// is one of them, and with `fill` whether they were used or not. Counts in `stay`, if there is one, those that have none
+// then, behind it those that were used, and then those whose frame is another than in order. Blocks are whole warps.
 __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
-                            unsigned long long pages, unsigned run, unsigned fill, unsigned long long* stay) {
+                            unsigned long long pages, unsigned run, unsigned long long* own, unsigned fill,
+                            unsigned long long* stay) {
     unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32;
     unsigned long long absent = 0, used = 0, elsewhere = 0;
@@ -120,29 +121,30 @@ __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, un
         unsigned long long page = start + n < pages ? start + n : start + n - pages;
         unsigned long long id = gpuvm::detail::page_id(region, page);
         unsigned its = run + static_cast<unsigned>(page);
-        unsigned became = gpuvm::detail::bring_page(vm, id, fill ? its : gpuvm::detail::kNoFrame);
+        unsigned became = gpuvm::detail::bring_page(vm, id, own, its, fill != 0);
         absent += became != gpuvm::detail::kHasFrame;
         used += became == gpuvm::detail::kNoneFree;
         elsewhere += gpuvm::detail::frame_of_page(vm, id) != its;
     }
-    if (threadIdx.x % 32 != 0) return;
+    if (!stay || threadIdx.x % 32 != 0) return;
     if (absent) gpuvm::detail::atom_add_relaxed_gpu(stay, absent);
     if (used) gpuvm::detail::atom_add_relaxed_gpu(stay + 1, used);
     if (elsewhere) gpuvm::detail::atom_add_relaxed_gpu(stay + 2, elsewhere);
 }
 
-// Counts those of the pages [first, last) of a held region that are marked, and those that are not at home.
+// Counts those of the pages [first, last) of a held region that were used at home, and those that are not at home.
 __global__ void gpuvm_survey(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                              unsigned long long last, unsigned long long* found) {
-    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x, marked = 0, away = 0;
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x, used = 0, away = 0;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes) {
         unsigned long long id = gpuvm::detail::page_id(region, page);
-        marked += gpuvm::detail::ld_weak(gpuvm::detail::mark_of(vm, id)) != 0;
-        away += gpuvm::detail::state_of(gpuvm::detail::ld_relaxed_gpu(gpuvm::detail::word_of(vm, id))) !=
-                gpuvm::detail::kAbsent;
+        bool is_away = gpuvm::detail::state_of(gpuvm::detail::ld_relaxed_gpu(gpuvm::detail::word_of(vm, id))) !=
+                       gpuvm::detail::kAbsent;
+        used += !is_away && gpuvm::detail::ld_weak(gpuvm::detail::mark_of(vm, id));
+        away += is_away;
     }
-    if (marked) gpuvm::detail::atom_add_relaxed_gpu(found, marked);
+    if (used) gpuvm::detail::atom_add_relaxed_gpu(found, used);
     if (away) gpuvm::detail::atom_add_relaxed_gpu(found + 1, away);
 }
 

@@ -183,10 +183,12 @@ pub(crate) struct RegionView {
     complete: AtomicBool,
     /// Where its frames follow each other as its pages do, while each has one.
     plain: Mutex<Option<PlainMemory>>,
+    /// They have before.
+    been_plain: AtomicBool,
     /// Launches used it as plain memory and may have written all of it, which no mark says.
     written: AtomicBool,
     costly: Mutex<Costly>,
-    /// Where they did so last, [`NO_RUN`](Self::NO_RUN) if they never did: that of its first page.
+    /// Where they are to do so: the frame of its first page, or [`NO_RUN`](Self::NO_RUN).
     run: AtomicU32,
     /// Some were used at home, and no frame was free for them.
     crowded: AtomicBool,
@@ -231,6 +233,7 @@ impl RegionView {
             held: AtomicBool::new(false),
             complete: AtomicBool::new(false),
             plain: Mutex::default(),
+            been_plain: AtomicBool::new(false),
             written: AtomicBool::new(false),
             costly: Mutex::default(),
             run: AtomicU32::new(Self::NO_RUN),
@@ -436,31 +439,44 @@ impl RegionView {
         *self.plain.lock()
     }
 
-    /// Whether a launch may use it as plain memory. One that `writes` it marks nothing, so that all of it is written home then: not where that has
-    /// happened behind few launches, twice, nor where others write its home besides.
+    /// Whether it lies so, or has before.
+    pub fn has_been_plain(&self) -> bool {
+        self.been_plain.load(Ordering::Relaxed)
+    }
+
+    /// Whether a launch may use it as plain memory where it lies so. One that `writes` it marks nothing, so that all of it is written home then: not
+    /// where that has happened behind few launches, twice, nor where others write its home besides.
+    pub fn may_serve_as_plain(&self, writes: bool) -> bool {
+        !writes || !(self.home_is_shared.load(Ordering::Relaxed) || self.costly.lock().times >= COSTLY)
+    }
+
+    /// Whether a launch may use it as plain memory now.
     pub fn serves_as_plain(&self, writes: bool) -> bool {
-        if self.plain().is_none() || (writes && self.home_is_shared.load(Ordering::Relaxed)) {
-            return false;
-        }
+        self.plain().is_some() && self.may_serve_as_plain(writes)
+    }
+
+    /// A launch is about to begin that may write it, and marks what it writes.
+    pub fn expect_marked(&self) {
         let mut costly = self.costly.lock();
-        if !writes || costly.times < COSTLY {
-            return true;
+        if costly.times >= COSTLY {
+            costly.launches += 1;
+            if costly.launches >= PATIENCE {
+                *costly = Costly::default();
+            }
         }
-        costly.launches += 1;
-        if costly.launches >= PATIENCE {
-            *costly = Costly::default();
-        }
-        false
     }
 
     pub fn set_plain(&self, plain: Option<PlainMemory>) {
+        if plain.is_some() {
+            self.been_plain.store(true, Ordering::Relaxed);
+        }
         *self.plain.lock() = plain;
     }
 
     /// No frame.
     pub const NO_RUN: u32 = u32::MAX;
 
-    /// The frame from which on its frames followed each other last, [`NO_RUN`](Self::NO_RUN) if they never did.
+    /// The frame from which on its frames are to follow each other, [`NO_RUN`](Self::NO_RUN) where none was chosen.
     pub fn run(&self) -> u32 {
         self.run.load(Ordering::Relaxed)
     }
@@ -534,11 +550,6 @@ impl RegionView {
     pub fn is_worth_a_look(&self, now: Instant) -> bool {
         let (looks, next) = *self.looks.lock();
         looks < FIRST_LOOKS || next.is_none_or(|next| now >= next)
-    }
-
-    /// Whether it is one of the first looks since it is held.
-    pub fn is_new_to_looks(&self) -> bool {
-        self.looks.lock().0 < FIRST_LOOKS
     }
 
     pub fn set_next_look(&self, next: Instant) {

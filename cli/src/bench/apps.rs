@@ -68,6 +68,7 @@ fn parse_paged(text: &str) -> Result<Way, String> {
     }
 }
 
+const SECOND: &str = "second ms";
 const WARM: &str = "warm ms";
 const MOVED: &str = "moved MB";
 
@@ -186,14 +187,19 @@ impl Bench<'_> {
     /// The row with its figures, beside the fastest peer that is there.
     fn complete(&self, row: Row, runs: &[Measured], paged: Option<(u64, Share)>) -> Row {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-        let warm = Runs(runs.iter().map(|run| milliseconds(run.warm)).collect()).median();
+        let median =
+            |of: fn(&Measured) -> Duration| Runs(runs.iter().map(|run| milliseconds(of(run))).collect()).median();
+        let (second, warm) = (median(|run| run.second), median(|run| run.warm));
         let page_bytes = paged.map_or(0, |(page_bytes, _)| page_bytes);
         let moved = runs.iter().map(|run| run.bytes_moved(page_bytes)).max().unwrap_or(0);
         let verified = runs.iter().map(|run| run.verified).min().unwrap_or(0);
         let cold = runs.iter().map(|run| milliseconds(run.cold)).collect();
         let mut measured = Row::new(&row.name, Unit::Milliseconds, cold).verified(verified, "values");
         measured.parameters = row.parameters;
-        measured = measured.and(WARM, warm).and(MOVED, moved as f64 / 1e6);
+        measured = measured
+            .and(SECOND, second)
+            .and(WARM, warm)
+            .and(MOVED, moved as f64 / 1e6);
         let Some((_, share)) = paged else { return measured };
         if let Some(raw) = self.peer(&measured, Way::Raw)
             && share == Share(1.0)

@@ -35,17 +35,17 @@ struct State {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl State {
-    /// Marks the end of the last launch on a stream. The context is current.
-    fn mark(&mut self, core: &Arc<Core>, stream: StreamHandle) -> Result<(), GpuError> {
-        if !self.ends.iter().any(|(known, _)| known.0 == stream.0) {
-            self.ends.push((stream, Event::new(core, false)?));
-        }
-        let Some((_, end)) = self.ends.iter().find(|(known, _)| known.0 == stream.0) else {
-            return Ok(());
+    /// What is to mark the end of the last launch on a stream. The context is current.
+    fn end_of(&mut self, core: &Arc<Core>, stream: StreamHandle) -> Result<&Event, GpuError> {
+        let known = self.ends.iter().position(|(known, _)| known.0 == stream.0);
+        let n = match known {
+            Some(n) => n,
+            None => {
+                self.ends.push((stream, Event::new(core, false)?));
+                self.ends.len() - 1
+            }
         };
-        // SAFETY: the event is the state's, and the caller says that the stream is live.
-        let marked = unsafe { cu::cuEventRecord(end.handle.0, stream.0) };
-        core.check("mark the end of a launch", marked)
+        Ok(&self.ends[n].1)
     }
 
     /// Waits for all launches that no graph has. Not for the context: that is an error while somebody captures a stream, and ends the capture.
@@ -124,15 +124,23 @@ impl Series for CudaSeries {
         }
         self.core.enter()?;
         let captured = is_captured(handle);
+        // Before the launch, which nobody would wait for without it.
+        let end = match captured {
+            true => None,
+            false => Some(state.end_of(&self.core, handle)?.handle.0),
+        };
         launch_kernel(&self.core, handle, kernel, config, &arguments)?;
         state.blocks += blocks;
         if !state.kernels.iter().any(|known| Arc::ptr_eq(known, kernel)) {
             state.kernels.push(Arc::clone(kernel));
         }
-        match captured {
-            true => Ok(Put::Captured),
-            false => state.mark(&self.core, handle).map(|()| Put::Enqueued),
-        }
+        let Some(end) = end else {
+            return Ok(Put::Captured);
+        };
+        // SAFETY: the event is the state's, and the caller says that the stream is live.
+        let marked = unsafe { cu::cuEventRecord(end, handle.0) };
+        self.core.check("mark the end of a launch", marked)?;
+        Ok(Put::Enqueued)
     }
 
     fn as_launch(self: Arc<Self>) -> Arc<dyn Launch> {

@@ -3,6 +3,7 @@
 use super::{N, PLAIN_ADD, add, config, direct, values};
 use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated};
 use gpuvm::{Error, FaultKind, Kernel, Region, Transport};
+use gpuvm_simulate::adjust::Adjust;
 
 const SOURCE: Kernels = Kernels {
     name: "plain.cu",
@@ -134,6 +135,48 @@ fn frames_that_do_not_follow_each_other_serve_as_before() {
     }
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
     assert_eq!(few.to_vec().unwrap(), vec![1; 3 * PAGE_WORDS as usize]);
+}
+
+/// Two arrays for which frames suffice are used more and more, in turns: each page has its frame from the first look on.
+#[test]
+fn arrays_that_come_bit_by_bit_become_plain_memory() {
+    // A GPU that follows a seed looks at marks before each launch.
+    let (bench, pages) = (Bench::new(direct(PAGES).seed(1), SOURCE), PAGES / 2);
+    let mut wanted = values(1);
+    let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+    let b = bench.vm.region::<u32>().from_slice(&values(2)).unwrap();
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    for used in [1, 3, 3, 5, pages - 2, pages - 2, pages - 2] {
+        for region in [&a, &b] {
+            bench.must("touch", config(), (region, used, &out));
+        }
+    }
+    // Most were used, and in the end no more: the others have come, too.
+    assert_eq!(bench.vm.stats().unwrap().pages_fetched, PAGES);
+    for factor in 1..=3 {
+        bench.must("add", config(), (&a, &b, factor));
+        add(&mut wanted, &values(2), factor);
+    }
+    assert_eq!([form(&bench, &a), form(&bench, &b)], [PLAIN, PLAIN]);
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+    compare(&b.to_vec().unwrap(), &values(2)).unwrap();
+}
+
+/// What is used of an array is no more than before, and more than half: the rest comes.
+#[test]
+fn an_array_of_which_most_is_used_again_and_again_becomes_plain_memory() {
+    let (bench, pages) = (Bench::new(direct(PAGES).seed(2), SOURCE), PAGES / 2);
+    let a = bench.vm.region::<u32>().from_slice(&values(1)).unwrap();
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    let fetched = || bench.vm.stats().unwrap().pages_fetched;
+    for (used, come) in [(pages / 3, pages / 3), (pages * 2 / 3, pages)] {
+        for _ in 0..4 {
+            bench.must("touch", config(), (&a, used, &out));
+        }
+        assert_eq!(fetched(), come);
+    }
+    assert_eq!(form(&bench, &a), PLAIN);
+    compare(&a.to_vec().unwrap(), &values(1)).unwrap();
 }
 
 /// Pages that were not used stay at home, and their frames serve others.

@@ -161,9 +161,9 @@ constexpr u32 kHasFrame = 0;
 constexpr u32 kUnused = 1;
 constexpr u32 kNoneFree = 2;
 
-// Brings a page of a held region that was used at home into a free frame; with `given`, which is the caller's alone,
-// into that, used or not. By a whole warp.
-GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u32 given) {
+// Brings a page of a held region that was used at home into a free frame. With `own`, bits of frames that are the
+// caller's alone, into the frame `its` of those or none, and with `all` used or not. By a whole warp.
+GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u64* own, u32 its, bool all) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64 start = page_of(id) << vm->page_shift;
     u64* word = word_of(vm, id);
@@ -171,9 +171,14 @@ GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u32 given) {
     u32 frame = kNoFrame, became = kHasFrame;
     if (lane_id() == 0) {
         u64 seen = ld_relaxed_gpu(word);
-        bool comes = state_of(seen) == kAbsent && (given != kNoFrame || ld_weak(mark));
+        bool comes = state_of(seen) == kAbsent && ((own && all) || ld_weak(mark));
         if (!is_resident(seen)) became = kUnused;
-        frame = given;
+        if (comes && own) {
+            u64 bit = 1ull << its % 64;
+            // Relaxed: the end of the kernel that took the frames orders it.
+            comes = atom_and_relaxed_gpu(own + its / 64, ~bit) & bit;
+            if (comes) frame = its;
+        }
         if (comes && frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {
             frame = kNoFrame;
             became = kNoneFree;

@@ -83,7 +83,7 @@ planted! {
     "past-the-end-of-plain-memory-and-stored", LookUps(12), LookedUp, LOST, "a store past the end of plain memory harms nobody":
         LOOK_UP "            return global<T>(array.nobodys);" => "            return global<T>(array.places);";
     "another-frame-than-in-order", LookUps(12), LookedUp, LOST, "frames follow each other where it is said so":
-        LOOK_UP "        frame = given;" => "        frame = given;\n        if (given != kNoFrame && page_of(id) < 2) frame += page_of(id) ? ~0u : 1u;",
+        LOOK_UP "            if (comes) frame = its;" => "            if (comes) frame = all && page_of(id) < 2 ? its + (page_of(id) ? ~0u : 1u) : its;",
         LOOK_UP "is_resident(seen) ? frame_of(seen) : kNoFrame" => "is_resident(seen) ? frame_of(seen) + (page_of(id) < 2 ? (page_of(id) ? 1u : ~0u) : 0u) : kNoFrame";
     "one-past-the-end", LookUps(7), LookedUp, PAST, "an index past the end is none":
         LOOK_UP "bool inside = index < array.length;" => "bool inside = index <= array.length;";
