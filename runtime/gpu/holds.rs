@@ -70,14 +70,20 @@ impl PagedGpu {
             return Ok(());
         }
         self.take_marks(region, false)?;
-        // Whatever becomes of it: some may move.
-        region.forget_places();
-        if region.is_crowded() && !self.make_way(region)? {
+        let crowded = region.is_crowded();
+        if crowded && !self.make_way(region)? {
             return Ok(());
         }
         // Frames may be out of the pool meanwhile, which others would take for a lack of some.
         let mut own = self.scratch.own.lock();
-        self.bring_in_order(region, &mut own)?;
+        let found = self.survey(region)?;
+        if !(crowded || found.has_some_to_bring()) {
+            region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
+            return Ok(());
+        }
+        // Whatever becomes of it: some may move.
+        region.forget_places();
+        self.bring_in_order(region, &found, &mut own)?;
         let (support, pages, run) = (&self.support, region.pages().count(), region.run());
         let start = self.held.lock().begin_at(pages);
         let [absent, used, elsewhere] = self.counting(|stay| {

@@ -10,38 +10,81 @@ use crate::{
     error::{Doing, Result},
 };
 
-/// Of so many of a region's pages all but one were used: the others come with them.
-const USED_SHARE: u64 = 8;
+/// Of so many pages one may come that nobody has used.
+const UNUSED_SHARE: u64 = 8;
+
+/// What is known of a held region's pages, and of the frames that are free.
+pub(super) struct Survey {
+    pages: u64,
+    /// Were used at home.
+    used: u64,
+    /// Are not at home.
+    away: u64,
+    /// Frames.
+    free: u64,
+    /// Frames that are not.
+    taken: u64,
+}
+
+impl Survey {
+    /// Whether the region's unused pages are to come, too: where they are few of its pages, or of all that are in frames. If no more were used since
+    /// the last look, half of the region is few.
+    fn is_worth_all(&self) -> bool {
+        let unused = self.pages.saturating_sub(self.used + self.away);
+        let rests = self.used == 0 && (unused * 2 <= self.pages || unused * UNUSED_SHARE <= self.taken);
+        self.free >= self.pages - self.away && (rests || unused * UNUSED_SHARE <= self.pages)
+    }
+
+    /// Whether there is something to bring, or all pages have come.
+    pub fn has_some_to_bring(&self) -> bool {
+        self.used != 0 || self.away >= self.pages || self.is_worth_all()
+    }
+}
 
 impl PagedGpu {
-    /// Brings pages of a held region into frames in the order of the pages, as far as those are free. Where those follow each other is chosen when
-    /// none has a frame. If nearly all were used, or half of them and no more since the last look, all come. No launch with the region runs, none that
-    /// fetches pages, and nobody else brings some. `own`: of the one who does.
-    pub(super) fn bring_in_order(&self, region: &RegionView, own: &mut Option<DeviceArray<u64>>) -> Result<()> {
+    /// Counts pages of a held region. No launch with it runs.
+    pub(super) fn survey(&self, region: &RegionView) -> Result<Survey> {
         let pages = region.pages().count();
-        if pages == 0 || pages > u64::from(self.frame_count()) {
-            return Ok(());
-        }
+        let doing = || format!("survey of region `{}`", region.name());
         let [used, away, _] = self.counting(|counts| {
             let (support, config) = (&self.support, self.over_pages(pages));
             let args = |vm| [over_all(vm, region), vec![arg(counts)]].concat();
-            let label = format!("survey of region `{}`", region.name());
-            self.run(&support.stream, &support.survey, config, args, Some(region), &label)
+            self.run(&support.stream, &support.survey, config, args, Some(region), &doing())
         })?;
-        let unused = pages.saturating_sub(used + away);
-        let fill = unused * USED_SHARE <= pages || (used == 0 && unused * 2 <= pages);
-        let known = region.run() != RegionView::NO_RUN;
-        if !(fill || used != 0) || !(known || away == 0) {
-            return Ok(());
-        }
-        let doing = || format!("counting frames for region `{}`", region.name());
         let free = self.pool.free.available(&*self.device).doing(doing)?;
-        if free == 0 || !(known || free >= pages) {
+        Ok(Survey {
+            pages,
+            used,
+            away: away.min(pages),
+            free,
+            taken: u64::from(self.frame_count()).saturating_sub(free),
+        })
+    }
+
+    /// Brings pages of a held region into frames in the order of the pages, as far as those are free. Where those follow each other is chosen when
+    /// none has a frame. No launch with the region runs, none that fetches pages, and nobody else brings some. `own`: of the one who does.
+    pub(super) fn bring_in_order(
+        &self,
+        region: &RegionView,
+        found: &Survey,
+        own: &mut Option<DeviceArray<u64>>,
+    ) -> Result<()> {
+        let Survey {
+            pages,
+            used,
+            away,
+            free,
+            ..
+        } = *found;
+        let (known, fill) = (region.run() != RegionView::NO_RUN, found.is_worth_all());
+        // Where nothing was chosen, it is when so many frames are free as could follow each other.
+        let may_begin = known || (away == 0 && free >= pages);
+        if pages == 0 || free == 0 || !(fill || used != 0) || !may_begin {
             return Ok(());
         }
         // Whoever changes the number of frames would wait for those that are taken here.
         match self.pool.changing.try_lock() {
-            Some(changing) if changing.is_none() => self.bring_into_own(region, fill && free >= pages - away, own),
+            Some(changing) if changing.is_none() => self.bring_into_own(region, fill, own),
             _ => Ok(()),
         }
     }
