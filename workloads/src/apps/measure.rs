@@ -16,7 +16,7 @@ pub struct Measured {
     pub cold: Duration,
     /// The second one: what the first has used comes to frames before its launches, where pages are looked up.
     pub second: Duration,
-    /// The third one: what stays is there.
+    /// The fourth one: what stays is there, and so are the forms of kernels that such runs take.
     pub warm: Duration,
     /// Values that were compared, of each run.
     pub verified: u64,
@@ -24,7 +24,7 @@ pub struct Measured {
     pub stats: Stats,
     /// Bytes that copies in chunks moved in the first run.
     pub copied: u64,
-    /// What the third run came to.
+    /// What the fourth run came to.
     pub found: Found,
 }
 
@@ -41,7 +41,7 @@ impl Measured {
     }
 }
 
-/// Runs an application three times in that way beside the frames of `vm`, and compares all results. `ordinal`: the CUDA device, for managed
+/// Runs an application four times in that way beside the frames of `vm`, and compares all results. `ordinal`: the CUDA device, for managed
 /// memory.
 ///
 /// # Errors
@@ -55,12 +55,13 @@ pub fn measure(app: &dyn App, vm: &Vm, way: Way, ordinal: &str) -> Result<Measur
     let stats = space.stats()?.difference(&before);
     let copied = space.copied_bytes();
     let (second, again, _) = timed(app, &mut *loaded)?;
+    let (_, third, _) = timed(app, &mut *loaded)?;
     let (warm, at_last, found) = timed(app, &mut *loaded)?;
     Ok(Measured {
         cold,
         second,
         warm,
-        verified: verified.min(again).min(at_last),
+        verified: verified.min(again).min(third).min(at_last),
         stats,
         copied,
         found,
