@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Tuple, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Tuple, Union
 
 import numpy as np
 
@@ -179,9 +179,9 @@ class Array(_Sliced):
         self._largest: Optional[int] = None
         #: The type of the elements in the file, where that says one: ``BF16`` of a ``uint16``.
         self.stored: Optional[str] = None
-        #: Its tensor, weakly; up to which of its tensors' versions frames agree with it; and what stands for one.
+        #: Its tensor, weakly; what is written to that; and what stands for one.
         self._tensor: Any = None
-        self._versions: Dict[int, int] = {}
+        self._writes: Any = None
         self._stand_in: Any = None
 
     def __repr__(self) -> str:
@@ -241,7 +241,11 @@ class Array(_Sliced):
     def wrote(self) -> None:
         """Says that others have written to its home, by :meth:`tensor` or where its memory was lent: waits for all work of the GPU, and drops what frames
         hold of it. What kernels wrote since the last :meth:`flush` or :meth:`tensor` goes home first, over what others wrote to the same pages."""
+        # Of what is written meanwhile nothing is known.
+        version = None if self._writes is None else self._writes.counter._version
         self._core.wrote()
+        if version is not None:
+            self._writes.seen = version
 
     def step(self) -> None:
         """Has pages that operations used at home since the last time come to frames, as far as those are free or have pages that are used less. Operations

@@ -46,8 +46,8 @@ _NAMES = {kind: name for name, kind in _STORED.items()}
 #: NumPy's types of the same size that such arrays have.
 _BITS = {1: np.uint8, 2: np.uint16}
 
-#: So many bits of a version count writes; those above say to which tensor.
-_VERSION_BITS = 20
+#: Of arrays' tensors.
+_FIRST_VERSION = 1 << 31
 
 #: Arrays by the address of their home, or of what stands for it; the addresses in order.
 _HOMES: Dict[int, "weakref.ref[Array]"] = {}
@@ -80,6 +80,53 @@ def _enter(address: int, array: Array) -> None:
     _HOMES[address] = weakref.ref(array, forget)
 
 
+class _Writes:
+    """What PyTorch's operations write to an array. All tensors over its home share the version of ``counter``, which has none of its memory; frames agree with
+    the home up to the version ``seen``."""
+
+    __slots__ = ("counter", "seen")
+
+    def __init__(self, device: torch.device) -> None:
+        self.counter = torch.empty(0, dtype=torch.uint8, device=device)
+        # Tensors that have versions of their own begin at 0.
+        _set_version(self.counter, _FIRST_VERSION)
+        self.agree()
+
+    def over(self, bytes: torch.Tensor) -> torch.Tensor:
+        """A tensor over the same memory that shares the version."""
+        tensor = self.counter.detach()
+        # What it shares with the counter stays.
+        tensor.data = bytes
+        return tensor
+
+    def agree(self) -> None:
+        """What was written up to now is no news."""
+        self.seen: int = self.counter._version
+
+    def add(self) -> None:
+        """An operation of this module has written, which is no news to frames."""
+        torch.autograd.graph.increment_version(self.counter)
+        self.agree()
+
+    @property
+    def are_new(self) -> bool:
+        """Whether anything was written that is news."""
+        return self.counter._version != self.seen
+
+    def own(self, table: torch.Tensor) -> bool:
+        """Whether a tensor over the array shares the version, or was never written to: of others nothing is known."""
+        return not table.is_inference() and table._version in (0, self.counter._version)
+
+
+def _set_version(tensor: torch.Tensor, version: int) -> None:
+    """PyTorch before 2.6 takes one tensor, later ones take tuples."""
+    set_version = torch._C._autograd._unsafe_set_version_counter
+    try:
+        set_version((tensor,), (version,))
+    except TypeError:
+        set_version(tensor, version)
+
+
 def tensor_of(array: Array) -> torch.Tensor:
     """What :meth:`gpuvm.Array.tensor` gives."""
     known = array._tensor() if array._tensor is not None else None
@@ -99,22 +146,15 @@ def tensor_of(array: Array) -> torch.Tensor:
     array._core.bring_home()
     if device.type == "cuda":
         torch.cuda.init()
+    if array._writes is None:
+        array._writes = _Writes(device)
     # The bytes: not all libraries have names for all types of elements.
     capsule = array._core.home_dlpack(("u", 1), [nbytes], array)
     bytes: torch.Tensor = torch.utils.dlpack.from_dlpack(capsule)
-    tensor = bytes.view(dtype).view(array.shape)
+    tensor = array._writes.over(bytes).view(dtype).view(array.shape)
     _enter(address, array)
-    # Each has versions of its own, so that those of two that share the memory are not taken for each other's.
-    torch._C._autograd._unsafe_set_version_counter((tensor,), ((len(array._versions) + 1) << _VERSION_BITS,))
     array._tensor = weakref.ref(tensor)
-    _note_version(array, tensor)
     return tensor
-
-
-def _note_version(array: Array, tensor: torch.Tensor) -> None:
-    """What was written up to now is no news."""
-    version = tensor._version
-    array._versions[version >> _VERSION_BITS] = version
 
 
 def _stand_in(array: Array) -> torch.Tensor:
@@ -153,6 +193,17 @@ def _find(address: int) -> Tuple[Optional[Array], int]:
     return array, start
 
 
+def _count_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Fused optimizers count no versions."""
+    for group in optimizer.param_groups:
+        for param in group["params"] if group.get("fused") else ():
+            if array_of(param) is not None:
+                torch.autograd.graph.increment_version(param)
+
+
+torch.optim.optimizer.register_optimizer_step_post_hook(_count_fused)
+
+
 def _rows_of(table: torch.Tensor) -> Optional[Rows]:
     """The rows that a tensor is; none where PyTorch's own operations have to do."""
     address = table.data_ptr()
@@ -165,22 +216,19 @@ def _rows_of(table: torch.Tensor) -> Optional[Rows]:
     if not table.is_contiguous() or table.dim() == 0:
         array._core.bring_home()
         return None
-    if not table.is_inference():
-        version = table._version
-        if array._versions.get(version >> _VERSION_BITS) != version:
-            array.wrote()
-            _note_version(array, table)
+    if array._writes.are_new or not array._writes.own(table):
+        array.wrote()
     return Rows(array, table.shape[0], row_bytes, str(table.dtype)[6:], address - start)
 
 
 class _Plan:
     """What operations over the same rows have in common."""
 
-    __slots__ = ("add", "array", "dtype", "row", "shape", "take")
+    __slots__ = ("add", "array", "dtype", "row", "shape", "take", "writes")
 
     def __init__(self, of: Rows, table: torch.Tensor) -> None:
         # Weakly: the tensor keeps it.
-        self.array = weakref.ref(of.array)
+        self.array, self.writes = weakref.ref(of.array), of.array._writes
         self.shape, self.dtype, self.row = table.shape, table.dtype, tuple(table.shape[1:])
         none = Numbers(at(0), True, 0)
         self.take = _rows.Planned(of, _rows.taking(of, none, at(0)))
@@ -200,10 +248,9 @@ _PLANS_MOST = 1024
 def _plan(table: torch.Tensor, address: int) -> Optional[_Plan]:
     """That of a tensor which operations have met before, and of which frames hold nothing old."""
     plan = _PLANS.get(address)
-    if plan is None or plan.dtype is not table.dtype or plan.shape != table.shape or not table.is_contiguous() or table.is_inference():
+    if plan is None or plan.dtype is not table.dtype or plan.shape != table.shape or not table.is_contiguous():
         return None
-    array, version = plan.array(), table._version
-    if array is None or array._versions.get(version >> _VERSION_BITS) != version:
+    if plan.array() is None or plan.writes.are_new or not plan.writes.own(table):
         return None
     return plan
 
@@ -282,13 +329,6 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
     return out
 
 
-def _wrote(array: Optional[Array], table: torch.Tensor) -> None:
-    """An operation of this module has: that is no news to frames."""
-    if array is not None and not table.is_inference():
-        torch.autograd.graph.increment_version(table)
-        _note_version(array, table)
-
-
 def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
     device, address = table.device, table.data_ptr()
     ids = _numbers(ids, device)
@@ -297,7 +337,7 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
         count = ids.numel()
         if count and values.shape == (*ids.shape, *plan.row):
             if plan.add.launch(ids.data_ptr(), ids.dtype is torch.int64, count, values.data_ptr(), _stream(device)):
-                _wrote(plan.array(), table)
+                plan.writes.add()
                 if check or device.type == "cpu":
                     plan.add.settle()
                 return
@@ -315,7 +355,8 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
     values = values.contiguous()
     numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
     launch = _rows.index_add(of, numbers, at(values.data_ptr(), values), _stream(device))
-    _wrote(of.array, table)
+    if of.array._writes is not None:
+        of.array._writes.add()
     _checked(of, launch, check)
     plan = (plan or _keep_plan(of, table, address)) if launch is None else None
     if plan is not None and count and plan.add is None:

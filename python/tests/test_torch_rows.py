@@ -90,6 +90,45 @@ def test_what_pytorch_writes_operations_see(vm, numbers):
         assert (paged.take(table, ids)[5] == 99).all()
 
 
+def fused_step(table):
+    weight = torch.nn.Parameter(table)
+    weight.grad = torch.ones_like(weight)
+    torch.optim.SGD([weight], lr=1.0, fused=True).step()
+
+
+WRITES = {
+    "view": lambda table: table[3:].t().mul_(2),
+    "detached": lambda table: table.detach().add_(1),
+    "parameter": torch.no_grad()(lambda table: torch.nn.Parameter(table).add_(1)),
+    "other type": lambda table: table.view(torch.int32).bitwise_xor_(1),
+    "strides": lambda table: table.as_strided((9,), (40,)).add_(1),
+    "out": lambda table: torch.add(table, 1, out=table),
+    "all of a list": lambda table: torch._foreach_add_([table[5:]], 3),
+    "fused optimizer": fused_step,
+    "inference mode": torch.inference_mode()(lambda table: table[4:].add_(1)),
+    "loaded": lambda table: torch.nn.Embedding.from_pretrained(table).load_state_dict({"weight": table + 1}),
+    "compiled": lambda table: torch.compile(lambda one: one[3:].mul_(2), backend="aot_eager")(table),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_whatever_way_pytorch_writes_operations_see_it(vm, numbers, write):
+    table, own = table_of(vm, numbers, (400, 40), "float32")
+    ids = torch.arange(400, device=table.device)
+    array = paged.array_of(table)
+    kept = table.view(torch.uint8)
+    del table
+    # Another tensor of the array, while views of the first live on.
+    table = array.tensor()
+    for _ in range(2):
+        for through in (kept.view(torch.float32), table, table.detach()):
+            assert torch.equal(paged.take(table, ids), own)
+            for one in (through, own):
+                WRITES[write](one)
+            assert torch.equal(paged.take(table[1:], ids[1:] - 1), own[1:])
+            assert torch.equal(torch.from_numpy(array.numpy()).to(own.device), own)
+
+
 def test_what_kernels_write_the_tensor_has(vm, numbers):
     table, own = table_of(vm, numbers, (500, 40), "float32")
     array = paged.array_of(table)
