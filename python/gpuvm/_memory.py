@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Tuple, Union
 
 import numpy as np
 
@@ -179,9 +179,10 @@ class Array(_Sliced):
         self._largest: Optional[int] = None
         #: The type of the elements in the file, where that says one: ``BF16`` of a ``uint16``.
         self.stored: Optional[str] = None
-        #: Its tensor, weakly; what is written to that; and what stands for one.
+        #: Its tensor, weakly; what is written to that; what operations over its rows have in common; and what stands for a tensor.
         self._tensor: Any = None
         self._writes: Any = None
+        self._plans: Dict[int, Any] = {}
         self._stand_in: Any = None
 
     def __repr__(self) -> str:

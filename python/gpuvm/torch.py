@@ -224,11 +224,10 @@ def _rows_of(table: torch.Tensor) -> Optional[Rows]:
 class _Plan:
     """What operations over the same rows have in common."""
 
-    __slots__ = ("add", "array", "dtype", "row", "shape", "take", "writes")
+    __slots__ = ("__weakref__", "add", "dtype", "row", "shape", "take", "writes")
 
     def __init__(self, of: Rows, table: torch.Tensor) -> None:
-        # Weakly: the tensor keeps it.
-        self.array, self.writes = weakref.ref(of.array), of.array._writes
+        self.writes: _Writes = of.array._writes
         self.shape, self.dtype, self.row = table.shape, table.dtype, tuple(table.shape[1:])
         none = Numbers(at(0), True, 0)
         self.take = _rows.Planned(of, _rows.taking(of, none, at(0)))
@@ -240,8 +239,9 @@ class _Plan:
         self.add = _rows.Planned(of, _rows.adding(of, Numbers(at(0), True, 0), at(0)))
 
 
-#: By where rows begin. Those of arrays that are gone are of no array, and go when others come.
-_PLANS: Dict[int, _Plan] = {}
+#: By where rows begin. They have what keeps an array's memory, so that none but the array keeps them.
+_PLANS: "weakref.WeakValueDictionary[int, _Plan]" = weakref.WeakValueDictionary()
+#: Of an array.
 _PLANS_MOST = 1024
 
 
@@ -250,17 +250,16 @@ def _plan(table: torch.Tensor, address: int) -> Optional[_Plan]:
     plan = _PLANS.get(address)
     if plan is None or plan.dtype is not table.dtype or plan.shape != table.shape or not table.is_contiguous():
         return None
-    if plan.array() is None or plan.writes.are_new or not plan.writes.own(table):
-        return None
-    return plan
+    return None if plan.writes.are_new or not plan.writes.own(table) else plan
 
 
 def _keep_plan(of: Rows, table: torch.Tensor, address: int) -> Optional[_Plan]:
     found = None
     if of.row_bytes and of.rows and of.array._stand_in is None:
-        if len(_PLANS) >= _PLANS_MOST:
-            _PLANS.clear()
-        found = _PLANS[address] = _Plan(of, table)
+        plans = of.array._plans
+        if len(plans) >= _PLANS_MOST:
+            plans.clear()
+        found = _PLANS[address] = plans[address] = _Plan(of, table)
     return found
 
 

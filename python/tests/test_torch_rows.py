@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from typing import Iterator
 
 import numpy as np
@@ -283,6 +284,19 @@ def test_a_tensor_keeps_its_array(vm, numbers):
     assert torch.equal(view, 2 * own[10:20])
     # Of a closed array the memory is there still: PyTorch's own operations read it.
     assert torch.equal(paged.take(view, ids[:10]), 2 * own[10:20])
+
+
+def test_an_array_ends_with_its_last_reference(vm):
+    data, ids = np.zeros((200, 64), np.float32), torch.arange(200)
+    # Memory is lent once at a time, and what is in frames goes home at the end.
+    for turn in range(1, 3):
+        table = paged.from_numpy(data, vm)
+        for _ in range(2):
+            paged.index_add_(table, ids.to(table.device), torch.ones((200, 64), device=table.device), check=True)
+            paged.take(table, ids.to(table.device), check=True)
+        array = weakref.ref(paged.array_of(table))
+        del table
+        assert array() is None and (data == 2 * turn).all()
 
 
 def test_torch_compile_takes_operations(vm, numbers):
