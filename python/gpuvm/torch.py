@@ -129,10 +129,14 @@ def _set_version(tensor: torch.Tensor, version: int) -> None:
 
 def tensor_of(array: Array) -> torch.Tensor:
     """What :meth:`gpuvm.Array.tensor` gives."""
-    known = array._tensor() if array._tensor is not None else None
-    if known is not None:
-        array._core.bring_home()
-        return known  # type: ignore[no-any-return]
+    tensor = _tensor(array)
+    array._core.bring_home()
+    return tensor
+
+
+# Tensors of inference have no versions.
+@torch.inference_mode(False)
+def _new_tensor(array: Array) -> torch.Tensor:
     home = array._core.home()
     if home is None:
         raise UnavailableError(
@@ -143,7 +147,6 @@ def tensor_of(array: Array) -> torch.Tensor:
     dtype, device = _dtype_of(array), _device_of(array.vm, array)
     if nbytes == 0:
         return torch.empty(array.shape, dtype=dtype, device=device)
-    array._core.bring_home()
     if device.type == "cuda":
         torch.cuda.init()
     if array._writes is None:
@@ -157,6 +160,13 @@ def tensor_of(array: Array) -> torch.Tensor:
     return tensor
 
 
+def _tensor(array: Array) -> torch.Tensor:
+    """The same, whose memory may lack what is in frames."""
+    known = array._tensor() if array._tensor is not None else None
+    return known if known is not None else _new_tensor(array)
+
+
+@torch.inference_mode(False)
 def _stand_in(array: Array) -> torch.Tensor:
     """A tensor by which operations of this module find an array that has no memory for others. It has the array's shape, and no elements."""
     if array._stand_in is None:
@@ -610,8 +620,9 @@ class Embedding(torch.nn.Module):
             raise DtypeError(f"table has {table.dtype}: expected floating-point numbers")
         self.table = table
         self.num_embeddings, self.embedding_dim = table.shape
-        # A tensor of its own, so that the array's asks for no gradient.
-        self.weight = _table_of(table).detach().requires_grad_()
+        with torch.inference_mode(False):
+            # A tensor of its own, so that the array's asks for no gradient.
+            self.weight = _table_of(table).detach().requires_grad_()
         self.device = self.weight.device
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -286,6 +286,34 @@ def test_a_tensor_keeps_its_array(vm, numbers):
     assert torch.equal(paged.take(view, ids[:10]), 2 * own[10:20])
 
 
+def test_inference_mode(vm, numbers):
+    own = values(numbers, (100, 8), torch.float32)
+    ids = torch.arange(0, 100, 3)
+    with torch.inference_mode():
+        table = paged.from_numpy(own.numpy().copy(), vm)
+        embedding = paged.Embedding(vm.array(own.numpy().copy()))
+        ids, own = ids.to(table.device), own.to(table.device)
+        for _ in range(2):
+            assert torch.equal(paged.take(table, ids), own[ids]) and torch.equal(embedding(ids), own[ids])
+            for one in (table, embedding.weight.detach(), own):
+                one.add_(1)
+                one[6].zero_()
+            assert torch.equal(paged.take(table[1:], ids), own[1:][ids]) and torch.equal(embedding(ids), own[ids])
+        paged.index_add_(table, ids, own[ids])
+        own.index_add_(0, ids, own[ids])
+        assert torch.equal(paged.array_of(table).tensor(), own)
+        # Nothing is known of what is written to a tensor that has no version.
+        alias = torch.from_dlpack(table)
+        assert alias.is_inference()
+        for _ in range(2):
+            alias.add_(1)
+            own.add_(1)
+            assert torch.equal(paged.take(alias, ids), own[ids])
+    assert torch.equal(paged.take(table, ids), own[ids])
+    embedding(ids).sum().backward()
+    assert embedding.grad._nnz() == len(ids)
+
+
 def test_an_array_ends_with_its_last_reference(vm):
     data, ids = np.zeros((200, 64), np.float32), torch.arange(200)
     # Memory is lent once at a time, and what is in frames goes home at the end.
