@@ -121,20 +121,24 @@ impl Kept {
     }
 }
 
+/// Lets go of what a structure keeps: Python's objects now, and not when the interpreter is entered next.
+///
+/// # Safety
+/// It was made by `capsule`, and nobody else has it.
+unsafe fn let_go(context: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Box::from_raw(context.cast::<Kept>()) };
+    Python::try_attach(|_| drop(kept));
+}
+
 unsafe extern "C" fn delete(managed: *mut Managed) {
     // SAFETY: both boxes were made by `capsule`, and whoever has the structure calls this once.
-    unsafe {
-        let managed = Box::from_raw(managed);
-        drop(Box::from_raw(managed.context.cast::<Kept>()));
-    }
+    unsafe { let_go(Box::from_raw(managed).context) }
 }
 
 unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     // SAFETY: as in `delete`.
-    unsafe {
-        let managed = Box::from_raw(managed);
-        drop(Box::from_raw(managed.context.cast::<Kept>()));
-    }
+    unsafe { let_go(Box::from_raw(managed).context) }
 }
 
 /// Of a capsule that nobody took: one that was taken has another name.
