@@ -63,6 +63,8 @@ def _dims(value: Dim, what: str) -> Tuple[int, int, int]:
 
 def _argument(vm: "Vm", place: int, value: Any) -> Any:
     """A value as the core takes it."""
+    if isinstance(value, Array):
+        value._notice()
     if isinstance(value, (Array, Buffer, ElasticBuffer)):
         return value._core
     if isinstance(value, np.generic):

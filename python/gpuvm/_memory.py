@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core
 from ._dtypes import Bytes, as_bytes, priority_of, rows_of, unmasked
-from .errors import DtypeError, LayoutError, OutOfRangeError
+from .errors import DtypeError, LayoutError, OutOfRangeError, RegionError
 
 if TYPE_CHECKING:
     from ._vm import Vm
@@ -132,6 +132,9 @@ class _Sliced(_Shaped):
             f"{self._what} takes integers and slices, not {type(first).__name__}: gpuvm.ops.take gathers rows by their numbers"
         )
 
+    def _notice(self) -> None:
+        """Before its elements are used."""
+
     def _rows(self, low: int, high: int) -> NdArray:
         part = np.empty((high - low, *self.shape[1:]) if self.shape else (), self._dtype)
         row = rows_of(self.shape)
@@ -141,6 +144,7 @@ class _Sliced(_Shaped):
     def __getitem__(self, key: Any) -> Any:
         """A copy of elements, of which as many whole rows are read as the first index needs."""
         low, high, rest = self._span(key)
+        self._notice()
         found = self._rows(low, high)[rest]
         return found.copy() if isinstance(found, np.ndarray) and found.base is not None else found
 
@@ -157,6 +161,7 @@ class _Sliced(_Shaped):
             if not whole and not np.can_cast(given.dtype, self._dtype, "same_kind"):
                 raise DtypeError(f"{self._what} has {self._dtype}, and {given.dtype} would lose values: convert it by .astype")
             given = values if whole else given
+        self._notice()
         # Rows that are overwritten whole need not be read.
         places = np.empty(shape, self._dtype)[rest] if row and high > low else None
         covered = isinstance(places, np.ndarray) and places.size == math.prod(shape)
@@ -198,6 +203,22 @@ class Array(_Sliced):
         """Whether it was closed."""
         return self._core.closed
 
+    def _has_news(self) -> bool:
+        """Whether PyTorch has written to its tensor since frames agreed with that. It is an error where frames hold what kernels wrote."""
+        if self._writes is None or not self._writes.are_new:
+            return False
+        if not self._core.is_home_current:
+            raise RegionError(
+                f"array `{self.name}`: PyTorch has written to its tensor, and frames have what kernels wrote before, or graphs that were captured may: say "
+                "array.tensor() before PyTorch writes. Now array.wrote() goes on, and of pages that both wrote has the kernels'"
+            )
+        return True
+
+    def _notice(self) -> None:
+        """Has frames drop what PyTorch has written over."""
+        if self._has_news():
+            self.wrote()
+
     def numpy(self) -> NdArray:
         """All elements: after a flush, the very array whose memory was lent by :meth:`Vm.array`, else a copy.
 
@@ -208,6 +229,7 @@ class Array(_Sliced):
             self.flush()
             view: NdArray = lent
             return view
+        self._notice()
         out = np.empty(self._shape, self._dtype)
         self._core.read(0, as_bytes(out))
         return out
@@ -222,17 +244,19 @@ class Array(_Sliced):
 
     def flush(self) -> None:
         """Writes home what launches before this call wrote."""
+        self._notice()
         self._core.flush()
 
     def evict(self) -> None:
         """Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory."""
+        self._notice()
         self._core.evict()
 
     def tensor(self) -> Any:
         """A ``torch.Tensor`` whose memory is its home's: on the GPU, where any operation reads and writes it in place; of the simulated GPU on the CPU.
 
         What launches wrote before this call is there, for which it waits; after later ones call it, or :meth:`flush`, again. What PyTorch writes to it
-        the operations of :mod:`gpuvm.torch` notice; before a kernel of your own uses the array say :meth:`wrote`. The tensor keeps the array. Raises
+        the next launch, or other use of the array, notices: :mod:`gpuvm.torch` says which ways of writing it cannot. The tensor keeps the array. Raises
         ``UnavailableError`` where GPU threads do not reach the home.
         """
         from .torch import tensor_of
@@ -323,7 +347,11 @@ class Array(_Sliced):
 
     def close(self) -> None:
         """Waits for its launches, writes its dirty pages home and gives back what it has. Once is enough."""
-        self._core.close()
+        try:
+            if not self.closed:
+                self._has_news()
+        finally:
+            self._core.close()
 
     def __enter__(self) -> "Array":
         return self

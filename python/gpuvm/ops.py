@@ -144,6 +144,7 @@ def _rows_of(table: Any) -> Rows:
         raise ArgumentError(f"table is of type {type(table).__name__}: expected a gpuvm.Array, as vm.array(...) makes it")
     if table.ndim < 1:
         raise LayoutError("table has no dimension: a table has rows")
+    table._notice()
     return Rows(table, table.shape[0], math.prod(table.shape[1:]) * table.dtype.itemsize, _name_of(table))
 
 

@@ -13,9 +13,10 @@ of rows (int32, int64) stay on the GPU, launches are on PyTorch's current stream
 that are no array's go to PyTorch's own operations.
 
 **Order.** What an operation of this module reads or writes is in stream order with everything else on the stream. What it wrote (:func:`index_add_`) is
-in frames at first: :meth:`gpuvm.Array.tensor`, or ``flush``, has the home hold it before PyTorch's own operations read the table. What PyTorch's own
-operations write to the table the next operation of this module notices by the tensor's version, and waits for; for writers that have no
-version, such as another library, say :meth:`gpuvm.Array.wrote`.
+in frames at first: :meth:`gpuvm.Array.tensor`, or ``flush``, has the home hold it before PyTorch's own operations read the table, or write to it: if they
+write before that, the next use of the array raises ``RegionError``. What PyTorch's own operations write to the table, or to views of it, the next use
+of the array notices by the tensor's version, and waits for. Writers that count in no such version are NumPy, other libraries, Triton's kernels, and PyTorch through
+``.data``, ``from_dlpack`` and storages: after those say :meth:`gpuvm.Array.wrote`.
 
 **Numbers out of range** give rows of zeros. The next call that waits for the array (``numpy``, ``flush``, ``settle``, ``Vm.sync``) raises ``IndexError``;
 ``check=True`` waits and raises at once, and on the simulated GPU, where every operation ends before it returns, so does each.
@@ -31,6 +32,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _rows
 from ._memory import Array
@@ -130,8 +132,15 @@ def _set_version(tensor: torch.Tensor, version: int) -> None:
 def tensor_of(array: Array) -> torch.Tensor:
     """What :meth:`gpuvm.Array.tensor` gives."""
     tensor = _tensor(array)
-    array._core.bring_home()
+    _bring_home(array)
     return tensor
+
+
+def _bring_home(array: Array) -> None:
+    """Has the home hold what launches wrote, before PyTorch's own operations use it."""
+    array._has_news()
+    if not array._core.is_home_current:
+        array.flush()
 
 
 # Tensors of inference have no versions.
@@ -179,7 +188,7 @@ def _stand_in(array: Array) -> torch.Tensor:
 def _table_of(table: Union[torch.Tensor, Array]) -> torch.Tensor:
     if not isinstance(table, Array):
         return table
-    return _stand_in(table) if table.size == 0 or table._core.home() is None else tensor_of(table)
+    return _stand_in(table) if table.size == 0 or table._core.home() is None else _tensor(table)
 
 
 def array_of(tensor: torch.Tensor) -> Optional[Array]:
@@ -211,7 +220,7 @@ def _count_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
                 torch.autograd.graph.increment_version(param)
 
 
-torch.optim.optimizer.register_optimizer_step_post_hook(_count_fused)
+register_optimizer_step_post_hook(_count_fused)
 
 
 def _rows_of(table: torch.Tensor) -> Optional[Rows]:
@@ -224,9 +233,10 @@ def _rows_of(table: torch.Tensor) -> Optional[Rows]:
     if array._stand_in is not None and array._stand_in.data_ptr() == address:
         return Rows(array, table.shape[0], row_bytes, str(table.dtype)[6:])
     if not table.is_contiguous() or table.dim() == 0:
-        array._core.bring_home()
+        _bring_home(array)
         return None
-    if array._writes.are_new or not array._writes.own(table):
+    array._notice()
+    if not array._writes.own(table):
         array.wrote()
     return Rows(array, table.shape[0], row_bytes, str(table.dtype)[6:], address - start)
 

@@ -196,13 +196,11 @@ impl Region {
         Ok(home.map(|home| (home.addr, home.bytes)))
     }
 
-    /// Has that memory hold what launches wrote; waits for none where none may have written.
-    fn bring_home(&self, py: Python<'_>) -> PyResult<()> {
+    /// Whether that memory holds what launches wrote.
+    #[getter]
+    fn is_home_current(&self, py: Python<'_>) -> PyResult<bool> {
         let region = self.held.slot.get()?;
-        if py.detach(|| region.is_home_current()) {
-            return Ok(());
-        }
-        self.flush(py)
+        Ok(py.detach(|| region.is_home_current()))
     }
 
     /// A DLPack capsule of bytes of that memory, with elements of a kind and size, which keeps `object`.

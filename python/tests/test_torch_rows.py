@@ -130,6 +130,27 @@ def test_whatever_way_pytorch_writes_operations_see_it(vm, numbers, write):
             assert torch.equal(torch.from_numpy(array.numpy()).to(own.device), own)
 
 
+def test_writes_of_pytorch_over_those_of_kernels_are_an_error(vm, numbers):
+    for before in (lambda array: array.numpy(), lambda array: array[1], lambda array: array.tensor(), lambda array: gpuvm.ops.sum(array)):
+        table, own = table_of(vm, numbers, (400, 64), "float32")
+        array, ids = paged.array_of(table), torch.tensor([3], device=table.device)
+        added = torch.ones((1, 64), device=table.device)
+        paged.index_add_(table, ids, added)
+        own[3] += 1
+        table[300] = 5
+        for use in (before, lambda array: paged.take(array, ids), lambda array: paged.index_add_(table, ids, added), lambda array: array.flush()):
+            with pytest.raises(gpuvm.errors.RegionError, match="array.tensor\\(\\) before PyTorch writes"):
+                use(array)
+        array.wrote()
+        own[300] = 5
+        assert torch.equal(paged.take(table, torch.arange(400, device=table.device)), own) and torch.equal(array.tensor(), own)
+    paged.index_add_(table, ids, added)
+    table[300] = 6
+    with pytest.raises(gpuvm.errors.RegionError, match="before PyTorch writes"):
+        array.close()
+    assert array.closed
+
+
 def test_what_kernels_write_the_tensor_has(vm, numbers):
     table, own = table_of(vm, numbers, (500, 40), "float32")
     array = paged.array_of(table)
@@ -287,7 +308,7 @@ def test_a_tensor_keeps_its_array(vm, numbers):
 
 
 def test_inference_mode(vm, numbers):
-    own = values(numbers, (100, 8), torch.float32)
+    own = values(numbers, (101, 8), torch.float32)
     ids = torch.arange(0, 100, 3)
     with torch.inference_mode():
         table = paged.from_numpy(own.numpy().copy(), vm)
