@@ -267,7 +267,10 @@ class Array(_Sliced):
         """Says that others have written to its home, by :meth:`tensor` or where its memory was lent: waits for all work of the GPU, and drops what frames
         hold of it. What kernels wrote since the last :meth:`flush` or :meth:`tensor` goes home first, over what others wrote to the same pages."""
         # Of what is written meanwhile nothing is known.
-        version = None if self._writes is None else self._writes.counter._version
+        version = None
+        if self._writes is not None:
+            self._writes.expect_no_capture(self.name)
+            version = self._writes.counter._version
         self._core.wrote()
         if version is not None:
             self._writes.seen = version

@@ -38,7 +38,7 @@ from . import _rows
 from ._memory import Array
 from ._rows import Bags, Numbers, Rows, at
 from ._vm import Vm
-from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, UnavailableError
+from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, StreamError, UnavailableError
 
 __all__ = ["Embedding", "array_of", "embedding", "embedding_bag", "empty", "from_file", "from_numpy", "index_add_", "take", "tensor_of", "zeros"]
 
@@ -115,9 +115,29 @@ class _Writes:
         """Whether anything was written that is news."""
         return self.counter._version != self.seen
 
+    def expect_no_capture(self, name: str) -> None:
+        """Raises where a wait for all work of the GPU would end a capture."""
+        _expect_no_capture(self.counter.device, f"PyTorch has written to the tensor of array `{name}`")
+
     def own(self, table: torch.Tensor) -> bool:
         """Whether a tensor over the array shares the version, or was never written to: of others nothing is known."""
         return not table.is_inference() and table._version in (0, self.counter._version)
+
+
+def _is_capturing(device: torch.device) -> bool:
+    """Whether the current stream of a GPU is being captured into a CUDA graph."""
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def _expect_no_capture(device: torch.device, why: str) -> None:
+    if _is_capturing(device):
+        raise StreamError(
+            f"the current stream is being captured into a CUDA graph, and {why}, for which gpuvm would wait: run the same operations once before the "
+            "capture, and have it without check=True, tensor() and PyTorch's writes to the table"
+        )
 
 
 def _set_version(tensor: torch.Tensor, version: int) -> None:
@@ -140,6 +160,7 @@ def _bring_home(array: Array) -> None:
     """Has the home hold what launches wrote, before PyTorch's own operations use it."""
     array._has_news()
     if not array._core.is_home_current:
+        _expect_no_capture(_device_of(array.vm, array), f"kernels have written what the tensor of array `{array.name}` lacks")
         array.flush()
 
 
@@ -308,7 +329,10 @@ def _stream(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
-def _empty_table(of: Rows, count: int) -> None:
+def _expect_use(of: Rows, count: int, device: torch.device, check: bool) -> None:
+    """Raises what is known before a launch."""
+    if check:
+        _expect_no_capture(device, "check=True asks for numbers out of range")
     if of.rows == 0 and count:
         raise OutOfRangeError(f"ids are out of range: array `{of.array.name}` has no row")
 
@@ -323,14 +347,14 @@ _LIBRARY.define(
 
 def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.Tensor:
     device, address, kind = table.device, table.data_ptr(), ids.dtype
-    plan = _plan(table, address)
+    plan = None if check else _plan(table, address)
     if plan is not None and (kind is torch.int64 or kind is torch.int32) and ids.device == device and ids.is_contiguous():
         count = ids.numel()
         out = torch.empty((*ids.shape, *plan.row), dtype=plan.dtype, device=device)
         if count == 0:
             return out
         if plan.take.launch(ids.data_ptr(), kind is torch.int64, count, out.data_ptr(), _stream(device)):
-            if check or device.type == "cpu":
+            if device.type == "cpu":
                 plan.take.settle()
             return out
     ids = _numbers(ids, device)
@@ -338,7 +362,7 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
     if of is None:
         return table.index_select(0, ids.reshape(-1)).reshape(ids.shape + table.shape[1:])
     count = ids.numel()
-    _empty_table(of, count)
+    _expect_use(of, count, device, check)
     out = torch.empty(ids.shape + table.shape[1:], dtype=table.dtype, device=device)
     numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
     launch = _rows.take(of, numbers, at(out.data_ptr(), out), _stream(device))
@@ -351,13 +375,13 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
 def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
     device, address = table.device, table.data_ptr()
     ids = _numbers(ids, device)
-    plan = _plan(table, address)
+    plan = None if check else _plan(table, address)
     if plan is not None and plan.add is not None and values.dtype is plan.dtype and values.device == device and values.is_contiguous():
         count = ids.numel()
         if count and values.shape == (*ids.shape, *plan.row):
             if plan.add.launch(ids.data_ptr(), ids.dtype is torch.int64, count, values.data_ptr(), _stream(device)):
                 plan.writes.add()
-                if check or device.type == "cpu":
+                if device.type == "cpu":
                     plan.add.settle()
                 return
     of = _rows_of(table)
@@ -370,7 +394,7 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
     if of.array.read_only:
         raise RegionError(f"array `{of.array.name}` is read-only: nothing can be added to it")
     count = ids.numel()
-    _empty_table(of, count)
+    _expect_use(of, count, device, check)
     values = values.contiguous()
     numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
     launch = _rows.index_add(of, numbers, at(values.data_ptr(), values), _stream(device))
@@ -398,7 +422,7 @@ def _bag(
         found: torch.Tensor = torch.nn.functional.embedding_bag(ids, table, offsets, mode=mode, per_sample_weights=weights)
         return found
     count = ids.numel()
-    _empty_table(of, count)
+    _expect_use(of, count, device, check)
     if weights is not None:
         weights = weights.to(device).contiguous()
     out = torch.empty((offsets.numel(), table.shape[1]), dtype=table.dtype, device=device)
@@ -439,8 +463,15 @@ def _fake_bag(
 
 
 def _sparse(ids: torch.Tensor, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A gradient of a table that is as large as the rows that were used."""
-    found: torch.Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(ids.reshape(1, -1).long(), rows, list(shape))
+    """A gradient of a table that is as large as the rows that were used. Numbers out of range, whose rows were zeros, have none: optimizers would write
+    there. Nobody waits for the GPU to tell which those are."""
+    ids = ids.reshape(-1).long()
+    if ids.numel():
+        wrong = (ids < 0) | (ids >= shape[0])
+        # Nothing is added to a row that has a gradient, if one has.
+        ids = torch.where(wrong, ids.masked_fill(wrong, 0).max(), ids)
+        rows = rows.masked_fill(wrong.reshape(-1, *[1] * (rows.dim() - 1)), 0)
+    found: torch.Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(ids.unsqueeze(0), rows, list(shape))
     return found
 
 
@@ -466,8 +497,11 @@ def _keep_bag(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
 def _bag_backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
     ids, offsets, *weighted = ctx.saved_tensors
     ids, offsets = ids.to(gradient.device).reshape(-1), offsets.to(gradient.device)
+    if offsets.numel() == 0:
+        return (None,) * 6
     places = torch.arange(ids.numel(), device=ids.device)
-    bags = torch.searchsorted(offsets.long(), places, right=True) - 1
+    # Offsets that are wrong, of which the table's next use tells, may not begin with 0.
+    bags = (torch.searchsorted(offsets.long(), places, right=True) - 1).clamp_(min=0)
     rows = gradient.index_select(0, bags)
     of_table = of_weights = None
     if ctx.needs_input_grad[0]:
@@ -611,9 +645,10 @@ def from_file(
 class Embedding(torch.nn.Module):
     """``torch.nn.Embedding`` whose weight is a paged array: ``table`` of rows and columns, of float64, 32, 16 or bfloat16.
 
-    The weight is a tensor of this module's kind and no parameter: ``state_dict`` and optimizers do not see it. Its gradient is sparse:
-    :attr:`grad` has it, :meth:`sgd_step` applies it to the table on the GPU, :meth:`zero_grad` forgets it. An optimizer of PyTorch that takes
-    sparse gradients may be given ``[embedding.weight]``: it works on the table where it is.
+    The weight is a tensor of this module's kind and no parameter: ``state_dict`` and optimizers do not see it. Its gradient is sparse; of a read-only
+    table there is none. :attr:`grad` has it, :meth:`sgd_step` applies it to the table on the GPU, :meth:`zero_grad` forgets it. An optimizer of PyTorch that
+    takes sparse gradients (``SGD`` without weight decay, ``Adagrad``, ``SparseAdam``; not ``Adam`` or ``AdamW``) may be given ``[embedding.weight]``: it works
+    on the table where it is. ``Adagrad`` has one, ``SparseAdam`` two tensors as large as the table, in GPU memory.
     """
 
     weight: torch.Tensor
@@ -632,7 +667,7 @@ class Embedding(torch.nn.Module):
         self.num_embeddings, self.embedding_dim = table.shape
         with torch.inference_mode(False):
             # A tensor of its own, so that the array's asks for no gradient.
-            self.weight = _table_of(table).detach().requires_grad_()
+            self.weight = _table_of(table).detach().requires_grad_(not table.read_only)
         self.device = self.weight.device
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -244,17 +244,26 @@ def test_gradients_are_pytorchs(vm, numbers):
     torch.testing.assert_close(weights[0].grad, weights[1].grad)
 
 
-def test_an_optimizer_of_pytorch_trains_the_table_where_it_is(vm, numbers):
+OPTIMIZERS = {
+    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.1),
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, nesterov=True),
+    "Adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.1),
+    "SparseAdam": lambda weights: torch.optim.SparseAdam(weights, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_of_pytorch_trains_the_table_where_it_is(vm, numbers, optimizer):
     data = numbers.random((300, 16)).astype(np.float32)
     embedding = paged.Embedding(vm.array(data.copy(), copy=True))
     own = torch.nn.Embedding.from_pretrained(torch.from_numpy(data.copy()), freeze=False, sparse=True).to(embedding.device)
-    optimizers = [torch.optim.SparseAdam([weight], lr=0.1) for weight in (embedding.weight, own.weight)]
+    optimizers = [OPTIMIZERS[optimizer]([weight]) for weight in (embedding.weight, own.weight)]
     for _ in range(4):
         ids = torch.from_numpy(numbers.integers(0, 300, 80)).to(embedding.device)
-        for module, optimizer in zip((embedding, own), optimizers):
-            optimizer.zero_grad()
+        for module, one in zip((embedding, own), optimizers):
+            one.zero_grad()
             (module(ids) ** 2).sum().backward()
-            optimizer.step()
+            one.step()
         assert torch.equal(embedding(ids), own(ids))
 
 
@@ -273,6 +282,48 @@ def test_numbers_out_of_range_are_told(vm, numbers):
             paged.embedding_bag(torch.tensor([1, 2], device=device), table, torch.tensor(offsets, device=device), check=True)
     # It was told once, and nothing was changed.
     assert torch.equal(paged.array_of(table).tensor(), own)
+
+
+def test_numbers_out_of_range_have_no_gradient(vm, numbers):
+    table, _ = table_of(vm, numbers, (10, 4), "float32")
+    offsets = torch.tensor([0, 1], device=table.device)
+    for bad in (10, -1, 1 << 40):
+        for use in (lambda ids: paged.take(weight, ids), lambda ids: paged.embedding_bag(ids, weight, offsets)):
+            for numbers_then, rows in (([3, bad, 3], [3]), ([bad, bad, 0], [0])):
+                weight = table.detach().requires_grad_()
+                ids = torch.tensor([3, 3, 3], device=table.device)
+                found = use(ids)
+                # As numbers on a GPU are, of which it tells later.
+                ids.data.copy_(torch.tensor(numbers_then))
+                found.sum().backward()
+                gradient = weight.grad.coalesce()
+                assert gradient.indices().tolist() == [rows] and (gradient.values() == numbers_then.count(rows[0])).all()
+    begins = offsets.clone()
+    found = paged.embedding_bag(torch.tensor([3, 4, 5], device=table.device), weight, begins)
+    begins.data.fill_(2)
+    found.sum().backward()
+
+
+def test_nothing_waits_in_a_capture(vm, numbers, monkeypatch):
+    table, own = table_of(vm, numbers, (100, 4), "float32")
+    ids, array = torch.arange(50, device=table.device), paged.array_of(table)
+
+    def refused(*uses):
+        with monkeypatch.context() as patched:
+            patched.setattr(paged, "_is_capturing", lambda device: True)
+            for use in uses:
+                with pytest.raises(gpuvm.errors.StreamError, match="before the capture"):
+                    use()
+
+    paged.take(table, ids)
+    refused(lambda: paged.take(table, ids, check=True))
+    table[7] = own[7] = 3
+    refused(lambda: paged.take(table, ids), lambda: paged.index_add_(array, ids, own[:50]), array.wrote)
+    assert torch.equal(paged.take(table, ids), own[:50])
+    paged.index_add_(table, ids, own[:50])
+    refused(array.tensor, lambda: paged.take(table[:, 1:], ids))
+    own[:50] *= 2
+    assert torch.equal(array.tensor(), own)
 
 
 def test_wrong_uses(vm, numbers):
@@ -427,6 +478,12 @@ def test_a_capture_of_pages_that_are_not_ready_is_refused(vm):
     with pytest.raises(gpuvm.errors.StreamError, match="before the capture"):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             paged.take(table, ids)
+    paged.take(table, ids)
+    table[3] = 5
+    with pytest.raises(gpuvm.errors.StreamError, match="before the capture"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            paged.take(table, ids)
+    assert torch.equal(paged.take(table, ids), table[:10])
 
 
 @cuda
