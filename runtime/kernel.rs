@@ -286,6 +286,24 @@ impl Kernel {
         unsafe { StreamHandle::borrowed(&self.gpu, stream) }
     }
 
+    /// Has its GPU's launches that are enqueued from now on, on the stream `on` or where none is named, run behind the work that a stream of others has now.
+    ///
+    /// # Errors
+    /// [`crate::Error::Arguments`] for a stream `on` of another GPU; [`crate::Error::Gpu`] for one of others that is captured, and on the simulated GPU.
+    ///
+    /// # Safety
+    /// The stream of others is live, and of the GPU's primary context.
+    pub unsafe fn follow(&self, on: Option<&StreamHandle>, others: u64) -> Result<()> {
+        let own = match on {
+            Some(on) => on.on_or(&self.gpu, &self.info().name)?,
+            None => &self.gpu.stream,
+        };
+        // SAFETY: passed on from the caller.
+        let followed = unsafe { own.follow(others) };
+        self.gpu
+            .or_lost(followed.doing(|| "waiting for a stream of another library".into()))
+    }
+
     /// Enqueues a launch on `stream`.
     ///
     /// # Errors

@@ -595,6 +595,15 @@ pub trait Stream: Send + Sync {
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError>;
 
+    /// Has launches from now on run behind the work that a stream of others has now.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`] for a GPU without such streams, [`GpuError::BadStream`] for one that is being captured, the driver's.
+    ///
+    /// # Safety
+    /// It is live, and of this GPU's primary context.
+    unsafe fn follow(&self, stream: u64) -> Result<(), GpuError>;
+
     /// The stream as its driver knows it, a `CUstream`; none of a GPU without a driver.
     fn raw(&self) -> Option<u64>;
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from . import _core
 from ._dtypes import Shape, described, if_given, seconds, whole
 from ._elastic import ElasticBuffer
 from ._memory import Array, Buffer
-from .errors import ArgumentError, LayoutError
+from .errors import ArgumentError, LayoutError, StreamError
 
 if TYPE_CHECKING:
     from ._vm import Vm
@@ -74,14 +74,50 @@ def _argument(vm: "Vm", place: int, value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         raise ArgumentError(f"argument {place + 1} is a NumPy array: make it vm.array(...), paged, or vm.buffer(...), plain memory")
+    interface = cuda_memory(vm, value, f"argument {place + 1}")
+    if interface is None:
+        return value
+    return described(np.dtype(interface["typestr"]), f"argument {place + 1}"), interface["data"][0], value, interface["stream"]
+
+
+#: What DLPack calls the memory of an NVIDIA GPU.
+_CUDA = 2
+
+
+def cuda_memory(vm: "Vm", value: Any, what: str) -> Optional[Dict[str, Any]]:
+    """What another library's memory of the Vm's GPU says of itself by ``__cuda_array_interface__``: ``stream`` is the one that writes it, or 0; none of other
+    objects."""
     interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is not None:
-        if vm.simulated:
-            raise ArgumentError(f"argument {place + 1} is memory of an NVIDIA GPU, and the Vm's GPU is simulated")
-        if interface.get("strides") is not None:
-            raise LayoutError(f"argument {place + 1} is memory with strides: make it contiguous")
-        return described(np.dtype(interface["typestr"]), f"argument {place + 1}"), interface["data"][0], value
-    return value
+    if interface is None:
+        return None
+    if vm.simulated:
+        raise ArgumentError(f"{what}: memory of an NVIDIA GPU, and the Vm's GPU is simulated")
+    kind, ordinal = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (_CUDA, None)
+    if kind == _CUDA and None not in (ordinal, vm._machine["ordinal"]) and ordinal != vm._machine["ordinal"]:
+        raise ArgumentError(f"{what}: memory of cuda:{ordinal}, and the Vm's GPU is cuda:{vm._machine['ordinal']}: copy it there")
+    if interface.get("strides") is not None:
+        raise LayoutError(f"{what}: memory with strides: make it contiguous")
+    stream = interface.get("stream")
+    if stream == 0:
+        raise StreamError(f"{what}: its stream is 0, of which __cuda_array_interface__ does not say which default stream it is: 1 is the legacy one, 2 the thread's")
+    return {**interface, "stream": stream or 0}
+
+
+class RawStream:
+    """A stream of CUDA's by its handle."""
+
+    def __init__(self, raw: int) -> None:
+        self._raw = raw
+
+    def __cuda_stream__(self) -> Tuple[int, int]:
+        return 0, self._raw
+
+
+def by_handle(stream: Any) -> Any:
+    """A stream as launches take it: a whole number is its handle."""
+    if not isinstance(stream, int) or isinstance(stream, bool):
+        return stream
+    return RawStream(whole(stream, "stream", 0, (1 << 64) - 1, ArgumentError))
 
 
 class _Configured:
@@ -117,7 +153,7 @@ class Kernel:
     Arguments: :class:`Array` for ``gpuvm::array<T>``, :class:`Buffer` and :class:`ElasticBuffer` for ``T*``,
     numbers for numbers. A number of Python's own becomes
     what the parameter is, if it fits; a NumPy scalar must have exactly the parameter's type. On an NVIDIA GPU an object with
-    ``__cuda_array_interface__`` is a ``T*``, too.
+    ``__cuda_array_interface__`` is a ``T*``, too; the launch runs behind what the stream that it names has.
     """
 
     def __init__(self, vm: "Vm", name: str, core: _core.Kernel) -> None:
@@ -159,7 +195,7 @@ class Kernel:
         """Enqueues a launch of ``grid`` blocks of ``block`` threads and returns at once.
 
         ``shared``: bytes of dynamic shared memory. ``stream``: a :class:`Stream`, or one of
-        another library with ``__cuda_stream__``; none: launches run in order. ``lane_spans``,
+        another library with ``__cuda_stream__``, or its handle, a whole number; none: launches run in order. ``lane_spans``,
         ``warp_spans``: pages that a lane, or a warp together, holds at once, so that the launch is refused where frames are too few.
         ``deadline``: seconds after which the kernel is stopped.
         """
@@ -172,7 +208,7 @@ class Kernel:
             "deadline": if_given(seconds, deadline, "deadline"),
         }
         given = [_argument(self._vm, place, value) for place, value in enumerate(args)]
-        on = stream._core if isinstance(stream, Stream) else stream
+        on = stream._core if isinstance(stream, Stream) else by_handle(stream)
         return Launch(self._core.launch(shape, given, on))
 
     def __repr__(self) -> str:

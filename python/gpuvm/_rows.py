@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 
 from . import _core
 from ._dtypes import Described
-from ._kernel import Kernel, Launch, _argument
+from ._kernel import Kernel, Launch, RawStream, _argument
 from ._memory import Buffer
 from ._shapes import launch
 from .errors import ClosedError, DtypeError
@@ -48,9 +48,9 @@ _BLOCK = 256
 Memory = Any
 
 
-def at(addr: int, keep: Any = None) -> Memory:
-    """Memory of another library."""
-    return ("u", 1, 1, "bytes"), addr, keep
+def at(addr: int, keep: Any = None, writer: int = 0) -> Memory:
+    """Memory of another library, and the stream that writes it."""
+    return ("u", 1, 1, "bytes"), addr, keep, writer
 
 
 def _address(memory: Memory) -> int:
@@ -82,16 +82,6 @@ class Rows(NamedTuple):
 
 
 _SIZES = {name: element[1] for name, element in _ELEMENTS.items()}
-
-
-class _Stream:
-    """A stream of another library."""
-
-    def __init__(self, raw: int) -> None:
-        self._raw = raw
-
-    def __cuda_stream__(self) -> Tuple[int, int]:
-        return 0, self._raw
 
 
 class _Work(NamedTuple):
@@ -131,7 +121,7 @@ def _launch(array: "Array", work: _Work, stream: Any) -> Optional[Launch]:
         numbers = [one[1] if isinstance(one, tuple) else one for one in work.args]
         if blocks < 1 << 31 and kernel._core.enqueue(core, work.writes, stream, (blocks, _BLOCK), [*numbers, shift]):
             return None
-        stream = None if vm.simulated else _Stream(stream)
+        stream = None if vm.simulated else RawStream(stream)
     told = ("u", 8, 8, "uint64"), core.told_addr(), core
     args = [one if isinstance(one, tuple) else _argument(vm, 0, one) for one in work.args]
     return launch(vm, kernel, work.items, work.spans, (core, work.element), told, *args, 5, stream=stream)

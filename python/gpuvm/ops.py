@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _core, _rows
 from ._dtypes import unmasked
-from ._kernel import Launch, Module
+from ._kernel import Launch, Module, by_handle, cuda_memory
 from ._memory import Array, Buffer
 from ._rows import Bags, Numbers, Rows, at
 from ._shapes import BLOCKS, launch, shape_of
@@ -109,16 +109,14 @@ def _same_vm(vm: Vm, **given: Any) -> None:
 
 def _numbers(vm: Vm, ids: Any, rows: int, what: str) -> Tuple[Numbers, Tuple[int, ...], bool]:
     """Numbers of rows where kernels reach them, their shape, and whether all were checked."""
-    on_gpu = ids if isinstance(ids, Buffer) else getattr(ids, "__cuda_array_interface__", None)
     if isinstance(ids, Buffer) and ids.dtype.name in ("int32", "int64"):
         return Numbers(ids, ids.dtype.itemsize == 8, ids.size), ids.shape, False
-    if isinstance(on_gpu, dict):
+    on_gpu = None if isinstance(ids, (Array, Buffer)) else cuda_memory(vm, ids, what)
+    if on_gpu is not None:
         dtype, shape = np.dtype(on_gpu["typestr"]), tuple(on_gpu["shape"])
         if dtype.name not in ("int32", "int64"):
             raise DtypeError(f"{what} have dtype {dtype}: expected int32 or int64, of numbers in GPU memory")
-        if on_gpu.get("strides") is not None:
-            raise LayoutError(f"{what} are memory with strides: make it contiguous")
-        return Numbers(at(on_gpu["data"][0], ids), dtype.itemsize == 8, math.prod(shape)), shape, False
+        return Numbers(at(on_gpu["data"][0], ids, on_gpu["stream"]), dtype.itemsize == 8, math.prod(shape)), shape, False
     checked = _ids(ids, rows, what)
     return Numbers(vm.buffer(checked) if checked.size else None, True, checked.size), checked.shape, True
 
@@ -151,7 +149,8 @@ def _rows_of(table: Any) -> Rows:
 def take(table: Array, ids: Any, *, out: Optional[Buffer] = None, stream: Any = None, check: bool = True) -> Buffer:
     """Rows of ``table`` by their numbers: ``numpy.take(table, ids, axis=0)``, of elements of any type.
 
-    ``ids``: integers of any shape; those in GPU memory, a :class:`Buffer` or another library's memory of int32 or int64, stay there. The result, or
+    ``ids``: integers of any shape; those in GPU memory, a :class:`Buffer` or another library's memory of int32 or int64, stay there: the launch runs behind the
+    stream that their ``__cuda_array_interface__`` names. PyTorch's names none: give ``stream=torch.cuda.current_stream()`` with them. The result, or
     ``out``, has shape ``ids.shape + table.shape[1:]`` and the table's dtype. ``stream``: as for :meth:`Kernel.launch`.
 
     A number that is no row's is an ``IndexError``, and so are numbers below 0: before anything is written, or of ids in GPU memory at the end, for
@@ -167,7 +166,7 @@ def take(table: Array, ids: Any, *, out: Optional[Buffer] = None, stream: Any = 
         out = vm.buffer(shape, table.dtype)
     elif out.shape != shape or out.dtype != table.dtype:
         raise LayoutError(f"out has shape {out.shape} of {out.dtype}: expected {shape} of {table.dtype}")
-    _checked(table, _rows.take(of, numbers, out, stream), check)
+    _checked(table, _rows.take(of, numbers, out, by_handle(stream)), check)
     return out
 
 
@@ -192,7 +191,7 @@ def scatter_add(table: Array, ids: Any, values: Union[Array, Buffer, NdArray], *
         raise LayoutError(f"values have shape {given.shape}: expected {shape}")
     if numbers.size and of.row_bytes:
         added = given if isinstance(given, Buffer) else vm.buffer(given)
-        _checked(table, _rows.index_add(of, numbers, added, stream), check)
+        _checked(table, _rows.index_add(of, numbers, added, by_handle(stream)), check)
 
 
 def _reduce(array: Array, kernel: str, nothing: NdArray) -> NdArray:
@@ -291,7 +290,7 @@ def embedding_bag(table: Array, ids: Any, offsets: Any, mode: str = "sum", *, st
     nothing = at(0)
     bags = Bags(begins.memory or nothing, begins.wide, begins.size, mean=mode == "mean")
     numbers = numbers._replace(memory=numbers.memory or nothing)
-    _checked(table, _rows.embedding_bag(of, numbers, bags, out, stream), check)
+    _checked(table, _rows.embedding_bag(of, numbers, bags, out, by_handle(stream)), check)
     return out
 
 

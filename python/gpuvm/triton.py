@@ -55,16 +55,6 @@ def _typed(value: Any) -> Any:
     return value
 
 
-class _Stream:
-    """The current stream of the framework that Triton works with."""
-
-    def __init__(self, raw: int) -> None:
-        self._raw = raw
-
-    def __cuda_stream__(self) -> Tuple[int, int]:
-        return 0, self._raw
-
-
 class _SimulatedDriver:
     """Triton asks its driver what to compile for. A device of its own keeps these kernels apart."""
 
@@ -133,7 +123,8 @@ def _launch(vm: Vm, kernel: Any, grid: Any, args: Tuple[Any, ...], options: Any)
     given = [_given(one) for param, value in bound.items() for one in _flat(signature[param], value)]
     # Scratch memory, which it does not use.
     given += [None] * (loaded._parameters - len(given))
-    stream = None if vm.simulated else _Stream(driver.active.get_current_stream(driver.active.get_current_device()))
+    # The current one of the framework that Triton works with.
+    stream = None if vm.simulated else driver.active.get_current_stream(driver.active.get_current_device())
     return loaded.launch(lengths, 32 * metadata.num_warps, *given, shared=metadata.shared, stream=stream)
 
 

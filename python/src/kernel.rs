@@ -130,6 +130,10 @@ impl Kernel {
             .map(|(place, arg)| Given::of(kernel.info(), place, arg))
             .collect::<PyResult<Vec<_>>>()?;
         let launched = py.detach(|| {
+            for others in given.iter().filter_map(Given::behind) {
+                // SAFETY: the object says that it is a live stream, by `__cuda_array_interface__`.
+                unsafe { kernel.follow(on.as_deref(), others) }?;
+            }
             let args: Vec<Arg<'_>> = given.iter().map(Given::arg).collect();
             match &on {
                 Some(stream) => kernel.launch_raw_on(stream, config, &args),
@@ -208,8 +212,8 @@ enum Given {
     Buffer(Arc<RawBuffer>, Arc<Slot<RawBuffer>>),
     Elastic(Arc<RawElasticBuffer>, Arc<Slot<RawElasticBuffer>>),
     Value(ElementType, Vec<u8>),
-    /// Another library's device memory.
-    Address(ElementType, u64, Py<PyAny>),
+    /// Another library's device memory, and the stream that writes it, or 0.
+    Address(ElementType, u64, Py<PyAny>, u64),
 }
 
 impl Given {
@@ -239,7 +243,10 @@ impl Given {
             return Ok(Self::Value(memory::described(&described)?, bytes));
         }
         if let Ok((described, address, keep)) = value.extract::<(Described, u64, Py<PyAny>)>() {
-            return Ok(Self::Address(memory::described(&described)?, address, keep));
+            return Ok(Self::Address(memory::described(&described)?, address, keep, 0));
+        }
+        if let Ok((described, address, keep, writer)) = value.extract::<(Described, u64, Py<PyAny>, u64)>() {
+            return Ok(Self::Address(memory::described(&described)?, address, keep, writer));
         }
         Scalar { kernel, place, value }.given()
     }
@@ -253,7 +260,7 @@ impl Given {
             Self::Value(element, bytes) => Arg::value(element.clone(), bytes),
             // SAFETY: the object, which the launch keeps, says by `__cuda_array_interface__` that the memory is there for kernels of the
             // GPU; the package takes it on an NVIDIA GPU alone.
-            Self::Address(element, address, _) => unsafe { Arg::address(element.clone(), *address) },
+            Self::Address(element, address, ..) => unsafe { Arg::address(element.clone(), *address) },
         }
     }
 
@@ -266,13 +273,21 @@ impl Given {
         }
     }
 
+    /// The stream of another library that the launch is to run behind.
+    fn behind(&self) -> Option<u64> {
+        match self {
+            Self::Address(.., writer) => Some(*writer).filter(|&writer| writer != 0),
+            _ => None,
+        }
+    }
+
     /// What the launch keeps: not the region itself, which may be closed meanwhile.
     fn kept(self) -> Option<Kept> {
         match self {
             Self::Region(_, held) | Self::Words(_, held, _) => Some(Box::new(held)),
             Self::Buffer(_, slot) => Some(Box::new(slot)),
             Self::Elastic(_, slot) => Some(Box::new(slot)),
-            Self::Address(_, _, object) => Some(Box::new(object)),
+            Self::Address(_, _, object, _) => Some(Box::new(object)),
             Self::Value(..) => None,
         }
     }

@@ -121,6 +121,7 @@ impl Vm {
         machine.set_item("multiprocessors", capabilities.sm_count)?;
         machine.set_item("transport", vm.transport().to_string())?;
         machine.set_item("page_size", vm.page_size())?;
+        machine.set_item("ordinal", self.ordinal)?;
         Ok(machine)
     }
 

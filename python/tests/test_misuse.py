@@ -287,7 +287,11 @@ def test_another_librarys_stream(vm, kernels):
     with refused(errors.StreamError, "version 1 of the CUDA stream protocol"):
         kernels["scale"][1, 32](array, 2, stream=Foreign())
     with refused(TypeError, "stream is neither"):
+        kernels["scale"][1, 32](array, 2, stream="5")
+    with refused(NotImplementedError, "cannot take a CUDA stream: it is simulated"):
         kernels["scale"][1, 32](array, 2, stream=5)
+    with refused(errors.ArgumentError, "stream is -1: expected a whole number"):
+        kernels["scale"][1, 32](array, 2, stream=-1)
     kernels["scale"][1, 32](array, 2, stream=vm.stream()).sync()
     assert (array.numpy() == 2).all()
 

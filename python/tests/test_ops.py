@@ -211,6 +211,41 @@ def test_ids_out_of_range_are_found_before_anything_is_written(vm):
             ops.knn(table, data[:1], k)
 
 
+class Memory:
+    """Another library's, of an NVIDIA GPU: of int64, at an address where nothing is."""
+
+    def __init__(self, ordinal, stream):
+        self.__cuda_array_interface__ = {"shape": (3,), "typestr": "<i8", "data": (1 << 40, False), "version": 3, "stream": stream}
+        self.ordinal = ordinal
+
+    def __dlpack_device__(self):
+        return 2, self.ordinal
+
+
+def test_memory_of_other_libraries_is_the_gpus():
+    class OfCuda:
+        simulated, _machine = False, {"ordinal": 1}
+
+    for stream, writer in ((None, 0), (1, 1), (77, 77)):
+        assert gpuvm._kernel.cuda_memory(OfCuda, Memory(1, stream), "ids")["stream"] == writer
+    with pytest.raises(errors.ArgumentError, match="ids: memory of cuda:0, and the Vm's GPU is cuda:1"):
+        gpuvm._kernel.cuda_memory(OfCuda, Memory(0, None), "ids")
+    with pytest.raises(errors.StreamError, match="its stream is 0"):
+        gpuvm._kernel.cuda_memory(OfCuda, Memory(1, 0), "ids")
+    with gpuvm.Vm("128KiB", gpu="sim") as vm:
+        table = vm.zeros((10, 4))
+        for use in (
+            lambda: ops.take(table, Memory(0, None)),
+            lambda: ops.scatter_add(table, Memory(0, None), np.zeros((3, 4), np.float32)),
+            lambda: ops.embedding_bag(table, Memory(0, None), [0]),
+            lambda: ops.embedding_bag(table, [0], Memory(0, None)),
+        ):
+            with pytest.raises(errors.ArgumentError, match="the Vm's GPU is simulated"):
+                use()
+        with pytest.raises(errors.StreamError, match="simulated"):
+            ops.take(table, [0], stream=1)
+
+
 def test_operands_of_wrong_types(vm):
     table = vm.zeros((10, 4))
     for kind, use in [

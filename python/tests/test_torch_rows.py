@@ -487,6 +487,25 @@ def test_a_capture_of_pages_that_are_not_ready_is_refused(vm):
 
 
 @cuda
+def test_ready_operations_run_behind_the_stream_of_numbers(vm, numbers):
+    table, own = table_of(vm, numbers, (400, 64), "float32")
+    ids, others = torch.zeros(50, dtype=torch.int64, device="cuda"), torch.randint(400, (50,), device="cuda")
+    writer = torch.cuda.Stream()
+
+    class Ids:
+        __cuda_array_interface__ = {**ids.__cuda_array_interface__, "version": 3, "stream": writer.cuda_stream}
+
+    for stream in (None, torch.cuda.Stream(), torch.cuda.Stream().cuda_stream):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(writer):
+            torch.cuda._sleep(200_000_000)
+            ids.copy_(others)
+        found = gpuvm.ops.take(paged.array_of(table), Ids(), stream=stream)
+        assert torch.equal(torch.from_numpy(found.numpy()), own[others].cpu())
+        ids.zero_()
+
+
+@cuda
 def test_two_streams(vm, numbers):
     table, own = table_of(vm, numbers, (4000, 128), "float32")
     streams = [torch.cuda.Stream() for _ in range(2)]

@@ -391,8 +391,7 @@ impl Gpu for SimGpu {
     }
 
     unsafe fn borrow_stream(&self, _stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
-        let what = "take a CUDA stream: it is simulated".to_owned();
-        Err(GpuError::Unsupported { what })
+        Err(stream::no_cuda_stream())
     }
 
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {

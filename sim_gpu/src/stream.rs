@@ -159,6 +159,12 @@ impl SimStream {
     }
 }
 
+/// What follows from a CUDA stream.
+pub(crate) fn no_cuda_stream() -> GpuError {
+    let what = "take a CUDA stream: it is simulated".to_owned();
+    GpuError::Unsupported { what }
+}
+
 impl Stream for SimStream {
     fn launch(
         &self,
@@ -238,6 +244,10 @@ impl Stream for SimStream {
         };
         let kernel = name.to_owned();
         Err(GpuError::NotEnqueued { kernel, cause })
+    }
+
+    unsafe fn follow(&self, _stream: u64) -> Result<(), GpuError> {
+        Err(no_cuda_stream())
     }
 
     fn raw(&self) -> Option<u64> {

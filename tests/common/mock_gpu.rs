@@ -452,6 +452,11 @@ impl Stream for MockStream {
         self.stream.launch_by(name, watch, stop_word, enqueue, on_done)
     }
 
+    unsafe fn follow(&self, stream: u64) -> Result<(), GpuError> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.stream.follow(stream) }
+    }
+
     fn raw(&self) -> Option<u64> {
         None
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUevent, CUevent_flags_enum as EventFlags, CUmemGenericAllocationHandle, CUmodule, CUstream,
-    CUstream_flags_enum as StreamFlags,
+    CUstream_flags_enum as StreamFlags, CUstreamCaptureStatus_enum as Capture,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -149,6 +149,14 @@ pub(crate) struct Core {
     waiting: OnceLock<Weak<dyn Waiting>>,
     /// Least and greatest priority of a stream.
     priorities: (c_int, c_int),
+}
+
+/// Whether a stream is being captured. The context is current, and the stream is live.
+pub(crate) fn is_captured(stream: StreamHandle) -> bool {
+    let mut status = Capture::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: an out-value; the caller says that the stream is live.
+    let asked = outcome(unsafe { cu::cuStreamIsCapturing(stream.0, &raw mut status) });
+    asked.is_ok() && status != Capture::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 impl Core {

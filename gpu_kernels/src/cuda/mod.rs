@@ -398,7 +398,7 @@ impl Gpu for CudaGpu {
 
     unsafe fn is_captured(&self, stream: u64) -> bool {
         let stream = core::Raw(std::ptr::with_exposed_provenance_mut(stream as usize));
-        self.engine.core.enter().is_ok() && series::is_captured(stream)
+        self.engine.core.enter().is_ok() && core::is_captured(stream)
     }
 
     fn drain(&self) -> Result<(), GpuError> {

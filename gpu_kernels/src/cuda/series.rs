@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUstreamCaptureStatus_enum as Capture;
 use parking_lot::Mutex;
 
 use super::calls::cu;
-use super::core::{Core, Event, Raw, StreamHandle};
-use super::driver::outcome;
+use super::core::{Core, Event, Raw, StreamHandle, is_captured};
 use super::module::{CudaKernel, KernelInner};
 use super::stream::{check_config, launch_kernel};
 use crate::api::{Kernel, Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone, Put, Series};
@@ -83,14 +81,6 @@ impl CudaSeries {
             }),
         })
     }
-}
-
-/// Whether a stream is being captured. The context is current.
-pub(crate) fn is_captured(stream: StreamHandle) -> bool {
-    let mut status = Capture::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: an out-value; the caller says that the stream is live.
-    let asked = outcome(unsafe { cu::cuStreamIsCapturing(stream.0, &raw mut status) });
-    asked.is_ok() && status != Capture::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 /// Waits until the context's work has ended. The context is current.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUresult;
 
 use super::calls::cu;
-use super::core::{Core, Event, Raw, StreamHandle};
+use super::core::{Core, Event, Raw, StreamHandle, is_captured};
 use super::driver::{is, outcome};
 use super::engine::Engine;
 use super::launch::{Events, InOrder, LaunchState, NewLaunch};
@@ -309,6 +309,24 @@ impl Stream for CudaStream {
             enqueue: How::Caller(enqueue),
         };
         self.put(new, on_done)
+    }
+
+    unsafe fn follow(&self, stream: u64) -> Result<(), GpuError> {
+        let core = &self.inner.core;
+        core.enter()?;
+        let others: StreamHandle = Raw(std::ptr::with_exposed_provenance_mut(stream as usize));
+        if is_captured(others) {
+            let cause = "it is being captured into a graph, and so has no work yet: end the capture first".to_owned();
+            return Err(GpuError::BadStream { stream, cause });
+        }
+        let reached = Event::new(core, false)?;
+        // SAFETY: the event is this call's own, which the driver needs no longer; the caller says that the other stream is live.
+        unsafe {
+            let marked = cu::cuEventRecord(reached.handle.0, others.0);
+            core.check("mark the work of another library's stream", marked)?;
+            let waits = cu::cuStreamWaitEvent(self.inner.handle.0, reached.handle.0, 0);
+            core.check("wait for another library's stream", waits)
+        }
     }
 
     fn raw(&self) -> Option<u64> {
