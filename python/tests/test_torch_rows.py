@@ -56,7 +56,7 @@ def test_take_copies_rows_of_any_type_and_width(vm, numbers, name, width):
         for _ in range(2):
             found = paged.take(table, ids, check=True)
             assert found.dtype == table.dtype and found.shape == (7, 11, width) and found.device == table.device
-            assert same(found, own[ids.long()])
+            assert same(found, own.view(torch.uint8)[ids.long()])
     none = paged.take(table, torch.zeros((0, 3), dtype=torch.int64, device=table.device))
     assert none.shape == (0, 3, width)
 
@@ -128,6 +128,17 @@ def test_whatever_way_pytorch_writes_operations_see_it(vm, numbers, write):
                 WRITES[write](one)
             assert torch.equal(paged.take(table[1:], ids[1:] - 1), own[1:])
             assert torch.equal(torch.from_numpy(array.numpy()).to(own.device), own)
+
+
+def test_arrays_in_place_of_tensors_stay_in_frames(vm, numbers):
+    array, own = vm.zeros((100, 8)), torch.ones(50, 8)
+    ids = torch.arange(50, device=array.tensor().device)
+    for turn in range(1, 3):
+        paged.index_add_(array, ids, own.to(ids.device))
+        assert (paged.take(array, ids) == turn).all()
+        assert (paged.embedding_bag(ids, array, ids) == turn).all()
+        assert not array._core.is_home_current
+    assert (array.tensor()[:50] == turn).all() and array._core.is_home_current
 
 
 def test_writes_of_pytorch_over_those_of_kernels_are_an_error(vm, numbers):
