@@ -119,7 +119,7 @@ pub use frames::FrameAccess;
 pub use gpu::{ReadCosts, Resized};
 pub use gpuvm_files::{FileError, Look, Storage, TierStats};
 pub use gpuvm_gpu::{Capabilities, CompileOptions, GpuError, KernelInfo, LaunchReport, ParamInfo, ParamKind};
-pub use gpuvm_gpu::{headers, write_headers};
+pub use gpuvm_gpu::{cuda::OthersContext, headers, write_headers};
 pub use gpuvm_layouts::{ArrayDesc, BroadcastDesc};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;

@@ -6,6 +6,7 @@ use gpuvm::{Advice, RawRegion};
 use pyo3::{prelude::*, types::PyCapsule};
 
 use crate::{
+    apart::Apart,
     dlpack::{self, Device, Tensor},
     errors::{self, Raised},
     family::Child,
@@ -35,9 +36,9 @@ impl Held {
 impl Child for Held {
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let Some(region) = self.slot.take()? else { return Ok(()) };
-        let settled = py.detach(|| self.rows.end()).raised();
+        let settled = py.apart(|| self.rows.end()).raised();
         let told = self.rows.raise_told(region.name());
-        let ended = py.detach(|| match Arc::try_unwrap(region) {
+        let ended = py.apart(|| match Arc::try_unwrap(region) {
             Ok(region) => region.close(),
             // Another thread, or a view of another library, has it still: it ends with the last of them.
             Err(shared) => shared.flush(),
@@ -48,7 +49,7 @@ impl Child for Held {
 
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(region) = self.slot.get() else { return Ok(()) };
-        let settled = py.detach(|| self.rows.end()).raised();
+        let settled = py.apart(|| self.rows.end()).raised();
         settled.and(self.rows.raise_told(region.name()))
     }
 }
@@ -109,26 +110,26 @@ impl Region {
         let mut out = Memory::of(out)?;
         let region = self.at_rest(py)?;
         let bytes = out.bytes_mut()?;
-        py.detach(|| region.read_bytes(first, bytes)).raised()
+        py.apart(|| region.read_bytes(first, bytes)).raised()
     }
 
     /// Stores an array of bytes from element `first` on.
     fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
         let region = self.at_rest(py)?;
-        py.detach(|| region.write_bytes(first, values.bytes())).raised()
+        py.apart(|| region.write_bytes(first, values.bytes())).raised()
     }
 
     /// Writes dirty pages home.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.at_rest(py)?;
-        py.detach(|| region.flush()).raised()
+        py.apart(|| region.flush()).raised()
     }
 
     /// Writes dirty pages home and gives the frames back.
     fn evict(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.at_rest(py)?;
-        py.detach(|| region.evict()).raised()
+        py.apart(|| region.evict()).raised()
     }
 
     /// Says how kernels will use it: whether the region follows that.
@@ -136,7 +137,7 @@ impl Region {
         let advice = advice.parse::<Advice>();
         let advice = advice.map_err(|reason| errors::setting(format!("advice: {reason}")))?;
         let region = self.held.slot.get()?;
-        py.detach(|| region.advise(advice)).raised()
+        py.apart(|| region.advise(advice)).raised()
     }
 
     /// Where its pages are used, and why not where that was asked.
@@ -154,13 +155,13 @@ impl Region {
     /// Says whose pages stay while frames are short.
     fn set_priority(&self, py: Python<'_>, priority: i32) -> PyResult<()> {
         let region = self.held.slot.get()?;
-        py.detach(|| region.set_priority(priority)).raised()
+        py.apart(|| region.set_priority(priority)).raised()
     }
 
     /// Device address where all elements lie as plain memory; none where they do not.
     fn resident_addr(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let region = self.at_rest(py)?;
-        py.detach(|| region.resident_addr()).raised()
+        py.apart(|| region.resident_addr()).raised()
     }
 
     /// What DLPack calls the GPU.
@@ -177,7 +178,7 @@ impl Region {
         versioned: bool,
     ) -> PyResult<Option<Bound<'py, PyCapsule>>> {
         let region = self.at_rest(py)?;
-        let Some(addr) = py.detach(|| region.resident_addr()).raised()? else {
+        let Some(addr) = py.apart(|| region.resident_addr()).raised()? else {
             return Ok(None);
         };
         let tensor = Tensor {
@@ -200,7 +201,7 @@ impl Region {
     #[getter]
     fn is_home_current(&self, py: Python<'_>) -> PyResult<bool> {
         let region = self.held.slot.get()?;
-        Ok(py.detach(|| region.is_home_current()))
+        Ok(py.apart(|| region.is_home_current()))
     }
 
     /// A DLPack capsule of bytes of that memory, with elements of a kind and size, which keeps `object`.
@@ -226,8 +227,9 @@ impl Region {
     }
 
     /// Address of the words in which kernels tell numbers that are out of range.
-    fn told_addr(&self) -> PyResult<u64> {
-        self.held.rows.told_addr(&*self.held.slot.get()?).raised()
+    fn told_addr(&self, py: Python<'_>) -> PyResult<u64> {
+        let region = self.held.slot.get()?;
+        py.apart(|| self.held.rows.told_addr(&region)).raised()
     }
 
     /// Waits for what was enqueued so, and raises what it told.
@@ -238,19 +240,19 @@ impl Region {
     /// Others have written to its memory: waits for them, and drops what frames hold.
     fn wrote(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.at_rest(py)?;
-        py.detach(|| region.wrote()).raised()
+        py.apart(|| region.wrote()).raised()
     }
 
     /// Has pages that were used at home come to frames.
     fn step(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.held.slot.get()?;
-        py.detach(|| self.held.rows.step(&region)).raised()
+        py.apart(|| self.held.rows.step(&region)).raised()
     }
 
     /// Graphs that were captured are launched no more.
     fn forget_graphs(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.at_rest(py)?;
-        py.detach(|| region.forget_graphs()).raised()?;
+        py.apart(|| region.forget_graphs()).raised()?;
         self.held.rows.forget();
         Ok(())
     }

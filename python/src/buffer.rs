@@ -6,6 +6,7 @@ use gpuvm::RawBuffer;
 use pyo3::{prelude::*, types::PyCapsule};
 
 use crate::{
+    apart::Apart,
     dlpack::{self, Device, Tensor},
     errors::Raised,
     family::Child,
@@ -36,14 +37,14 @@ impl Buffer {
         let mut out = Memory::of(out)?;
         let buffer = self.flights.at_rest(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
-        py.detach(|| buffer.read_bytes(bytes)).raised()
+        py.apart(|| buffer.read_bytes(bytes)).raised()
     }
 
     /// Stores an array of bytes from element 0 on.
     fn write(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
         let buffer = self.flights.at_rest(py, &self.slot)?;
-        py.detach(|| buffer.write_bytes(values.bytes())).raised()
+        py.apart(|| buffer.write_bytes(values.bytes())).raised()
     }
 
     /// Device address of element 0, when the launches that name it have ended.

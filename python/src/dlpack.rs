@@ -5,6 +5,7 @@ use std::{
     ffi::{CStr, c_void},
 };
 
+use gpuvm::OthersContext;
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*, types::PyCapsule};
 
 /// What DLPack calls a GPU.
@@ -128,7 +129,10 @@ impl Kept {
 unsafe fn let_go(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(context.cast::<Kept>()) };
-    Python::try_attach(|_| drop(kept));
+    Python::try_attach(|_| {
+        let _others = OthersContext::keep();
+        drop(kept);
+    });
 }
 
 unsafe extern "C" fn delete(managed: *mut Managed) {

@@ -8,7 +8,7 @@ use std::sync::{
 use gpuvm::{Grown, RawElasticBuffer};
 use pyo3::prelude::*;
 
-use crate::{errors::Raised, family::Child, launch::Flights, memory::Memory, slot::Slot};
+use crate::{apart::Apart, errors::Raised, family::Child, launch::Flights, memory::Memory, slot::Slot};
 
 /// An elastic buffer.
 #[pyclass(frozen, module = "gpuvm._core")]
@@ -39,7 +39,7 @@ impl Elastic {
             true => self.flights.at_rest(py, &self.slot)?,
             false => self.slot.get()?,
         };
-        let grown = py.detach(|| grow(&buffer)).raised()?;
+        let grown = py.apart(|| grow(&buffer)).raised()?;
         self.packed.store(false, Ordering::Relaxed);
         Ok((grown.first, grown.foreseen, grown.moved_bytes, grown.took.as_secs_f64()))
     }
@@ -91,14 +91,14 @@ impl Elastic {
         let mut out = Memory::of(out)?;
         let buffer = self.flights.at_rest(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
-        py.detach(|| buffer.read_bytes(first, bytes)).raised()
+        py.apart(|| buffer.read_bytes(first, bytes)).raised()
     }
 
     /// Stores an array of bytes from element `first` on.
     fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
         let buffer = self.flights.at_rest(py, &self.slot)?;
-        py.detach(|| buffer.write_bytes(first, values.bytes())).raised()
+        py.apart(|| buffer.write_bytes(first, values.bytes())).raised()
     }
 
     /// Gives it back: its memory is for others when the launches that name it have ended.

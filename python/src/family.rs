@@ -6,7 +6,7 @@ use gpuvm::RawElasticBuffer;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::{launch::Flights, slot::Slot};
+use crate::{apart::Apart, launch::Flights, slot::Slot};
 
 /// What ends with a virtual memory.
 pub trait Child: Send + Sync {
@@ -110,7 +110,7 @@ impl Family {
 impl<T: Send + Sync> Child for Slot<T> {
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let value = self.take()?;
-        py.detach(|| drop(value));
+        py.apart(|| drop(value));
         Ok(())
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gpuvm::{Arg, ElementType, KernelInfo, LaunchConfig, ParamKind, RawBuffer, RawElasticBuffer, RawRegion};
+use gpuvm::{
+    Arg, ElementType, KernelInfo, LaunchConfig, OthersContext, ParamKind, RawBuffer, RawElasticBuffer, RawRegion,
+};
 use pyo3::{
     exceptions::PyOverflowError,
     prelude::*,
@@ -10,6 +12,7 @@ use pyo3::{
 };
 
 use crate::{
+    apart::Apart,
     array::{Held, Region},
     buffer::Buffer,
     elastic::Elastic,
@@ -38,8 +41,9 @@ impl Module {
 #[pymethods]
 impl Module {
     /// The kernel of that name.
-    fn kernel(&self, name: &str) -> PyResult<Kernel> {
-        let kernel = self.slot.get()?.kernel(name).raised()?;
+    fn kernel(&self, py: Python<'_>, name: &str) -> PyResult<Kernel> {
+        let module = self.slot.get()?;
+        let kernel = py.apart(|| module.kernel(name)).raised()?;
         Ok(Kernel {
             module: Arc::clone(&self.slot),
             kernel: Slot::new(format!("kernel `{name}`"), kernel),
@@ -122,6 +126,7 @@ impl Kernel {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Launch> {
         let kernel = self.runtimes()?;
+        let _others = OthersContext::keep();
         let on = stream.map(|stream| stream_of(&kernel, stream)).transpose()?;
         let config = shape.config()?;
         let given = args
@@ -129,7 +134,7 @@ impl Kernel {
             .enumerate()
             .map(|(place, arg)| Given::of(kernel.info(), place, arg))
             .collect::<PyResult<Vec<_>>>()?;
-        let launched = py.detach(|| {
+        let launched = py.apart(|| {
             for others in given.iter().filter_map(Given::behind) {
                 // SAFETY: the object says that it is a live stream, by `__cuda_array_interface__`.
                 unsafe { kernel.follow(on.as_deref(), others) }?;

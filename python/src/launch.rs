@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::{errors, settings::seconds, slot::Slot};
+use crate::{apart::Apart, errors, settings::seconds, slot::Slot};
 
 /// How long a wait lasts before Python looks for signals.
 const SLICE: Duration = Duration::from_millis(20);
@@ -49,7 +49,7 @@ impl Flight {
     }
 
     fn wait_within(&self, py: Python<'_>, limit: Duration) -> Ended {
-        py.detach(|| self.launch.wait(Some(limit)))
+        py.apart(|| self.launch.wait(Some(limit)))
     }
 
     /// Waits for the end, at most `limit`, and looks for signals meanwhile: an exception of a signal's handler stops the kernel.

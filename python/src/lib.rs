@@ -1,6 +1,7 @@
 //! The core of the Python package `gpuvm`: what is the package's own, by CPython's stable ABI. Everything that users see is in the folder
 //! `gpuvm` beside this one.
 
+mod apart;
 mod array;
 mod buffer;
 mod dlpack;

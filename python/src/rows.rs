@@ -5,11 +5,11 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use gpuvm::{LaunchConfig, RawRegion, Series, TellWords};
+use gpuvm::{LaunchConfig, OthersContext, RawRegion, Series, TellWords};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::errors;
+use crate::{apart::Apart, errors};
 
 /// Words in which kernels tell a number that is out of range.
 const WORDS: usize = 4;
@@ -24,6 +24,15 @@ pub struct Rows {
     series: Mutex<Option<Arc<Series>>>,
     /// Those that graphs were captured of.
     captured: Mutex<Vec<Arc<Series>>>,
+}
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        // A series that is not waited for, and words, end by calls of the driver.
+        let _others = OthersContext::keep();
+        drop((self.told.take(), self.series.get_mut().take()));
+        self.forget();
+    }
 }
 
 impl Rows {
@@ -173,7 +182,7 @@ impl Rows {
         kernel: &gpuvm::Kernel,
         what: &Enqueued<'_>,
     ) -> PyResult<bool> {
-        match py.detach(|| self.enqueue(region, kernel, what)) {
+        match py.apart(|| self.enqueue(region, kernel, what)) {
             Ok(enqueued) => Ok(enqueued),
             Err(Refused::Error(error)) => Err(errors::of(error)),
             Err(Refused::Captured) => Err(errors::stream(format!(

@@ -5,7 +5,7 @@ use std::{mem::ManuallyDrop, process, sync::Arc};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::errors;
+use crate::{apart::Apart, errors};
 
 /// A value of the runtime behind a Python object.
 pub struct Slot<T: Send + Sync> {
@@ -89,7 +89,7 @@ impl<T: Send + Sync> Drop for Slot<T> {
         let mut value = Some(value);
         Python::try_attach(|py| {
             let value = value.take();
-            py.detach(|| drop(value));
+            py.apart(|| drop(value));
         });
     }
 }

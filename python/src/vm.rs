@@ -10,6 +10,7 @@ use gpuvm::{CompileOptions, ElasticStats, ElementType, Placement, RegionBuilder,
 use pyo3::{prelude::*, types::PyDict};
 
 use crate::{
+    apart::Apart,
     array::{Lent, Region},
     buffer::Buffer,
     elastic::Elastic,
@@ -96,7 +97,7 @@ impl Vm {
     #[new]
     fn new(py: Python<'_>, settings: Vec<(String, String)>) -> PyResult<Self> {
         let (builder, ordinal) = settings::builder(&settings)?;
-        let vm = py.detach(|| builder.build()).raised()?;
+        let vm = py.apart(|| builder.build()).raised()?;
         Ok(Self {
             slot: Slot::new("the Vm", vm),
             family: Arc::default(),
@@ -107,7 +108,7 @@ impl Vm {
     /// What the device library counted.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let vm = self.slot.get()?;
-        let stats = py.detach(|| vm.stats()).raised()?;
+        let stats = py.apart(|| vm.stats()).raised()?;
         counted(py, stats.all())
     }
 
@@ -139,7 +140,7 @@ impl Vm {
         loop {
             let left = within.saturating_sub(begun.elapsed());
             let resized = py
-                .detach(|| vm.resize_frames_within(bytes, left.min(RESIZE_SLICE)))
+                .apart(|| vm.resize_frames_within(bytes, left.min(RESIZE_SLICE)))
                 .raised()?;
             // Asking once more goes on with what stayed.
             if resized.kept_bytes == 0 || left <= RESIZE_SLICE {
@@ -167,7 +168,7 @@ impl Vm {
         if let Some(tag) = &wanted.tag {
             builder = builder.tag(tag);
         }
-        let buffer = py.detach(|| builder.build()).raised()?;
+        let buffer = py.apart(|| builder.build()).raised()?;
         let slot = Arc::new(Slot::new(format!("elastic buffer `{}`", wanted.name), buffer));
         self.family.add(&slot);
         if let Some(tag) = wanted.tag {
@@ -183,19 +184,19 @@ impl Vm {
         for buffer in self.family.tagged(tag) {
             self.family.flights.settle(py, Some(buffer.id()))?;
         }
-        py.detach(|| vm.pause(tag)).raised()
+        py.apart(|| vm.pause(tag)).raised()
     }
 
     /// Brings them back: how many bytes.
     fn resume(&self, py: Python<'_>, tag: &str) -> PyResult<u64> {
         let vm = self.slot.get()?;
-        py.detach(|| vm.resume(tag)).raised()
+        py.apart(|| vm.resume(tag)).raised()
     }
 
     /// Gives the driver memory that elastic buffers and frames gave back: how many bytes.
     fn trim(&self, py: Python<'_>, bytes: u64) -> PyResult<u64> {
         let vm = self.slot.get()?;
-        Ok(py.detach(|| vm.trim(bytes)))
+        Ok(py.apart(|| vm.trim(bytes)))
     }
 
     /// What elastic buffers have, and what their growth cost.
@@ -255,7 +256,7 @@ impl Vm {
     fn buffer(&self, py: Python<'_>, element: Described, length: u64) -> PyResult<Buffer> {
         let (vm, element): (_, ElementType) = (self.slot.get()?, described(&element)?);
         let what = format!("a buffer of {length} x {}", element.name());
-        let buffer = py.detach(|| vm.raw_buffer(element, length)).raised()?;
+        let buffer = py.apart(|| vm.raw_buffer(element, length)).raised()?;
         let slot = Arc::new(Slot::new(what, buffer));
         self.family.add(&slot);
         let simulated = vm.device().capabilities().compute_capability.is_none();
@@ -309,8 +310,9 @@ impl Vm {
     }
 
     /// A further stream.
-    fn stream(&self) -> PyResult<Stream> {
-        let stream = self.slot.get()?.stream().raised()?;
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        let vm = self.slot.get()?;
+        let stream = py.apart(|| vm.stream()).raised()?;
         let slot = Arc::new(Slot::new("a stream", stream));
         self.family.add(&slot);
         Ok(Stream { slot })
@@ -334,7 +336,7 @@ impl Vm {
         let told = self.family.flights.tell();
         let ended = self.family.end(py);
         let value = self.slot.take()?;
-        py.detach(|| drop(value));
+        py.apart(|| drop(value));
         settled.and(ended).and(told)
     }
 
@@ -355,7 +357,7 @@ impl Vm {
     ) -> PyResult<Module> {
         let vm = self.slot.get()?;
         let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
-        let module = py.detach(|| make(&vm, &names)).raised()?;
+        let module = py.apart(|| make(&vm, &names)).raised()?;
         let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
         self.family.add(&slot);
         Ok(Module::new(slot, Arc::clone(&self.family)))
@@ -370,7 +372,7 @@ impl Vm {
     ) -> PyResult<Region> {
         let vm = self.slot.get()?;
         let builder = wanted.builder(&vm)?;
-        let region = py.detach(|| make(builder)).raised()?;
+        let region = py.apart(|| make(builder)).raised()?;
         let simulated = vm.device().capabilities().compute_capability.is_none();
         let region = Region::new(region, lent, Arc::clone(&self.family.flights), self.device(simulated));
         self.family.add(&region.held);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import ctypes
 import gc
 import os
 import weakref
@@ -514,6 +516,34 @@ def test_ready_operations_run_behind_the_stream_of_numbers(vm, numbers):
         found = gpuvm.ops.take(paged.array_of(table), Ids(), stream=stream)
         assert torch.equal(torch.from_numpy(found.numpy()), own[others].cpu())
         ids.zero_()
+
+
+@cuda
+def test_the_threads_context_is_what_others_made_it():
+    driver = ctypes.CDLL("libcuda.so.1")
+    assert driver.cuInit(0) == 0
+
+    def current():
+        context = ctypes.c_void_p()
+        assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+        return context.value
+
+    def use():
+        # A thread that has none, as one of PyTorch has another GPU's.
+        assert current() is None
+        with gpuvm.Vm(FEW, gpu=GPU) as vm:
+            assert current() is None
+            array, buffer = vm.array(np.ones((100, 8), np.float32)), vm.buffer((3,), np.float32)
+            assert gpuvm.ops.sum(array) == 800 and current() is None
+            gpuvm.ops.scatter_add(array, [1], np.ones((1, 8), np.float32))
+            assert array.numpy().sum() == 808 and current() is None
+            vm.stream()
+            del array, buffer
+            assert current() is None
+        assert current() is None
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(use).result()
 
 
 @cuda

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::calls::cu;
 use super::device::{self, DeviceInfo};
 use super::driver::{Called, Failure, check, outcome};
+use super::others;
 use crate::api::MemoryLeft;
 use crate::error::GpuError;
 
@@ -184,6 +185,7 @@ impl Core {
             waiting: OnceLock::new(),
             priorities: (0, 0),
         };
+        others::opens();
         core.enter()?;
         // SAFETY: out-values of the right types; the context is current.
         let called = unsafe { cu::cuCtxGetStreamPriorityRange(&raw mut priorities.0, &raw mut priorities.1) };

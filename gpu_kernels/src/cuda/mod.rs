@@ -37,6 +37,7 @@ mod memory;
 mod module;
 mod nics;
 mod nvrtc;
+mod others;
 mod peers;
 mod pin_book;
 mod pins;
@@ -61,6 +62,7 @@ pub use self::log::Usage;
 pub use self::managed::{Advice, Side};
 pub use self::measure::{Copying, Managed};
 pub use self::nvrtc::version as nvrtc_version;
+pub use self::others::OthersContext;
 pub use self::peers::{PeerInfo, peers};
 
 use self::copier::StreamCopier;
