@@ -113,7 +113,7 @@ class _Writes:
     @property
     def are_new(self) -> bool:
         """Whether anything was written that is news."""
-        return self.counter._version != self.seen
+        return bool(self.counter._version != self.seen)
 
     def expect_no_capture(self, name: str) -> None:
         """Raises where a wait for all work of the GPU would end a capture."""
@@ -129,7 +129,7 @@ def _is_capturing(device: torch.device) -> bool:
     if device.type != "cuda" or not torch.cuda.is_initialized():
         return False
     with torch.cuda.device(device):
-        return torch.cuda.is_current_stream_capturing()
+        return bool(torch.cuda.is_current_stream_capturing())
 
 
 def _expect_no_capture(device: torch.device, why: str) -> None:
