@@ -1,7 +1,6 @@
 //! What readers of graphs, tables and vectors have in common: names of inputs, files and their errors, lines of text, and memory.
 
 mod lines;
-mod memory;
 mod name;
 
 use std::error::Error;
@@ -14,7 +13,7 @@ use std::path::{Path, PathBuf};
 use gpuvm_files::{KIND_BYTES, open_regular, other_kind};
 
 pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
-pub use memory::MemoryLimit;
+pub use gpuvm_files::MemoryLimit;
 pub(crate) use name::{Number, numbers};
 pub use name::{SpecError, named};
 
@@ -264,7 +263,7 @@ pub struct MemoryError {
 /// Fails where the machine has less memory available, by `/proc/meminfo`, or a limit of the process's control groups leaves less.
 /// Linux grants more than there is and kills the process later; this says so before.
 pub(crate) fn require_memory(needed_bytes: u64) -> Result<(), MemoryError> {
-    match memory::available() {
+    match gpuvm_files::available_memory() {
         Some((available_bytes, limit)) if needed_bytes > available_bytes => Err(MemoryError {
             needed_bytes,
             available_bytes,

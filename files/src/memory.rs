@@ -59,7 +59,7 @@ impl fmt::Display for MemoryLimit {
 }
 
 /// Bytes that are left, and the limit that leaves no more if the machine has more. None where nothing is known.
-pub(super) fn available() -> Option<(u64, Option<MemoryLimit>)> {
+pub fn available_memory() -> Option<(u64, Option<MemoryLimit>)> {
     available_under(Path::new("/"))
 }
 
