@@ -154,12 +154,6 @@ impl Book {
             self.free.give(start, slab.bytes.next_multiple_of(CHUNK_BYTES));
         }
     }
-
-    /// The slab of an address.
-    pub fn slab_of(&self, addr: u64) -> Option<Range<u64>> {
-        let (&start, slab) = self.slabs.range(..=addr).next_back()?;
-        (addr < start + slab.bytes).then_some(start..start + slab.bytes)
-    }
 }
 
 impl Slab {
@@ -194,8 +188,6 @@ mod tests {
         assert_eq!((first.addr, first.new_slab), (BASE, Some(slab.clone())));
         let second = book.allocate(2 << 20).unwrap();
         assert_eq!(second.addr, BASE + (4 << 20), "at the next chunk");
-        assert_eq!(book.slab_of(slab.end - 1), Some(slab.clone()));
-        assert_eq!(book.slab_of(slab.end), None, "between two slabs");
         assert_eq!(book.free(BASE + 512), Freed::Unknown, "within an allocation");
         assert_eq!(book.free(BASE), Freed::Slab(slab));
         book.forget(BASE);

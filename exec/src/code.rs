@@ -74,7 +74,7 @@ fn pointer(handle: usize) -> *mut c_void {
 
 impl Handle {
     /// A kernel of it.
-    fn kernel(self, name: &CStr) -> Option<usize> {
+    pub fn kernel(self, name: &CStr) -> Option<usize> {
         let mut found: *mut c_void = std::ptr::null_mut();
         let (out, text) = (&raw mut found, name.as_ptr());
         // SAFETY: an out-value, what the driver has loaded, and a string that ends.
@@ -116,7 +116,8 @@ impl Handle {
         (status == SUCCESS).then_some(of_kind)
     }
 
-    fn unload(self) {
+    /// Unloads what was loaded beside other code.
+    pub fn unload(self) {
         // SAFETY: what was loaded above; no kernel of it is launched any more.
         let _ = unsafe {
             match self {
@@ -127,7 +128,7 @@ impl Handle {
     }
 
     /// Sets something of a kernel of it.
-    fn set(self, kernel: usize, (attribute, value): (c_int, c_int)) {
+    pub fn set(self, kernel: usize, (attribute, value): (c_int, c_int)) {
         let device = driver::current_gpu().map_or(0, |(gpu, _)| gpu);
         // SAFETY: a kernel that the driver has found there. What it refuses it refuses at the launch.
         let _ = unsafe {
@@ -257,12 +258,9 @@ impl Code {
         self.loaded.insert(handle, image.map(loaded).map_err(Into::into));
     }
 
-    /// It is about to be unloaded.
-    pub fn remove(&mut self, handle: Handle) {
-        let code = self.forget(handle);
-        if let Some(Some(beside)) = code.as_ref().and_then(|code| code.beside.get()) {
-            beside.unload();
-        }
+    /// It is about to be unloaded. What is to be, too: without the lock, since it may wait.
+    pub fn remove(&mut self, handle: Handle) -> Option<Handle> {
+        *self.forget(handle)?.beside.get()?
     }
 
     /// What was loaded with that handle is no more.
@@ -288,8 +286,14 @@ impl Code {
         }
     }
 
-    /// The program has a handle of a kernel.
-    pub fn name(&mut self, function: usize, of: Handle, name: &CStr) {
+    /// What a kernel's form as it was written is called, where it is another one.
+    pub fn plain_name(&self, of: Handle, name: &CStr) -> Option<CString> {
+        let loaded = self.loaded.get(&of)?.as_ref().ok()?;
+        loaded.kernels.get(&*name.to_string_lossy())?.plain.clone()
+    }
+
+    /// The program has a handle of a kernel, and this library one of its form as it was written.
+    pub fn name(&mut self, function: usize, of: Handle, name: &CStr, plain: Option<usize>) {
         let name = name.to_string_lossy();
         let (loaded, kernel) = match self.loaded.get(&of) {
             Some(Ok(loaded)) => (Some(Arc::clone(loaded)), loaded.kernels.get(&*name).cloned()),
@@ -305,7 +309,7 @@ impl Code {
             of,
             forms: Arc::default(),
             set: Arc::default(),
-            plain: kernel.as_ref().and_then(|kernel| of.kernel(kernel.plain.as_deref()?)),
+            plain,
             sizes: OnceLock::new(),
             at_home: match &kernel {
                 Some(kernel) => kernel.at_home.as_deref().map(Into::into),
@@ -330,29 +334,32 @@ impl Code {
         }
     }
 
-    /// The program has set something of a kernel.
-    pub fn set(&self, function: usize, attribute: c_int, value: c_int) {
+    /// The program has set something of a kernel. Its other forms, of which it is to be set, too.
+    pub fn set(&self, function: usize, attribute: c_int, value: c_int) -> Vec<(Handle, usize)> {
         let Some(function) = self.functions.get(&function) else {
-            return;
+            return Vec::new();
         };
-        let set = (attribute, value);
-        function.set.lock().push(set);
-        if let Some(plain) = function.plain {
-            function.of.set(plain, set);
-        }
+        function.set.lock().push((attribute, value));
+        let plain = function.plain.map(|plain| (function.of, plain));
+        let mut others: Vec<(Handle, usize)> = plain.into_iter().collect();
         if let (Some(Some(forms)), Some(of)) = (function.forms.get(), function.loaded.as_ref()) {
             // The first may be the program's own.
             let of = of.rewritten().unwrap_or(function.of);
-            let both = [forms.marking, forms.quiet];
-            both.into_iter().for_each(|kernel| of.set(kernel, set));
+            others.extend([forms.marking, forms.quiet].map(|kernel| (of, kernel)));
         }
+        others
     }
 
-    /// Bytes of each of a kernel's parameters, which `ask` finds.
-    pub fn sizes(&self, function: usize, ask: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
-        match self.functions.get(&function) {
-            Some(function) => Arc::clone(function.sizes.get_or_init(|| ask().into())),
-            None => ask().into(),
+    /// Bytes of each of a kernel's parameters, if they were noted.
+    pub fn sizes(&self, function: usize) -> Option<Arc<[usize]>> {
+        self.functions.get(&function)?.sizes.get().cloned()
+    }
+
+    /// Notes them.
+    pub fn note_sizes(&self, function: usize, sizes: &Arc<[usize]>) {
+        if let Some(function) = self.functions.get(&function) {
+            // Others may have, with the same.
+            let _ = function.sizes.set(Arc::clone(sizes));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The functions behind this library: the real driver's, and the C library's.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// What CUDA's functions return.
 pub type Status = u32;
@@ -13,6 +13,8 @@ pub const NOT_FOUND: Status = 500;
 
 /// `CU_STREAM_PER_THREAD`.
 pub const PER_THREAD: u64 = 2;
+/// `CU_MEMHOSTREGISTER_PORTABLE`.
+pub const PORTABLE: u32 = 1;
 
 type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -113,14 +115,28 @@ pub fn set_current_context(context: usize) {
     }
 }
 
+/// Does something that may change the context of this thread, and puts that back.
+pub fn from_context<T>(act: impl FnOnce() -> T) -> T {
+    let before = current_context();
+    let done = act();
+    set_current_context(before);
+    done
+}
+
+/// The GPU of the current context.
+pub fn current_device() -> Option<i32> {
+    let mut device: c_int = 0;
+    // SAFETY: an out-value.
+    let status = unsafe { call!(cuCtxGetDevice(&raw mut device => *mut c_int)) };
+    (status == SUCCESS).then_some(device)
+}
+
 /// The GPU of the current context, and whether that is its primary one, which the CUDA runtime uses.
 pub fn current_gpu() -> Option<(i32, bool)> {
-    let (mut device, mut primary) = (0, std::ptr::null_mut());
-    // SAFETY: out-values. The primary context is in use by then, or the other one is: it is let go at once.
+    let (device, mut primary) = (current_device()?, std::ptr::null_mut());
+    // SAFETY: an out-value. The primary context is in use by then, or the other one is: it is let go at once.
     unsafe {
-        if call!(cuCtxGetDevice(&raw mut device => *mut c_int)) != SUCCESS
-            || call!(cuDevicePrimaryCtxRetain(&raw mut primary => *mut *mut c_void, device => c_int)) != SUCCESS
-        {
+        if call!(cuDevicePrimaryCtxRetain(&raw mut primary => *mut *mut c_void, device => c_int)) != SUCCESS {
             return None;
         }
         let _ = call!(cuDevicePrimaryCtxRelease_v2(device => c_int));
@@ -142,12 +158,31 @@ pub fn architecture(device: i32) -> Option<u32> {
     u32::try_from(10 * major? + minor?).ok()
 }
 
-/// Bytes that the current GPU has free.
-pub fn free_bytes() -> Option<u64> {
+/// Bytes that the current GPU has free, or the driver's error.
+pub fn free_bytes() -> Result<u64, Status> {
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: out-values.
-    let status = unsafe { call!(cuMemGetInfo_v2(&raw mut free => *mut usize, &raw mut total => *mut usize)) };
-    (status == SUCCESS).then_some(free as u64)
+    match unsafe { call!(cuMemGetInfo_v2(&raw mut free => *mut usize, &raw mut total => *mut usize)) } {
+        SUCCESS => Ok(free as u64),
+        status => Err(status),
+    }
+}
+
+/// Captures that the program has begun and not ended.
+static CAPTURES: AtomicU32 = AtomicU32::new(0);
+
+/// The program has begun one, or ended one.
+pub fn note_capture(begins: bool) {
+    // Relaxed: who asks is not ordered with who captures. One that was broken off is counted for good, which costs time alone.
+    let _ = CAPTURES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |captures| match begins {
+        true => captures.checked_add(1),
+        false => captures.checked_sub(1),
+    });
+}
+
+/// Whether some stream may be captured. No whole context may be waited for then.
+pub fn somebody_captures() -> bool {
+    CAPTURES.load(Ordering::Relaxed) != 0
 }
 
 /// Whether a stream is being captured into a graph: what is put on it does not run now.
@@ -159,13 +194,19 @@ pub fn is_captured(stream: u64) -> bool {
     status == SUCCESS && state != 0
 }
 
-/// Lets this thread wait and copy while another one of the program's captures a stream.
-pub fn heed_no_captures() {
+/// Does what waits or copies while the program may capture a stream, which forbids that where it does not concern it, too.
+pub fn unhindered<T>(act: impl FnOnce() -> T) -> T {
     /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
     const RELAXED: c_int = 2;
     let mut mode = RELAXED;
     // SAFETY: a value that is read and written. Older drivers have it, too, or nothing comes of it.
-    let _ = unsafe { call!(cuThreadExchangeStreamCaptureMode(&raw mut mode => *mut c_int)) };
+    let mut exchange = || unsafe { call!(cuThreadExchangeStreamCaptureMode(&raw mut mode => *mut c_int)) };
+    let exchanged = exchange() == SUCCESS;
+    let done = act();
+    if exchanged {
+        exchange();
+    }
+    done
 }
 
 /// Waits for all work of the current context.

@@ -8,18 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::within::{self, Call};
-use crate::{driver, window};
+use crate::{driver, window, within};
 
-/// Makes managed memory at an address right for the host, for writing if that is said, in a host function of a stream if one is said. False where
+/// Makes managed memory at an address right for the host, for writing if that is said, in a host function of a stream if that is said. False where
 /// none is there.
-pub type Mend = fn(u64, bool, Option<&Call>) -> bool;
+pub type Mend = fn(u64, bool, bool) -> bool;
 
 /// A question of the handler's, which waits on its own stack for the answer.
 struct Question {
     /// None where a host function ends.
     addr: Option<u64>,
-    within: *const Call,
+    within: bool,
     writes: bool,
     answer: AtomicU32,
 }
@@ -67,6 +66,9 @@ fn begin(mend: Mend, close: fn()) -> Option<c_int> {
 
 /// Sees to it from now on. `close`: a host function has ended. False where a thread, a pipe or the handler cannot be had.
 pub fn watch(mend: Mend, close: fn()) -> bool {
+    if INSTALLED.load(Ordering::Acquire) {
+        return true;
+    }
     let (Some(ask), Some(ask_within)) = (begin(mend, close), begin(mend, close)) else {
         return false;
     };
@@ -99,10 +101,8 @@ fn answer(questions: c_int, mend: Mend, close: fn()) {
         }
         // SAFETY: who asked waits for the answer, and the question lives until then.
         let question = unsafe { &*question };
-        // SAFETY: null, or what the thread runs that waits.
-        let within = unsafe { question.within.as_ref() };
         let answer = match question.addr {
-            Some(addr) if !mend(addr, question.writes, within) => NOT_OURS,
+            Some(addr) if !mend(addr, question.writes, question.within) => NOT_OURS,
             Some(_) => MENDED,
             None => {
                 close();
@@ -146,7 +146,9 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let addr = unsafe { (*info).si_addr() } as u64;
     // SAFETY: the thread's own.
     let error = unsafe { *libc::__errno_location() };
-    let mended = window::touches(addr, 1) && is_own_process() && ask(Some(addr), is_store(context), within::running());
+    let mended =
+        window::touches(addr, 1) && is_own_process() && ask(Some(addr), is_store(context), within::is_running());
+    within::note_fault();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = error };
     if !mended {
@@ -157,12 +159,11 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 /// A host function has ended: what it has written is copied to the GPU.
 pub fn close() {
     // The answer says nothing: whatever goes wrong is told at the end.
-    let _ = is_own_process() && ask(None, false, std::ptr::null());
+    let _ = is_own_process() && ask(None, false, true);
 }
 
 /// Asks, and waits for the answer.
-fn ask(addr: Option<u64>, writes: bool, within: *const Call) -> bool {
-    let of_function = usize::from(addr.is_none() || !within.is_null());
+fn ask(addr: Option<u64>, writes: bool, within: bool) -> bool {
     let question = Question {
         addr,
         within,
@@ -173,7 +174,7 @@ fn ask(addr: Option<u64>, writes: bool, within: *const Call) -> bool {
     // SAFETY: the bytes of an address.
     while unsafe {
         libc::write(
-            ASK[of_function].load(Ordering::Acquire),
+            ASK[usize::from(within)].load(Ordering::Acquire),
             (&raw const asked).cast(),
             bytes,
         )

@@ -1,24 +1,29 @@
-//! Functions of the program's that the driver runs on the host, in the order of a stream. One that touches managed memory cannot wait for all
-//! launches: those behind it wait for it. So it waits for what was there before it, and what it writes is copied to the GPU when it ends.
+//! Functions of the program's that the driver runs on the host, in the order of a stream. What one may touch is there when it begins: it waits for
+//! nothing, or what is behind it would wait for it, and it for that. What it writes is copied to the GPU when it ends.
 
 use std::ffi::{c_int, c_void};
 
-use parking_lot::Mutex;
-
 use crate::driver::{SUCCESS, Status};
-use crate::resident::Marks;
-use crate::within::{self, Call};
-use crate::{driver, faults, state, window};
+use crate::{driver, faults, state, within};
 
 /// `CUhostFn`, and `CUstreamCallback`.
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 pub type StreamCallback = unsafe extern "C" fn(u64, c_int, *mut c_void);
 
-/// One that is on a stream.
+/// `CUDA_HOST_NODE_PARAMS`, and what begins as it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct HostNode {
+    function: Option<HostFunction>,
+    data: *mut c_void,
+}
+
+/// One that is on a stream, or in a graph.
 struct Wrapped {
     what: What,
     data: *mut c_void,
-    call: Call,
+    /// A graph's: it runs as often as that, and stays.
+    stays: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -27,36 +32,20 @@ enum What {
     Callback(StreamCallback),
 }
 
-/// The events of those that have ended: a host function may not call the driver.
-static ENDED: Mutex<Vec<Marks>> = Mutex::new(Vec::new());
-
 /// A host function is put on a stream, by `call` in place of the program's own call.
-fn put(
-    what: What,
-    data: *mut c_void,
-    stream: u64,
-    own: impl FnOnce() -> Status,
-    call: impl FnOnce(*mut c_void) -> Status,
-) -> Status {
-    ENDED.lock().clear();
-    if !window::is_there() || driver::is_captured(stream) {
-        return own();
-    }
-    let Some(before) = state::lock().marks() else {
-        return own();
+fn put(what: What, data: *mut c_void, stream: u64, call: impl FnOnce(*mut c_void) -> Status) -> Status {
+    let stays = driver::is_captured(stream);
+    let wrapped = Box::into_raw(Box::new(Wrapped { what, data, stays }));
+    let status = match stays {
+        true => {
+            within::note_node();
+            call(wrapped.cast())
+        }
+        false => state::put_function(stream, || call(wrapped.cast())),
     };
-    let call_of = Call { before };
-    let wrapped = Box::into_raw(Box::new(Wrapped {
-        what,
-        data,
-        call: call_of,
-    }));
-    within::begin();
-    let status = call(wrapped.cast());
     if status != SUCCESS {
         // SAFETY: the driver has not taken it.
         drop(unsafe { Box::from_raw(wrapped) });
-        within::end();
     }
     status
 }
@@ -66,12 +55,9 @@ pub fn launch(
     function: HostFunction,
     data: *mut c_void,
     stream: u64,
-    call: impl Fn(HostFunction, *mut c_void) -> Status,
+    call: impl FnOnce(HostFunction, *mut c_void) -> Status,
 ) -> Status {
-    let own = || call(function, data);
-    put(What::Function(function), data, stream, own, |wrapped| {
-        call(run, wrapped)
-    })
+    put(What::Function(function), data, stream, |wrapped| call(run, wrapped))
 }
 
 /// The driver's `cuStreamAddCallback`, which is `call`.
@@ -79,38 +65,64 @@ pub fn add_callback(
     function: StreamCallback,
     data: *mut c_void,
     stream: u64,
-    call: impl Fn(StreamCallback, *mut c_void) -> Status,
+    call: impl FnOnce(StreamCallback, *mut c_void) -> Status,
 ) -> Status {
-    let own = || call(function, data);
-    put(What::Callback(function), data, stream, own, |wrapped| {
+    put(What::Callback(function), data, stream, |wrapped| {
         call(run_callback, wrapped)
     })
 }
 
+/// A graph gets a host function, by `call`.
+///
+/// # Safety
+/// `params` is null or the program's description.
+pub unsafe fn add_node(params: *const HostNode, call: impl FnOnce(*const HostNode) -> Status) -> Status {
+    // SAFETY: the caller's promise. No lock is held: reading may fault.
+    let Some(HostNode {
+        function: Some(function),
+        data,
+    }) = (unsafe { params.as_ref() }).copied()
+    else {
+        return call(params);
+    };
+    let (what, stays) = (What::Function(function), true);
+    within::note_node();
+    // Nobody says when the last graph with it has gone.
+    let wrapped = Box::into_raw(Box::new(Wrapped { what, data, stays }));
+    let (function, data) = (Some(run as HostFunction), wrapped.cast());
+    call(&HostNode { function, data })
+}
+
 unsafe extern "C" fn run(wrapped: *mut c_void) {
-    // SAFETY: it was boxed for this, and the driver calls once.
-    unsafe { run_wrapped(wrapped, 0, 0) };
+    // SAFETY: it was boxed for this, and the driver calls once, or it stays.
+    unsafe { run_wrapped(wrapped.cast(), 0, 0) };
 }
 
 unsafe extern "C" fn run_callback(stream: u64, status: c_int, wrapped: *mut c_void) {
     // SAFETY: as above.
-    unsafe { run_wrapped(wrapped, stream, status) };
+    unsafe { run_wrapped(wrapped.cast(), stream, status) };
 }
 
 /// # Safety
-/// `wrapped` is one of `put`'s, which nobody else has.
-unsafe fn run_wrapped(wrapped: *mut c_void, stream: u64, status: c_int) {
+/// `wrapped` is one of `put`'s or `add_node`'s, which nobody else has, or nobody frees.
+unsafe fn run_wrapped(wrapped: *mut Wrapped, stream: u64, status: c_int) {
     // SAFETY: the caller's promise.
-    let Wrapped { what, data, call } = *unsafe { Box::from_raw(wrapped.cast::<Wrapped>()) };
+    let (what, data) = unsafe {
+        let Wrapped { what, data, stays } = *wrapped;
+        if !stays {
+            drop(Box::from_raw(wrapped));
+        }
+        (what, data)
+    };
     // SAFETY: the program gave both.
-    within::within(&call, || unsafe {
+    let touched = within::within(|| unsafe {
         match what {
             What::Function(function) => function(data),
             What::Callback(function) => function(stream, status, data),
         }
     });
-    // Before what is behind it on its stream runs.
-    faults::close();
-    ENDED.lock().push(call.before);
-    within::end();
+    if touched {
+        // Before what is behind it on its stream runs.
+        faults::close();
+    }
 }

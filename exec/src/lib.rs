@@ -12,6 +12,8 @@
 mod book;
 mod code;
 mod driver;
+mod early;
+mod error;
 mod faults;
 mod host_functions;
 mod images;

@@ -8,6 +8,11 @@ use std::ops::Range;
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Those that share addresses with a range, or end or begin where it does the other.
     fn near(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let before = self.0.range(..range.start).next_back();

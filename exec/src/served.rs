@@ -9,13 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::code::{self, Handle};
 use crate::driver::{self, NOT_FOUND, SUCCESS, Status, call};
-use crate::host_functions::{self, HostFunction, StreamCallback};
+use crate::host_functions::{self, HostFunction, HostNode, StreamCallback};
 use crate::resolve::{self, Served};
-use crate::state::{self, Work};
-use crate::{images, settings, window, within};
-
-/// `CUDA_ERROR_INVALID_VALUE`.
-const INVALID_VALUE: Status = 1;
+use crate::state::{self, INVALID_VALUE, Ready, Work};
+use crate::{images, settings, window};
 
 /// A function of the driver's interface that calls the driver's own as `$call`.
 macro_rules! one {
@@ -76,24 +73,14 @@ served! {
 
     [cuMemAllocManaged "cuMemAllocManaged" 6000 false]
     (addr: *mut u64, bytes: usize, flags: c_uint)
-    |call| match allocated(addr, bytes as u64) {
-        true => SUCCESS,
-        // SAFETY: handed on.
-        false => unsafe { call(addr, bytes, flags) },
-    };
+    // SAFETY: handed on.
+    |call| allocated(addr, bytes as u64).unwrap_or_else(|| unsafe { call(addr, bytes, flags) });
     [cuMemFree_v2 "cuMemFree" 3020 false]
     (addr: u64)
-    |call| {
-        if !window::touches(addr, 1) {
-            // SAFETY: handed on.
-            return unsafe { call(addr) };
-        }
-        // As CUDA does: the same addresses may be somebody else's then.
-        driver::synchronize();
-        match state::settled().free(addr) {
-            true => SUCCESS,
-            false => INVALID_VALUE,
-        }
+    |call| match window::touches(addr, 1) {
+        true => state::free(addr),
+        // SAFETY: handed on.
+        false => unsafe { call(addr) },
     };
     [cuMemPrefetchAsync "cuMemPrefetchAsync" 8000 false, cuMemPrefetchAsync_ptsz "cuMemPrefetchAsync" 8000 true]
     (addr: u64, bytes: usize, device: c_int, stream: *mut c_void)
@@ -186,14 +173,14 @@ served! {
     [cuModuleUnload "cuModuleUnload" 2000 false]
     (module: usize)
     |call| {
-        state::lock().code.remove(Handle::Module(module));
+        unloads(Handle::Module(module));
         // SAFETY: handed on.
         unsafe { call(module) }
     };
     [cuLibraryUnload "cuLibraryUnload" 12000 false]
     (library: usize)
     |call| {
-        state::lock().code.remove(Handle::Library(library));
+        unloads(Handle::Library(library));
         // SAFETY: handed on.
         unsafe { call(library) }
     };
@@ -201,31 +188,27 @@ served! {
     (module: *mut usize, library: usize)
     // SAFETY: handed on; the out-value was set then.
     |call| unsafe {
-        noted(call(module, library), module, std::ptr::null(), |code, module, _| {
-            code.is_also(Handle::Library(library), Handle::Module(module));
+        noted(call(module, library), module, std::ptr::null(), |module, _| {
+            state::lock().code.is_also(Handle::Library(library), Handle::Module(module));
         })
     };
     [cuModuleGetFunction "cuModuleGetFunction" 2000 false]
     (function: *mut usize, module: usize, name: *const c_char)
     // SAFETY: as above; the caller's string.
     |call| unsafe {
-        noted(call(function, module, name), function, name, |code, function, name| {
-            code.name(function, Handle::Module(module), name);
-        })
+        noted(call(function, module, name), function, name, |function, name| named(function, Handle::Module(module), name))
     };
     [cuLibraryGetKernel "cuLibraryGetKernel" 12000 false]
     (kernel: *mut usize, library: usize, name: *const c_char)
     // SAFETY: as above.
     |call| unsafe {
-        noted(call(kernel, library, name), kernel, name, |code, kernel, name| {
-            code.name(kernel, Handle::Library(library), name);
-        })
+        noted(call(kernel, library, name), kernel, name, |kernel, name| named(kernel, Handle::Library(library), name))
     };
     [cuKernelGetFunction "cuKernelGetFunction" 12000 false]
     (function: *mut usize, kernel: usize)
     // SAFETY: as above.
     |call| unsafe {
-        noted(call(function, kernel), function, std::ptr::null(), |code, function, _| code.alias(function, kernel))
+        noted(call(function, kernel), function, std::ptr::null(), |function, _| state::lock().code.alias(function, kernel))
     };
     [cuFuncSetAttribute "cuFuncSetAttribute" 9000 false]
     (function: usize, attribute: c_int, value: c_int)
@@ -267,7 +250,7 @@ served! {
      cuGraphLaunch_ptsz "cuGraphLaunch" 10000 true]
     (graph: *mut c_void, stream: u64)
     // SAFETY: handed on.
-    |call| launch(Work::Other("a graph"), of(stream, PER_THREAD), |_| unsafe { call(graph, stream) });
+    |call| state::launch(&Work::Other("a graph"), of(stream, PER_THREAD), |_| unsafe { call(graph, stream) });
     [cuLaunchHostFunc "cuLaunchHostFunc" 10000 false,
      cuLaunchHostFunc_ptsz "cuLaunchHostFunc" 10000 true]
     (stream: u64, function: Option<HostFunction>, data: *mut c_void)
@@ -290,23 +273,63 @@ served! {
             None => INVALID_VALUE,
         }
     };
+    [cuGraphAddHostNode "cuGraphAddHostNode" 10000 false]
+    (node: *mut c_void, graph: *mut c_void, after: *const c_void, count: usize, params: *const HostNode)
+    // SAFETY: handed on, or a description of one that calls it.
+    |call| unsafe { host_functions::add_node(params, |params| call(node, graph, after, count, params)) };
+    [cuGraphHostNodeSetParams "cuGraphHostNodeSetParams" 10000 false]
+    (node: *mut c_void, params: *const HostNode)
+    // SAFETY: as above.
+    |call| unsafe { host_functions::add_node(params, |params| call(node, params)) };
+    [cuGraphExecHostNodeSetParams "cuGraphExecHostNodeSetParams" 10020 false]
+    (graph: *mut c_void, node: *mut c_void, params: *const HostNode)
+    // SAFETY: as above.
+    |call| unsafe { host_functions::add_node(params, |params| call(graph, node, params)) };
     [cuStreamDestroy_v2 "cuStreamDestroy" 4000 false]
     (stream: u64)
     |call| {
-        state::settled_stream(stream).forget_stream(stream);
+        let gone = state::lock().forget_stream(stream);
+        // It may wait.
+        drop(gone);
         // SAFETY: handed on.
         unsafe { call(stream) }
     };
-    [cuDevicePrimaryCtxReset_v2 "cuDevicePrimaryCtxReset" 11000 false]
-    (device: c_int)
+    [cuStreamBeginCapture "cuStreamBeginCapture" 10000 false, cuStreamBeginCapture_ptsz "cuStreamBeginCapture" 10000 true]
+    (stream: u64)
+    // SAFETY: handed on.
+    |call| captured(of(stream, PER_THREAD), || unsafe { call(stream) });
+    [cuStreamBeginCapture_v2 "cuStreamBeginCapture" 10010 false, cuStreamBeginCapture_v2_ptsz "cuStreamBeginCapture" 10010 true]
+    (stream: u64, mode: c_int)
+    // SAFETY: handed on.
+    |call| captured(of(stream, PER_THREAD), || unsafe { call(stream, mode) });
+    [cuStreamBeginCaptureToGraph "cuStreamBeginCaptureToGraph" 12030 false,
+     cuStreamBeginCaptureToGraph_ptsz "cuStreamBeginCaptureToGraph" 12030 true]
+    (stream: u64, graph: *mut c_void, after: *const c_void, edges: *const c_void, count: usize, mode: c_int)
+    // SAFETY: handed on.
+    |call| captured(of(stream, PER_THREAD), || unsafe { call(stream, graph, after, edges, count, mode) });
+    [cuStreamEndCapture "cuStreamEndCapture" 10000 false, cuStreamEndCapture_ptsz "cuStreamEndCapture" 10000 true]
+    (stream: u64, graph: *mut c_void)
     |call| {
-        let mut state = state::lock();
-        if state.has_memory() {
-            state.give_up("the program resets the GPU");
-        }
         // SAFETY: handed on.
-        unsafe { call(device) }
+        let status = unsafe { call(stream, graph) };
+        driver::note_capture(false);
+        status
     };
+    [cuCtxSynchronize "cuCtxSynchronize" 2000 false]
+    ()
+    // SAFETY: handed on.
+    |call| waited(unsafe { call() });
+    [cuStreamSynchronize "cuStreamSynchronize" 2000 false, cuStreamSynchronize_ptsz "cuStreamSynchronize" 7000 true,
+     cuStreamQuery "cuStreamQuery" 2000 false, cuStreamQuery_ptsz "cuStreamQuery" 7000 true,
+     cuEventSynchronize "cuEventSynchronize" 2000 false, cuEventQuery "cuEventQuery" 2000 false,
+     cuCtxSynchronize_v2 "cuCtxSynchronize" 13000 false]
+    (what: *mut c_void)
+    // SAFETY: handed on.
+    |call| waited(unsafe { call(what) });
+    [cuDevicePrimaryCtxReset_v2 "cuDevicePrimaryCtxReset" 11000 false, cuDevicePrimaryCtxReset "cuDevicePrimaryCtxReset" 7000 false]
+    (device: c_int)
+    // SAFETY: handed on.
+    |call| state::reset(device, || unsafe { call(device) });
 
     [cuMemcpy "cuMemcpy" 4000 false, cuMemcpy_ptds "cuMemcpy" 7000 true,
      cuMemcpyDtoD_v2 "cuMemcpyDtoD" 3020 false, cuMemcpyDtoD_v2_ptds "cuMemcpyDtoD" 7000 true,
@@ -372,30 +395,16 @@ served! {
     (plan: *const u64, stream: u64)
     // SAFETY: as above.
     |call| unsafe { planned(plan, &Sides::DEEP, of(stream, PER_THREAD), |plan| call(plan, stream)) };
-    [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true]
-    (to: u64, pitch: usize, value: u8, width: usize, height: usize)
-    // SAFETY: handed on.
-    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
-    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false,
-     cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true]
-    (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
-    [cuMemsetD2D16_v2 "cuMemsetD2D16" 3020 false, cuMemsetD2D16_v2_ptds "cuMemsetD2D16" 7000 true]
-    (to: u64, pitch: usize, value: u16, width: usize, height: usize)
-    // SAFETY: handed on.
-    |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
-    [cuMemsetD2D16Async "cuMemsetD2D16Async" 3020 false,
-     cuMemsetD2D16Async_ptsz "cuMemsetD2D16Async" 7000 true]
-    (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64)
-    // SAFETY: handed on.
-    |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
-    [cuMemsetD2D32_v2 "cuMemsetD2D32" 3020 false, cuMemsetD2D32_v2_ptds "cuMemsetD2D32" 7000 true]
+    // A value of 8 or 16 bits is handed over as one of 32.
+    [cuMemsetD2D8_v2 "cuMemsetD2D8" 3020 false, cuMemsetD2D8_v2_ptds "cuMemsetD2D8" 7000 true,
+     cuMemsetD2D16_v2 "cuMemsetD2D16" 3020 false, cuMemsetD2D16_v2_ptds "cuMemsetD2D16" 7000 true,
+     cuMemsetD2D32_v2 "cuMemsetD2D32" 3020 false, cuMemsetD2D32_v2_ptds "cuMemsetD2D32" 7000 true]
     (to: u64, pitch: usize, value: c_uint, width: usize, height: usize)
     // SAFETY: handed on.
     |call| touch_any(of(0, PER_THREAD), || unsafe { call(to, pitch, value, width, height) });
-    [cuMemsetD2D32Async "cuMemsetD2D32Async" 3020 false,
-     cuMemsetD2D32Async_ptsz "cuMemsetD2D32Async" 7000 true]
+    [cuMemsetD2D8Async "cuMemsetD2D8Async" 3020 false, cuMemsetD2D8Async_ptsz "cuMemsetD2D8Async" 7000 true,
+     cuMemsetD2D16Async "cuMemsetD2D16Async" 3020 false, cuMemsetD2D16Async_ptsz "cuMemsetD2D16Async" 7000 true,
+     cuMemsetD2D32Async "cuMemsetD2D32Async" 3020 false, cuMemsetD2D32Async_ptsz "cuMemsetD2D32Async" 7000 true]
     (to: u64, pitch: usize, value: c_uint, width: usize, height: usize, stream: u64)
     // SAFETY: handed on.
     |call| touch_any(of(stream, PER_THREAD), || unsafe { call(to, pitch, value, width, height, stream) });
@@ -450,20 +459,19 @@ fn found_by(symbol: *const c_char, found: *mut *mut c_void, asked: (c_int, u64),
     status
 }
 
-/// Managed memory of so many bytes; false where the driver is to answer.
-fn allocated(addr: *mut u64, bytes: u64) -> bool {
+/// Managed memory of so many bytes; none where the driver is to answer.
+fn allocated(addr: *mut u64, bytes: u64) -> Option<Status> {
     if addr.is_null() || bytes == 0 {
-        return false;
+        return None;
     }
-    let found = state::lock().allocate(bytes);
-    match found {
-        Some(found) => {
+    match state::allocate(bytes)? {
+        Ok(found) => {
             // No lock is held: writing may fault.
             // SAFETY: the caller's out-value.
             unsafe { addr.write(found) };
-            true
+            Some(SUCCESS)
         }
-        None => false,
+        Err(status) => Some(status),
     }
 }
 
@@ -564,12 +572,7 @@ unsafe fn load_file(
 ///
 /// # Safety
 /// Where the driver succeeded `found` was set; `name` is null or a string that ends.
-unsafe fn noted(
-    status: Status,
-    found: *const usize,
-    name: *const c_char,
-    note: impl FnOnce(&mut code::Code, usize, &CStr),
-) -> Status {
+unsafe fn noted(status: Status, found: *const usize, name: *const c_char, note: impl FnOnce(usize, &CStr)) -> Status {
     if status != SUCCESS {
         return status;
     }
@@ -578,14 +581,32 @@ unsafe fn noted(
         let name = if name.is_null() { c"" } else { CStr::from_ptr(name) };
         (*found, name.to_owned())
     };
-    note(&mut state::lock().code, found, &name);
+    note(found, &name);
     status
+}
+
+/// The program has a handle of a kernel. The driver may load code for that, and so is not called with the lock.
+fn named(kernel: usize, of: Handle, name: &CStr) {
+    let plain = state::lock().code.plain_name(of, name);
+    let plain = plain.and_then(|plain| of.kernel(&plain));
+    state::lock().code.name(kernel, of, name, plain);
+}
+
+/// Code is about to be unloaded.
+fn unloads(handle: Handle) {
+    let beside = state::lock().code.remove(handle);
+    if let Some(beside) = beside {
+        beside.unload();
+    }
 }
 
 /// What the driver has set of a kernel is set of its other forms, too.
 fn set_too(status: Status, function: usize, attribute: c_int, value: c_int) -> Status {
     if status == SUCCESS {
-        state::lock().code.set(function, attribute, value);
+        let others = state::lock().code.set(function, attribute, value);
+        others
+            .into_iter()
+            .for_each(|(of, kernel)| of.set(kernel, (attribute, value)));
     }
     status
 }
@@ -620,15 +641,20 @@ fn launch_with(
     enqueue: impl Fn(usize, *mut *mut c_void) -> Status,
 ) -> Status {
     if params.is_null() || !window::is_there() {
-        return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
+        return state::launch(&Work::Kernel(function), stream, |function| enqueue(function, params));
     }
-    let sizes = state::lock().code.sizes(function, || parameters(function));
+    let known = state::lock().code.sizes(function);
+    let sizes = known.unwrap_or_else(|| {
+        let sizes = parameters(function).into();
+        state::lock().code.note_sizes(function, &sizes);
+        sizes
+    });
     // SAFETY: the caller's, of so many parameters. No lock is held: reading may fault.
     let given = |n: usize| unsafe { *params.add(n) };
     let is_managed = |n: usize| window::touches(given(n) as u64, sizes[n] as u64);
     if !(0..sizes.len()).any(is_managed) {
         // What the driver says nothing of stays the caller's, too.
-        return launch(Work::Kernel(function), stream, |function| enqueue(function, params));
+        return state::launch(&Work::Kernel(function), stream, |function| enqueue(function, params));
     }
     let mut own: Vec<*mut c_void> = (0..sizes.len()).map(given).collect();
     let mut copies: Vec<Vec<u128>> = Vec::new();
@@ -640,16 +666,28 @@ fn launch_with(
         copies.push(copy);
     }
     let given = own.as_mut_ptr();
-    let status = launch(Work::Kernel(function), stream, |function| enqueue(function, given));
+    let status = state::launch(&Work::Kernel(function), stream, |function| enqueue(function, given));
     drop(copies);
     status
 }
 
-fn launch(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
-    match within::are_pending() {
-        true => state::launch_unlocked(work, stream, enqueue),
-        false => state::lock().launch(work, stream, enqueue),
+/// The program has waited for something, or asked whether that has ended.
+fn waited(status: Status) -> Status {
+    if status == SUCCESS {
+        state::close_early();
     }
+    status
+}
+
+/// A stream is captured from now on, by `call`.
+fn captured(stream: u64, call: impl FnOnce() -> Status) -> Status {
+    state::mark_stream(stream);
+    driver::note_capture(true);
+    let status = call();
+    if status != SUCCESS {
+        driver::note_capture(false);
+    }
+    status
 }
 
 /// A copy of so many bytes on a stream. `waits`: for it.
@@ -658,23 +696,26 @@ fn copy((to, from, bytes): (u64, u64, usize), stream: u64, waits: bool, call: im
     if !parts.iter().any(is_managed) {
         return call();
     }
-    let mut state = state::settled_stream(stream);
-    if !state.is_resident() {
-        return at_home(state, stream, call, |state| {
-            state.open(&parts[0], true);
-            state.open(&parts[1], false);
-        });
-    }
-    if !driver::is_captured(stream) {
-        state.give_gpu(&parts, stream);
-    }
     // Whatever the program takes managed memory for, the driver has it as the GPU's.
-    // SAFETY: addresses of the program's, and the stream that it has just named. With the lock: nobody opens the memory before the copy is on its way.
-    let status = unsafe { call!(cuMemcpyAsync(to => u64, from => u64, bytes => usize, stream => u64)) };
-    drop(state);
+    // SAFETY: addresses of the program's, and the stream that it has just named.
+    let on_gpu = || unsafe { call!(cuMemcpyAsync(to => u64, from => u64, bytes => usize, stream => u64)) };
+    let status = match driver::is_captured(stream) {
+        true if state::lock().is_resident() => return on_gpu(),
+        true => return call(),
+        false => match state::ready(&parts, stream) {
+            Ready::OnGpu(putting) => putting.put(on_gpu),
+            Ready::Refused(status) => return status,
+            Ready::AtHome(state) => {
+                return at_home(state, stream, call, |state| {
+                    state.open(&parts[0], true);
+                    state.open(&parts[1], false);
+                });
+            }
+        },
+    };
     match (status, waits) {
         // SAFETY: as above.
-        (SUCCESS, true) => unsafe { call!(cuStreamSynchronize(stream => u64)) },
+        (SUCCESS, true) => waited(unsafe { call!(cuStreamSynchronize(stream => u64)) }),
         (status, _) => status,
     }
 }
@@ -685,29 +726,26 @@ fn set(to: u64, bytes: usize, stream: u64, call: impl FnOnce() -> Status) -> Sta
     if !is_managed(&part) {
         return call();
     }
-    touch(state::settled_stream(stream), std::slice::from_ref(&part), stream, call)
+    touch(&part, stream, call)
 }
 
 /// A call that may read or write any managed memory, on a stream.
 fn touch_any(stream: u64, call: impl FnOnce() -> Status) -> Status {
-    if !window::is_there() {
-        return call();
+    match window::is_there() {
+        true => touch(&window::all(), stream, call),
+        false => call(),
     }
-    let state = state::settled_stream(stream);
-    let all = state.window();
-    touch(state, &[all], stream, call)
 }
 
-fn touch(mut state: state::Locked, parts: &[Range<u64>], stream: u64, call: impl FnOnce() -> Status) -> Status {
-    if !state.is_resident() {
-        return at_home(state, stream, call, |state| {
-            parts.iter().for_each(|part| state.open(part, true))
-        });
+fn touch(part: &Range<u64>, stream: u64, call: impl FnOnce() -> Status) -> Status {
+    if driver::is_captured(stream) {
+        return call();
     }
-    if !driver::is_captured(stream) {
-        state.give_gpu(parts, stream);
+    match state::ready(std::slice::from_ref(part), stream) {
+        Ready::OnGpu(putting) => putting.put(call),
+        Ready::AtHome(state) => at_home(state, stream, call, |state| state.open(part, true)),
+        Ready::Refused(status) => status,
     }
-    call()
 }
 
 /// Where in its description a copy in two or three dimensions says what is copied: numbers of words, of the kind of memory, the host's address,
@@ -742,16 +780,14 @@ unsafe fn planned(plan: *const u64, of: &Sides, stream: u64, call: impl FnOnce(*
     }
     // SAFETY: the caller's, of so many words. No lock is held: reading may fault.
     let mut own: Vec<u64> = unsafe { std::slice::from_raw_parts(plan, of.words) }.to_vec();
-    let state = state::settled_stream(stream);
-    if state.is_resident() {
+    if state::lock().is_resident() {
         for [kind, host, gpu] in of.sides {
             if own[kind] & u64::from(u32::MAX) == TYPES[0] && window::touches(own[host], 1) {
                 (own[kind], own[gpu]) = (TYPES[1], own[host]);
             }
         }
     }
-    let all = state.window();
-    touch(state, &[all], stream, || call(own.as_ptr()))
+    touch(&window::all(), stream, || call(own.as_ptr()))
 }
 
 fn part(addr: u64, bytes: usize) -> Range<u64> {
@@ -769,8 +805,7 @@ fn at_home(
     call: impl FnOnce() -> Status,
     open: impl FnOnce(&mut state::State),
 ) -> Status {
-    // A graph that is captured tells when it runs.
-    if !state.has_memory() || driver::is_captured(stream) {
+    if !state.has_memory() {
         drop(state);
         return call();
     }
@@ -778,7 +813,7 @@ fn at_home(
     open(&mut state);
     // With the lock: nobody closes the memory meanwhile.
     match call() {
-        // SAFETY: the stream that the program has just named.
+        // SAFETY: the stream that the program has just named. What is on it waits for no host function: see the locks' order.
         SUCCESS => unsafe { call!(cuStreamSynchronize(stream => u64)) },
         status => status,
     }

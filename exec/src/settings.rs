@@ -32,6 +32,14 @@ pub fn frame_bytes() -> Option<u64> {
     variable(FRAMES)?.parse().ok()
 }
 
+/// Of the GPU's free memory such a part is left for what the program asks for later.
+const LEFT_FREE: u64 = 10;
+
+/// What of the GPU's free memory managed memory may take.
+pub fn usable(free: u64) -> u64 {
+    free - free / LEFT_FREE
+}
+
 /// Whether times are printed at the end.
 pub fn is_verbose() -> bool {
     static SAID: OnceLock<bool> = OnceLock::new();

@@ -7,8 +7,9 @@ use std::ops::Range;
 use gpuvm::{ElementType, RawRegion, Vm};
 
 use crate::book::CHUNK_BYTES;
-use crate::driver::{SUCCESS, call};
-use crate::resident::{Twin, allow};
+use crate::driver::{self, SUCCESS, call};
+use crate::error::chain;
+use crate::resident::{Place, Twin, allow};
 use crate::window::Access;
 
 /// Part of managed memory.
@@ -35,6 +36,11 @@ impl Slab {
         }
     }
 
+    /// Whether it has bytes of a range.
+    pub fn is_in(&self, part: &Range<u64>) -> bool {
+        self.pages.start < part.end && part.start < self.pages.end
+    }
+
     /// Chunks of the window with bytes of a range.
     fn chunks(&self, part: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let part = part.start.max(self.pages.start)..part.end.min(self.pages.end);
@@ -51,17 +57,23 @@ impl Slab {
             if let Some(region) = &self.region {
                 region.flush().map_err(|error| chain(&error))?;
             }
-            allow(self.pages.clone(), Access::Read)?;
+            self.allow(self.pages.clone(), Access::Read)?;
             self.access = Access::Read;
         }
         if writes && self.access == Access::Read {
             for chunk in self.chunks(part) {
-                if self.written.insert(chunk) {
-                    allow(self.of_chunk(chunk), Access::Write)?;
+                if self.written.insert(chunk) && self.allow(self.of_chunk(chunk), Access::Write).is_err() {
+                    // In one piece it may be.
+                    self.allow(self.pages.clone(), Access::Write)?;
+                    self.written.extend(self.chunks(&self.pages));
                 }
             }
         }
         Ok(())
+    }
+
+    fn allow(&self, pages: Range<u64>, access: Access) -> Result<(), String> {
+        allow(pages, access).map_err(|error| chain(&error))
     }
 
     /// Has accesses of the host fault, and drops frames of what it has written. `fits`: there are frames for all managed memory.
@@ -71,7 +83,7 @@ impl Slab {
         }
         let is_new = self.access == Access::Write;
         // First, so that nothing is written behind the eviction.
-        allow(self.pages.clone(), Access::None)?;
+        self.allow(self.pages.clone(), Access::None)?;
         self.access = Access::None;
         let written = std::mem::take(&mut self.written);
         let Some(region) = &self.region else { return Ok(()) };
@@ -100,10 +112,28 @@ impl Slab {
         Ok(())
     }
 
+    /// Gives back what it has of the driver's and the runtime's. `place`: where its memory of the GPU is; `is_pinned`: it was pinned where nobody pages.
+    pub fn end(&mut self, place: Option<&Place>, is_pinned: bool) -> Result<(), String> {
+        if let (Some(mut twin), Some(place)) = (self.twin.take(), place) {
+            place.end(&mut twin).map_err(|error| chain(&error))?;
+        }
+        if let Some(region) = self.region.take() {
+            let all = 0..region.len();
+            let closed = region.discard(all).and_then(|()| region.close());
+            return closed.map_err(|error| chain(&error));
+        }
+        if is_pinned {
+            let base = self.pages.start as *mut c_void;
+            // SAFETY: it was pinned, or the driver refuses.
+            let _ = unsafe { call!(cuMemHostUnregister(base => *mut c_void)) };
+        }
+        Ok(())
+    }
+
     /// Makes it memory that kernels reach at home.
     pub fn pin(&self) -> Result<(), String> {
-        /// `CU_MEMHOSTREGISTER_PORTABLE` and `_DEVICEMAP`.
-        const FLAGS: u32 = 3;
+        /// With `CU_MEMHOSTREGISTER_DEVICEMAP`.
+        const FLAGS: u32 = driver::PORTABLE | 2;
         let (base, bytes) = (
             self.pages.start as *mut c_void,
             (self.pages.end - self.pages.start) as usize,
@@ -126,17 +156,6 @@ fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
         }
     }
     all
-}
-
-/// An error with its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

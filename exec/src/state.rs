@@ -5,39 +5,32 @@
 //! an access of the host faults, and [`State::open`] then brings home what launches wrote. Where the host writes, frames are dropped before the next launch.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use gpuvm::{CudaGpu, RawRegion, StreamHandle, Transport, Vm};
-use parking_lot::{Mutex, MutexGuard};
+use gpuvm::{StreamHandle, Vm};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::book::{Allocated, Book, Freed};
-use crate::code::{Code, Forms};
-use crate::driver::{self, PER_THREAD, SUCCESS, Status, call};
-use crate::resident::{Asked, Marks, Resident};
-use crate::slab::{Slab, chain};
+use crate::code::Code;
+use crate::driver::{self, PER_THREAD, SUCCESS, Status};
+use crate::error::{ExecError, chain, end_program};
+use crate::resident::{Asked, Place, Resident, Twin, Wait};
+use crate::slab::Slab;
 use crate::summary::Summary;
-use crate::timing::Timing;
+use crate::timing::{Launched, Timing};
 use crate::window::Access;
-use crate::within::{self, Call};
-use crate::{faults, settings, window};
+use crate::{early, faults, settings, window, within};
 
-/// Launches of programs end by themselves.
-const DEADLINE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Of the GPU's free memory such a part is left for what the program asks for later.
-const LEFT_FREE: u64 = 10;
-/// Frames change by so many bytes.
-const FRAMES_STEP: u64 = 64 << 20;
+mod paging;
 
-/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` and `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`, and why rewritten kernels meet them.
-const OUT_OF_RESOURCES: Status = 701;
-const TOO_LARGE: Status = 720;
-const TOO_MANY_REGISTERS: &str =
-    "looking pages up takes too many registers: give --registers a smaller number, such as 64";
+/// In so many pieces the host may have managed memory: the system has 65,530 for all of a process, if nobody has changed that.
+const PIECES_MAX: usize = 8192;
 
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: Status = 1;
 /// All that is known of the program.
 pub struct State {
     pub code: Code,
@@ -48,6 +41,10 @@ pub struct State {
     pager: Pager,
     /// The GPUs whose primary context each is; none of other contexts.
     contexts: HashMap<usize, Option<i32>>,
+    /// Threads that wait until nothing runs: nobody puts anything on a stream meanwhile.
+    gates: u32,
+    /// Host functions were put on streams while it was paged, and were not waited for.
+    has_functions: bool,
 }
 
 /// The program's managed memory.
@@ -60,6 +57,46 @@ struct Memory {
 impl Memory {
     fn bytes(&self) -> u64 {
         self.slabs.values().map(|slab| slab.pages.end - slab.pages.start).sum()
+    }
+
+    /// Has the GPU have parts of it, as far as it holds them.
+    fn close(&mut self, resident: &mut Resident, parts: &[Range<u64>], summary: &mut Summary) -> Result<(), ExecError> {
+        for part in parts {
+            for slab in self.slabs.values_mut().filter(|slab| slab.is_in(part)) {
+                if let Some(twin) = &mut slab.twin {
+                    twin.close(resident, part, summary)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the host have a part of it, which the GPU's memory holds.
+    fn open(
+        &mut self,
+        resident: &mut Resident,
+        part: &Range<u64>,
+        how: (&Asked, bool, bool),
+        summary: &mut Summary,
+    ) -> Result<(), ExecError> {
+        if self.pieces() > PIECES_MAX {
+            return Err(ExecError::Protect(std::io::ErrorKind::OutOfMemory.into()));
+        }
+        let mut twins = self
+            .slabs
+            .values_mut()
+            .filter(|slab| slab.is_in(part))
+            .filter_map(|slab| slab.twin.as_mut());
+        twins.try_for_each(|twin| twin.open(resident, how, summary))
+    }
+
+    /// In how many pieces the system has it.
+    fn pieces(&self) -> usize {
+        self.slabs
+            .values()
+            .filter_map(|slab| slab.twin.as_ref())
+            .map(Twin::pieces)
+            .sum()
     }
 }
 
@@ -100,7 +137,17 @@ fn borrowed<'a>(streams: &'a mut Streams, vm: &Vm, stream: u64) -> Result<&'a St
     }
 }
 
+/// Locks are taken in this order: [`ALLOCATING`], `STATE`, those of the driver. A fault of a host function takes `STATE` alone, and all that the GPU
+/// does may wait for that. So who has `STATE` calls nothing of the driver's that may wait for the program's work: such waits, what is put on
+/// streams (a full one waits), allocations and their ends are between two times of having it. Who has it waits for the stream of copies
+/// alone, which waits for no other. Where it is paged nothing is put on a stream behind a host function that has not ended, so waits with `STATE`
+/// are for what waits for none.
 static STATE: Mutex<Option<State>> = Mutex::new(None);
+/// Something was put on a stream, or a gate was opened.
+static CHANGED: Condvar = Condvar::new();
+/// Who has it allocates, frees, or takes the memory from the GPU.
+static ALLOCATING: Mutex<()> = Mutex::new(());
+type Only = MutexGuard<'static, ()>;
 
 /// The state, with the current context put back behind it.
 pub struct Locked {
@@ -119,6 +166,8 @@ pub fn lock() -> Locked {
         memory: None,
         pager: Pager::New,
         contexts: HashMap::new(),
+        gates: 0,
+        has_functions: false,
     });
     Locked { state, context }
 }
@@ -149,32 +198,153 @@ impl Drop for Locked {
     }
 }
 
-/// The state when nothing runs that may use managed memory. It waits without the lock where a host function of the program's may need it.
-pub fn settled() -> Locked {
-    loop {
+impl Locked {
+    fn wait_for_change(&mut self) {
+        CHANGED.wait(&mut self.state);
+    }
+
+    /// Does something without the lock, while nobody puts anything on a stream.
+    fn gated<T>(mut self, act: impl FnOnce() -> T) -> (Self, T) {
+        self.gates += 1;
+        drop(self);
+        let done = act();
         let mut state = lock();
-        let running = match &mut state.pager {
-            Pager::Resident(resident) if within::are_pending() => resident.running(),
-            _ => None,
+        state.gates -= 1;
+        CHANGED.notify_all();
+        (state, done)
+    }
+}
+
+/// The state when all has ended that was put on streams before this. Others may have put more there since.
+pub fn settled() -> Locked {
+    let mut state = lock();
+    let Some(wait) = state.running() else { return state };
+    drop(state);
+    let waited = wait.wait();
+    state = lock();
+    state.waited(&wait, waited);
+    state
+}
+
+/// The state when nothing runs that may use managed memory on the GPU, or that has failed.
+fn alone(_: &Only) -> Locked {
+    let mut state = lock();
+    loop {
+        if state.is_being_put() {
+            // What waits on a full stream goes on by itself.
+            state.gates += 1;
+            state.wait_for_change();
+            state.gates -= 1;
+            continue;
+        }
+        let Some(wait) = state.running() else {
+            CHANGED.notify_all();
+            return state;
         };
-        let Some((marks, number)) = running else { return state };
-        drop(state);
-        let context = driver::current_context();
-        marks.wait();
-        driver::set_current_context(context);
-        if let Pager::Resident(resident) = &mut lock().pager {
-            resident.ended(number);
+        let (gated, waited) = state.gated(|| wait.wait());
+        state = gated;
+        state.waited(&wait, waited);
+    }
+}
+
+/// The state, for what is about to be put on a stream.
+fn lock_to_put() -> Locked {
+    let mut state = lock();
+    while state.gates > 0 {
+        state.wait_for_change();
+    }
+    if !state.has_functions || driver::somebody_captures() {
+        return state;
+    }
+    // It would wait for them, and they for what launches before it wrote.
+    state.has_functions = false;
+    state.gated(driver::synchronize).0
+}
+
+/// What is about to be put on a stream.
+pub enum Ready {
+    /// It finds parts of managed memory in the GPU's: it is to be put there.
+    OnGpu(Putting),
+    /// It finds it at home, or there is none.
+    AtHome(Locked),
+    /// The program is told an error.
+    Refused(Status),
+}
+
+#[must_use]
+pub struct Putting {
+    parts: Vec<Range<u64>>,
+    /// What the host had been given by then.
+    opened: u64,
+}
+
+/// Readies parts of managed memory for something that is about to be put on a stream.
+pub fn ready(parts: &[Range<u64>], stream: u64) -> Ready {
+    loop {
+        let mut state = lock_to_put();
+        let begun = Instant::now();
+        match state.begin_put(parts, stream) {
+            Ok(None) => return Ready::AtHome(state),
+            Ok(Some(opened)) => {
+                state.summary.took("closing managed memory", begun);
+                let parts = parts.to_vec();
+                return Ready::OnGpu(Putting { parts, opened });
+            }
+            Err(error) => {
+                if let Some(status) = error.status() {
+                    state.summary.note(chain(&error));
+                    return Ready::Refused(status);
+                }
+                drop(state);
+                give_up(&error.to_string());
+            }
         }
     }
 }
 
-/// The state for a call of the driver's on a stream that may wait for it. As [`settled`].
-pub fn settled_stream(stream: u64) -> Locked {
-    if within::are_pending() && !driver::is_captured(stream) {
-        // SAFETY: the stream that the program has just named.
-        let _ = unsafe { call!(cuStreamSynchronize(stream => u64)) };
+impl Putting {
+    /// Has it put there.
+    pub fn put(self, enqueue: impl FnOnce() -> Status) -> Status {
+        let begun = Instant::now();
+        let status = enqueue();
+        let mut state = lock();
+        state.end_put(&self);
+        state.summary.took("launching", begun);
+        status
     }
-    lock()
+}
+
+/// A host function of the program's is put on a stream.
+pub fn put_function(stream: u64, enqueue: impl FnOnce() -> Status) -> Status {
+    match ready(&[], stream) {
+        Ready::OnGpu(putting) => putting.put(enqueue),
+        Ready::AtHome(mut state) => {
+            let counts = state.has_memory() && !matches!(state.pager, Pager::None);
+            state.has_functions |= counts;
+            drop(state);
+            let status = enqueue();
+            if counts {
+                // Others may have waited before it was there.
+                lock().has_functions = true;
+            }
+            status
+        }
+        Ready::Refused(status) => status,
+    }
+}
+
+/// The program has waited for something: it may look for what that wrote beside what the host was given meanwhile.
+pub fn close_early() {
+    if early::take() {
+        close();
+    }
+}
+
+/// The program is about to capture a stream.
+pub fn mark_stream(stream: u64) {
+    if let Pager::Resident(resident) = &mut lock().pager {
+        resident.mark_stream(stream);
+    }
 }
 
 /// What a launch is of.
@@ -186,21 +356,14 @@ pub enum Work<'a> {
 }
 
 /// Makes managed memory right for the host that has faulted there, in a host function of a stream or elsewhere.
-fn mend(addr: u64, writes: bool, within: Option<&Call>) -> bool {
-    driver::heed_no_captures();
+fn mend(addr: u64, writes: bool, within: bool) -> bool {
     let begun = Instant::now();
-    let (mut state, asked) = match within.filter(|_| lock().is_resident()) {
-        Some(call) => {
-            call.before.wait();
-            (lock(), Asked::Behind(addr))
-        }
-        None => (settled(), Asked::Fault(addr)),
-    };
-    let is_there = |memory: &Memory| memory.book.slab_of(addr).is_some();
-    if !state.memory.as_ref().is_some_and(is_there) {
+    // What a host function comes behind has ended, and what comes behind it waits for it.
+    let mut state = if within { lock() } else { settled() };
+    if !state.has_slab(addr) {
         return false;
     }
-    state.open_for(&(addr..addr + 1), &asked, writes);
+    state.open_for(&(addr..addr + 1), (&Asked::Fault(addr), writes, within));
     let what = if writes {
         "faults of the host, that writes"
     } else {
@@ -217,15 +380,10 @@ fn close() {
     let (Pager::Resident(resident), Some(memory)) = (&mut state.pager, &mut state.memory) else {
         return;
     };
-    let mut closed = Ok(());
-    for slab in memory.slabs.values_mut() {
-        let all = slab.pages.clone();
-        if let Some(twin) = &mut slab.twin {
-            closed = closed.and(twin.close(resident, &all, &mut state.summary));
-        }
-    }
-    if let Err(why) = closed.and_then(|()| resident.wait_for_copies()) {
-        state.summary.note(why);
+    let mut twins = memory.slabs.values_mut().filter_map(|slab| slab.twin.as_mut());
+    let closed = twins.try_for_each(|twin| twin.close_early(resident, &mut state.summary));
+    if let Err(error) = closed.and_then(|()| resident.wait_for_all_copies()) {
+        state.summary.note(chain(&error));
     }
 }
 
@@ -243,71 +401,155 @@ fn print_at_exit() {
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
         }
     }
+    static ONCE: Once = Once::new();
     // SAFETY: a function that stays: this library is never unloaded. Where there is no room for it nothing is printed.
-    unsafe { libc::atexit(print) };
+    ONCE.call_once(|| unsafe {
+        libc::atexit(print);
+    });
 }
 
-/// As [`State::launch`], where host functions of the program's have not ended: a stream that is full waits for them, and they for the state.
-pub fn launch_unlocked(work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
-    let mut state = lock();
+/// Has `enqueue` put work on a stream, of a kernel with the handle that it is given.
+pub fn launch(work: &Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
     let handle = match work {
-        Work::Kernel(handle) => state.code.plain(handle),
+        Work::Kernel(handle) => *handle,
         Work::Other(_) => 0,
     };
-    if !state.is_resident() || driver::is_captured(stream) || state.close_for(stream).is_err() {
-        return state.launch(work, stream, enqueue);
+    let (plain, is_there) = {
+        let state = lock();
+        (state.code.plain(handle), state.has_memory())
+    };
+    // Of a graph that is captured the launch is told.
+    if !is_there || driver::is_captured(stream) {
+        return enqueue(plain);
     }
-    let name = state.name(&work);
-    drop(state);
-    let status = enqueue(handle);
-    let mut state = lock();
-    // What the host was given meanwhile may be from before.
-    if let Err(why) = state.close_for(stream) {
-        state.summary.note(why);
+    match ready(std::slice::from_ref(&window::all()), stream) {
+        Ready::OnGpu(putting) => {
+            let launched = std::cell::Cell::new(None);
+            let status = putting.put(|| {
+                let (status, timed) = Timing::around(stream, || enqueue(plain));
+                launched.set(timed);
+                status
+            });
+            lock().ran(work, status, launched.take());
+            status
+        }
+        Ready::AtHome(mut state) => {
+            if let Work::Other(_) = work {
+                state.has_functions |= within::are_in_graphs() && !matches!(state.pager, Pager::None);
+            }
+            state.launch(work, handle, stream, &enqueue)
+        }
+        Ready::Refused(status) => status,
     }
-    state.ran(&name, status);
-    status
 }
 
-/// The forms of a launch's kernel that look pages up, or why it uses all of them at home.
-fn forms_of(code: &Code, work: &Work<'_>, handle: usize) -> (Option<Forms>, Option<Arc<str>>) {
-    let function = match (work, code.function(handle)) {
-        (Work::Kernel(_), Some(function)) => function,
-        (Work::Kernel(_), None) => return (None, Some("nobody saw its code".into())),
-        (Work::Other(_), _) => return (None, Some("its kernels are not looked at".into())),
-    };
-    let forms = || function.forms(handle).ok_or("the driver refuses its rewritten text");
-    match &function.at_home {
-        Some(why) => (None, Some(Arc::clone(why))),
-        None => forms().map_or_else(|why| (None, Some(why.into())), |forms| (Some(forms), None)),
+/// Managed memory of so many bytes, or the driver's error; none where the driver is to answer.
+pub fn allocate(bytes: u64) -> Option<Result<u64, Status>> {
+    let only = ALLOCATING.lock();
+    let mut state = lock_to_put();
+    let Allocated { addr, new_slab } = state.reserve(bytes)?;
+    let Some(pages) = new_slab else { return Some(Ok(addr)) };
+    if let Pager::Resident(resident) = &state.pager {
+        let (place, begun) = (resident.place(), Instant::now());
+        drop(state);
+        let error = match driver::from_context(|| place.twin(&pages)) {
+            Ok(twin) => {
+                lock().hold(&pages, twin, begun);
+                return Some(Ok(addr));
+            }
+            Err(error) => error,
+        };
+        state = match error.status() {
+            None => alone(&only),
+            Some(_) => lock(),
+        };
+        let left = match error.status() {
+            None => state.take_from_gpu(&error.to_string()),
+            Some(_) => Err(error),
+        };
+        if let Err(error) = left {
+            state.forget(pages);
+            return Some(Err(error.status().unwrap_or(INVALID_VALUE)));
+        }
     }
+    state.make(&pages, bytes).then_some(Ok(addr))
+}
+
+/// Frees managed memory that nothing uses any more.
+pub fn free(addr: u64) -> Status {
+    let _only = ALLOCATING.lock();
+    // As CUDA does: the same addresses may be somebody else's then.
+    let wait = match &lock().pager {
+        Pager::Resident(resident) => Some(resident.all()),
+        _ => None,
+    };
+    let waited = wait.as_ref().map_or_else(driver::synchronize, Wait::wait);
+    let mut state = lock();
+    if let Some(wait) = &wait
+        && state.waited(wait, waited)
+    {
+        return waited;
+    }
+    let Some(memory) = &mut state.memory else {
+        return INVALID_VALUE;
+    };
+    let pages = match memory.book.free(addr) {
+        Freed::Unknown => return INVALID_VALUE,
+        Freed::Piece => return SUCCESS,
+        Freed::Slab(pages) => pages,
+    };
+    let Some(mut slab) = memory.slabs.remove(&pages.start) else {
+        return SUCCESS;
+    };
+    let (place, is_pinned) = (state.release(&slab), matches!(state.pager, Pager::None));
+    drop(state);
+    let ended = driver::from_context(|| slab.end(place.as_ref(), is_pinned));
+    let mut state = lock();
+    match ended {
+        Ok(()) => state.forget(pages),
+        // The GPU may use it still: its addresses serve nobody else.
+        Err(why) => state.summary.note(format!("managed memory stays: {why}")),
+    }
+    SUCCESS
+}
+
+/// From now on nobody pages, and the GPU's memory does not hold it: kernels find all at home.
+fn give_up(why: &str) {
+    let only = ALLOCATING.lock();
+    let mut state = alone(&only);
+    let left = match &state.pager {
+        Pager::Resident(_) => state.take_from_gpu(why),
+        _ => Ok(()),
+    };
+    match left {
+        Ok(()) => state.give_up(why),
+        // The program is told.
+        Err(error) => state.summary.note(chain(&error)),
+    }
+}
+
+/// The program resets a GPU, by `call`: what was there is gone, and the next allocation begins anew.
+pub fn reset(device: i32, call: impl FnOnce() -> Status) -> Status {
+    let only = ALLOCATING.lock();
+    alone(&only).end(device);
+    call()
 }
 
 impl State {
-    /// Managed memory of so many bytes; none where the window has no more.
-    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+    /// Addresses of so many bytes; none where the window has no more.
+    fn reserve(&mut self, bytes: u64) -> Option<Allocated> {
         if self.memory.is_none() {
             self.begin()?;
         }
-        let memory = self.memory.as_mut()?;
-        let Allocated { addr, new_slab } = memory.book.allocate(bytes)?;
-        let Some(pages) = new_slab else { return Some(addr) };
-        let made = self.make(&pages);
-        let memory = self.memory.as_mut()?;
-        match made {
-            Ok(slab) => drop(memory.slabs.insert(pages.start, slab)),
-            Err(why) => {
-                self.summary
-                    .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
-                memory.book.forget(pages.start);
-                window::empty(pages);
-                return None;
-            }
+        self.memory.as_mut()?.book.allocate(bytes)
+    }
+
+    /// Addresses that serve others.
+    fn forget(&mut self, pages: Range<u64>) {
+        if let Some(memory) = &mut self.memory {
+            memory.book.forget(pages.start);
         }
-        // Programs take their time from the first launch on.
-        self.ready();
-        self.grow();
-        Some(addr)
+        window::empty(pages);
     }
 
     /// The program asks for managed memory for the first time.
@@ -332,157 +574,218 @@ impl State {
         Some(())
     }
 
-    /// Memory at pages of the window.
-    fn make(&mut self, pages: &Range<u64>) -> Result<Slab, String> {
-        let mut slab = Slab::new(pages.clone());
-        let begun = Instant::now();
-        if let Pager::Resident(resident) = &mut self.pager {
-            match resident.twin(pages) {
-                Ok(twin) => {
-                    slab.twin = Some(twin);
-                    self.summary
-                        .took("taking memory of the GPU, and pinning the host's", begun);
-                    self.summary.holds(resident.bytes());
-                    return Ok(slab);
-                }
-                Err(why) => self.leave_gpu(&why),
+    /// Pages of the window have memory of the GPU.
+    fn hold(&mut self, pages: &Range<u64>, twin: Twin, begun: Instant) {
+        if let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) {
+            if let Err(error) = resident.hold(&twin) {
+                self.summary.note(chain(&error));
             }
+            self.summary
+                .took("taking memory of the GPU, and pinning the host's", begun);
+            self.summary.holds(resident.bytes());
+            let mut slab = Slab::new(pages.clone());
+            slab.twin = Some(twin);
+            memory.slabs.insert(pages.start, slab);
         }
-        if !window::fill(pages.clone()) {
-            return Err("the system refuses the memory".into());
-        }
-        match &self.pager {
-            // It is about to begin.
-            Pager::New | Pager::Resident(_) => {}
-            Pager::Paging(paging) => {
-                slab.page(&paging.vm)?;
-                self.summary.took("pinning managed memory", begun);
+    }
+
+    /// An allocation is no more: where its memory of the GPU is.
+    fn release(&mut self, slab: &Slab) -> Option<Place> {
+        match (&mut self.pager, &slab.twin) {
+            (Pager::Resident(resident), Some(twin)) => {
+                resident.release(twin);
+                Some(resident.place())
             }
-            Pager::None => slab.pin()?,
-        }
-        Ok(slab)
-    }
-
-    /// Has managed memory leave the GPU's memory, all of it: somebody else may page it.
-    fn leave_gpu(&mut self, why: &str) {
-        if !matches!(self.pager, Pager::Resident(_)) {
-            return;
-        }
-        let before = std::mem::replace(&mut self.pager, Pager::New);
-        let (Pager::Resident(mut resident), Some(memory)) = (before, &mut self.memory) else {
-            return;
-        };
-        self.summary
-            .note(format!("kernels are not run as they are any more: {why}"));
-        for slab in memory.slabs.values_mut() {
-            let left = slab
-                .twin
-                .take()
-                .map(|mut twin| twin.leave(&mut resident, &mut self.summary));
-            if let Some(Err(why)) = left {
-                self.summary.note(why);
-            }
-        }
-        let filled = |slab: &Slab| window::fill(slab.pages.clone());
-        if !window::leave_gpu() || !memory.slabs.values().all(filled) {
-            // Pointers of the program's lead nowhere.
-            eprintln!("gpuvm exec: the addresses of managed memory are lost");
-            std::process::abort();
-        }
-    }
-
-    /// Frees managed memory that nothing uses any more. False for what is none of ours.
-    pub fn free(&mut self, addr: u64) -> bool {
-        let Some(memory) = &mut self.memory else { return false };
-        match memory.book.free(addr) {
-            Freed::Unknown => return false,
-            Freed::Piece => {}
-            Freed::Slab(pages) => {
-                if let Some(mut slab) = memory.slabs.remove(&pages.start) {
-                    if let (Some(mut twin), Pager::Resident(resident)) = (slab.twin.take(), &mut self.pager)
-                        && let Err(why) = resident.end(&mut twin)
-                    {
-                        // Its addresses serve nobody else.
-                        self.summary.note(format!("managed memory stays: {why}"));
-                        return true;
-                    }
-                    let closed = slab.region.take().map(|region| {
-                        let all = 0..region.len();
-                        region.discard(all).and_then(|()| region.close())
-                    });
-                    if let Some(Err(error)) = closed {
-                        // The GPU may use it still: its addresses serve nobody else.
-                        self.summary.note(format!("managed memory stays: {}", chain(&error)));
-                        return true;
-                    }
-                    if matches!(self.pager, Pager::None) {
-                        let base = pages.start as *mut c_void;
-                        // SAFETY: it was pinned when there was nobody to page it, if it was.
-                        let _ = unsafe { call!(cuMemHostUnregister(base => *mut c_void)) };
-                    }
-                }
-                memory.book.forget(pages.start);
-                window::empty(pages);
-            }
-        }
-        true
-    }
-
-    /// Lets the host, or the driver, read the managed memory of a range, and write it if that is said. Whatever goes wrong, the host may then.
-    pub fn open(&mut self, part: &Range<u64>, writes: bool) {
-        self.open_for(part, &Asked::Part(part.clone()), writes);
-    }
-
-    fn open_for(&mut self, part: &Range<u64>, asked: &Asked, writes: bool) {
-        let Some(memory) = &mut self.memory else { return };
-        let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
-        let mut failed = Ok(());
-        for slab in memory.slabs.values_mut().filter(of_part) {
-            failed = failed.and(match (&mut slab.twin, &mut self.pager) {
-                (Some(twin), Pager::Resident(resident)) => twin.open(resident, asked, writes, &mut self.summary),
-                _ => slab.open(part, writes),
-            });
-        }
-        match (failed, &self.pager) {
-            (Ok(()), _) => {}
-            // The program's own error, which it is told.
-            (Err(why), Pager::Resident(_)) => self.summary.note(why),
-            (Err(why), _) => self.give_up(&why),
-        }
-    }
-
-    /// Readies those ranges of managed memory, or all of it, for something that the program has the driver do on the GPU: that is about to be put on
-    /// a stream. False where the GPU does not hold them.
-    pub fn give_gpu(&mut self, parts: &[Range<u64>], stream: u64) -> bool {
-        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
-            return false;
-        };
-        for part in parts {
-            let of_part = |slab: &&mut Slab| slab.pages.start < part.end && part.start < slab.pages.end;
-            for slab in memory.slabs.values_mut().filter(of_part) {
-                let Some(twin) = &mut slab.twin else { continue };
-                if let Err(why) = twin.close(resident, part, &mut self.summary) {
-                    self.summary.note(why);
-                }
-            }
-        }
-        if let Err(why) = resident.expect(stream) {
-            self.summary.note(why);
-        }
-        true
-    }
-
-    /// Marks what was put on streams by now. None where the GPU does not hold managed memory.
-    pub fn marks(&mut self) -> Option<Marks> {
-        match &mut self.pager {
-            Pager::Resident(resident) => Some(resident.marks()),
             _ => None,
         }
     }
 
-    /// All that managed memory may be.
-    pub fn window(&self) -> Range<u64> {
-        self.memory.as_ref().map_or(0..0, |memory| memory.window.clone())
+    /// Makes memory of the host's at pages of the window, for an allocation of so many bytes. False where the driver is to make it.
+    fn make(&mut self, pages: &Range<u64>, bytes: u64) -> bool {
+        let begun = Instant::now();
+        let mut slab = Slab::new(pages.clone());
+        let filled = window::has_memory(pages.end - pages.start).and_then(|()| match window::fill(pages.clone()) {
+            true => Ok(()),
+            false => Err("the system refuses the memory".to_owned()),
+        });
+        let made = filled.and_then(|()| match &self.pager {
+            // It is about to begin.
+            Pager::New | Pager::Resident(_) => Ok(()),
+            Pager::Paging(paging) => slab.page(&paging.vm),
+            Pager::None => slab.pin(),
+        });
+        if let Err(why) = made {
+            self.summary
+                .note(format!("{bytes} bytes stay CUDA's managed memory: {why}"));
+            self.forget(pages.clone());
+            return false;
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.slabs.insert(pages.start, slab);
+        }
+        self.summary.took("taking the host's memory", begun);
+        // Programs take their time from the first launch on.
+        self.ready();
+        self.grow();
+        true
+    }
+
+    /// Has managed memory leave the GPU's memory, all of it: somebody else may page it. Nothing runs.
+    fn take_from_gpu(&mut self, why: &str) -> Result<(), ExecError> {
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return Ok(());
+        };
+        resident.check()?;
+        for slab in memory.slabs.values_mut() {
+            if let Some(mut twin) = slab.twin.take()
+                && let Err(error) = twin.leave(resident, &mut self.summary)
+            {
+                // Some is here, some there.
+                end_program(&format!("managed memory cannot leave the GPU: {}", chain(&error)));
+            }
+        }
+        resident.end();
+        self.pager = Pager::New;
+        self.summary
+            .note(format!("kernels are not run as they are any more: {why}"));
+        let filled = |slab: &Slab| window::fill(slab.pages.clone());
+        if !window::leave_gpu() || !memory.slabs.values().all(filled) {
+            // Pointers of the program's lead nowhere.
+            end_program("the addresses of managed memory are lost");
+        }
+        Ok(())
+    }
+
+    /// The GPU is about to be reset: nothing of managed memory is there any more.
+    fn end(&mut self, device: i32) {
+        let is_it = match &self.pager {
+            Pager::Resident(resident) => resident.device() == device,
+            Pager::Paging(paging) => self.contexts.get(&paging.context) == Some(&Some(device)),
+            // Others may have it.
+            Pager::New | Pager::None => self.contexts.values().all(|gpu| *gpu == Some(device)),
+        };
+        let Some(memory) = self.memory.take_if(|_| is_it) else {
+            return;
+        };
+        self.code.forget_window();
+        let is_pinned = matches!(self.pager, Pager::None);
+        for mut slab in memory.slabs.into_values() {
+            let place = self.release(&slab);
+            // What cannot be ended ends with the context.
+            if let Err(why) = slab.end(place.as_ref(), is_pinned) {
+                self.summary.note(why);
+            }
+            window::empty(slab.pages.clone());
+        }
+        if let Pager::Resident(resident) = &mut self.pager {
+            resident.end();
+        }
+        self.pager = Pager::New;
+        self.contexts.clear();
+        window::end();
+    }
+
+    /// Lets the host, or the driver, read the managed memory of a range, and write it if that is said.
+    pub fn open(&mut self, part: &Range<u64>, writes: bool) {
+        self.open_for(part, (&Asked::Part(part.clone()), writes, false));
+    }
+
+    /// `within`: a host function asks.
+    fn open_for(&mut self, part: &Range<u64>, (asked, writes, within): (&Asked, bool, bool)) {
+        let Some(memory) = &mut self.memory else { return };
+        let Pager::Resident(resident) = &mut self.pager else {
+            let mut slabs = memory.slabs.values_mut().filter(|slab| slab.is_in(part));
+            if let Err(why) = slabs.try_for_each(|slab| slab.open(part, writes)) {
+                self.give_up(&why);
+            }
+            return;
+        };
+        let how = (asked, writes, within || resident.is_busy());
+        let (all, summary) = (memory.window.clone(), &mut self.summary);
+        let opened = driver::unhindered(|| match memory.open(resident, part, how, summary) {
+            Err(ExecError::Protect(_)) => {
+                // Closed it is one piece.
+                memory.close(resident, std::slice::from_ref(&all), summary)?;
+                memory.open(resident, part, how, summary)
+            }
+            Err(ExecError::Driver { what, status }) => {
+                // The program has its error: its memory is as the host knows it.
+                summary.note(format!("{what}: CUDA error {status}"));
+                resident.lose(status);
+                memory.open(resident, part, how, summary)
+            }
+            opened => opened,
+        });
+        if let Err(error) = opened {
+            end_program(&format!(
+                "an access to managed memory cannot be made: {}",
+                chain(&error)
+            ));
+        }
+    }
+
+    /// Readies parts of managed memory for something that is about to be put on a stream; what the host had been given by then. None where the GPU
+    /// does not hold them, or nothing of them is meant.
+    fn begin_put(&mut self, parts: &[Range<u64>], stream: u64) -> Result<Option<u64>, ExecError> {
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return Ok(None);
+        };
+        resident.check()?;
+        match resident.check_context() {
+            Err(_) if parts.is_empty() => return Ok(None),
+            checked => checked?,
+        }
+        memory.close(resident, parts, &mut self.summary)?;
+        resident.expect(stream)?;
+        Ok(Some(resident.opened))
+    }
+
+    /// It was put there.
+    fn end_put(&mut self, putting: &Putting) {
+        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
+            return;
+        };
+        resident.put();
+        if resident.opened != putting.opened {
+            // What the host was given meanwhile may be from before.
+            match memory.close(resident, &putting.parts, &mut self.summary) {
+                Err(error @ ExecError::Protect(_)) => end_program(&chain(&error)),
+                Err(error) => self.summary.note(chain(&error)),
+                Ok(()) => {}
+            }
+        }
+        if self.gates > 0 {
+            CHANGED.notify_all();
+        }
+    }
+
+    /// What was put on streams and may use managed memory in the GPU's.
+    fn running(&self) -> Option<Wait> {
+        match &self.pager {
+            Pager::Resident(resident) => resident.running(),
+            _ => None,
+        }
+    }
+
+    fn is_being_put(&self) -> bool {
+        matches!(&self.pager, Pager::Resident(resident) if resident.is_being_put())
+    }
+
+    /// That was waited for. Whether it has failed.
+    fn waited(&mut self, wait: &Wait, waited: Status) -> bool {
+        let Pager::Resident(resident) = &mut self.pager else {
+            return false;
+        };
+        let failed = resident.waited(wait, waited);
+        failed.map_err(|error| self.summary.note(chain(&error))).is_err()
+    }
+
+    fn has_slab(&self, addr: u64) -> bool {
+        let before = self
+            .memory
+            .as_ref()
+            .and_then(|memory| memory.slabs.range(..=addr).next_back());
+        before.is_some_and(|(_, slab)| slab.pages.contains(&addr))
     }
 
     /// Whether the GPU's memory holds all of it.
@@ -495,94 +798,8 @@ impl State {
         self.memory.as_ref().is_some_and(|memory| !memory.slabs.is_empty())
     }
 
-    /// Sees to it that the GPU reaches managed memory. Nothing of it is done in a context that is not a GPU's primary one.
-    pub fn ready(&mut self) {
-        if !matches!(self.pager, Pager::New) || !self.has_memory() {
-            return;
-        }
-        let made = match self.context() {
-            (context, Some(gpu)) => self.page(context, gpu),
-            (_, None) => {
-                Err("the program's context is not its GPU's primary one, which the CUDA runtime uses".to_owned())
-            }
-        };
-        if let Err(why) = made {
-            self.give_up(&why);
-        }
-    }
-
-    /// The current context, and the GPU whose primary one it is.
-    fn context(&mut self) -> (usize, Option<i32>) {
-        let context = driver::current_context();
-        let primary = || driver::current_gpu().and_then(|(gpu, is_primary)| is_primary.then_some(gpu));
-        (context, *self.contexts.entry(context).or_insert_with(primary))
-    }
-
-    fn page(&mut self, context: usize, gpu: i32) -> Result<(), String> {
-        let Some(memory) = &mut self.memory else { return Ok(()) };
-        gpuvm_gpu::cuda::find_driver_by(driver::find);
-        let page = settings::page_bytes();
-        let builder = Vm::builder()
-            .gpu(CudaGpu::ordinal(gpu.unsigned_abs()))
-            .transport(Transport::Direct)
-            .page_size(page)
-            .launch_deadline(DEADLINE)
-            .window_over(memory.window.clone());
-        let free = driver::free_bytes().unwrap_or(0);
-        let (frames, frames_max, builder) = match settings::frame_bytes() {
-            Some(bytes) => (bytes, bytes, builder.frame_memory(bytes)),
-            None => {
-                let most = (free - free / LEFT_FREE).max(FRAMES_STEP);
-                let grows = builder.frame_memory(FRAMES_STEP).frame_capacity(most);
-                (FRAMES_STEP, most, grows)
-            }
-        };
-        let begun = Instant::now();
-        let vm = builder.build().map_err(|error| chain(&error))?;
-        self.summary.took("beginning to page", begun);
-        let window = vm.window_bytes().map_err(|error| chain(&error))?;
-        let paged = memory.slabs.values_mut().try_for_each(|slab| slab.page(&vm));
-        self.summary.pages(frames, page);
-        self.pager = Pager::Paging(Paging {
-            vm,
-            context,
-            window,
-            frames,
-            frames_max,
-            streams: HashMap::new(),
-        });
-        paged
-    }
-
-    /// Sees to frames for all managed memory, as far as there is GPU memory.
-    fn grow(&mut self) {
-        let (Pager::Paging(paging), Some(memory)) = (&mut self.pager, &self.memory) else {
-            return;
-        };
-        let all = memory.bytes();
-        let begun = Instant::now();
-        // With some that no page needs, so that all have one.
-        let wanted = (all.next_multiple_of(FRAMES_STEP) + FRAMES_STEP).min(paging.frames_max);
-        let free = driver::free_bytes().unwrap_or(0);
-        let wanted = wanted.min(paging.frames + (free - free / LEFT_FREE) / FRAMES_STEP * FRAMES_STEP);
-        if wanted <= paging.frames {
-            return;
-        }
-        match paging.vm.resize_frames(wanted) {
-            Ok(resized) => {
-                self.summary.took("taking frames", begun);
-                paging.frames = resized.bytes;
-                self.summary.pages(resized.bytes, settings::page_bytes());
-            }
-            Err(error) => self
-                .summary
-                .note(format!("there are no more frames: {}", chain(&error))),
-        }
-    }
-
     /// From now on nobody pages: what is in frames goes home, and kernels find all there.
-    pub fn give_up(&mut self, why: &str) {
-        self.leave_gpu(why);
+    fn give_up(&mut self, why: &str) {
         self.summary.note(format!("nothing is paged any more: {why}"));
         let before = std::mem::replace(&mut self.pager, Pager::None);
         self.take_home();
@@ -608,39 +825,27 @@ impl State {
         }
     }
 
-    /// A stream is about to end.
-    pub fn forget_stream(&mut self, stream: u64) {
+    /// A stream is about to end. What is to be dropped without the lock.
+    pub fn forget_stream(&mut self, stream: u64) -> Option<StreamHandle> {
         match &mut self.pager {
-            Pager::Paging(paging) => drop(paging.streams.remove(&(stream, None))),
+            Pager::Paging(paging) => return paging.streams.remove(&(stream, None)),
             Pager::Resident(resident) => resident.forget_stream(stream),
             Pager::New | Pager::None => {}
         }
+        None
     }
 
-    /// Has `enqueue` put work on a stream, of a kernel with the handle that it is given.
-    pub fn launch(&mut self, work: Work<'_>, stream: u64, enqueue: impl Fn(usize) -> Status) -> Status {
-        let handle = match work {
-            Work::Kernel(handle) => handle,
-            Work::Other(_) => 0,
-        };
-        let plain = self.code.plain(handle);
-        if !self.has_memory() || driver::is_captured(stream) {
-            // Of a graph that is captured the launch is told.
-            return enqueue(plain);
-        }
+    /// Of what the GPU's memory does not hold.
+    fn launch(&mut self, work: &Work<'_>, handle: usize, stream: u64, enqueue: &impl Fn(usize) -> Status) -> Status {
         self.ready();
-        let launched = match self.is_resident() {
-            true => self.launch_resident(&work, plain, stream, &enqueue),
-            false => self.launch_paged(&work, handle, stream, &enqueue),
-        };
-        match launched {
+        match self.launch_paged(work, handle, stream, enqueue) {
             Ok(status) => status,
             Err(why) => {
                 if !matches!(self.pager, Pager::None) {
                     self.give_up(&why);
                 }
-                self.summary.at_home(&self.name(&work), &why);
-                enqueue(plain)
+                self.summary.at_home(&self.name(work), &why);
+                enqueue(self.code.plain(handle))
             }
         }
     }
@@ -655,163 +860,30 @@ impl State {
         }
     }
 
-    /// As it was written. The error says why the GPU cannot hold the memory.
-    fn launch_resident(
-        &mut self,
-        work: &Work<'_>,
-        handle: usize,
-        stream: u64,
-        enqueue: &impl Fn(usize) -> Status,
-    ) -> Result<Status, String> {
-        let begun = Instant::now();
-        self.close_for(stream)?;
-        self.summary.took("closing managed memory", begun);
-        let begun = Instant::now();
-        let name = self.name(work);
-        let status = match settings::is_verbose() {
-            true => self.timing.around(&name, stream, || enqueue(handle)),
-            false => enqueue(handle),
-        };
-        self.summary.took("launching", begun);
-        self.ran(&name, status);
-        Ok(status)
-    }
-
     /// What became of a launch of a kernel as it was written.
-    fn ran(&mut self, name: &str, status: Status) {
+    fn ran(&mut self, work: &Work<'_>, status: Status, timed: Option<Launched>) {
+        let name = self.name(work);
         match status {
-            SUCCESS => self.summary.ran(name),
+            SUCCESS => self.summary.ran(&name),
             // The program's own mistake.
-            status => self.summary.refused(name, status),
+            status => self.summary.refused(&name, status),
         }
-    }
-
-    /// Has the GPU have all managed memory, for something that is about to be put on a stream. The error says why it cannot.
-    fn close_for(&mut self, stream: u64) -> Result<(), String> {
-        let (Pager::Resident(resident), Some(memory)) = (&mut self.pager, &mut self.memory) else {
-            return Err("nobody has the memory".into());
-        };
-        if resident.context != driver::current_context() {
-            return Err("the program launches in several contexts".into());
-        }
-        for slab in memory.slabs.values_mut() {
-            let all = slab.pages.clone();
-            if let Some(twin) = &mut slab.twin {
-                twin.close(resident, &all, &mut self.summary)?;
-            }
-        }
-        resident.expect(stream)
-    }
-
-    /// The error says why nobody pages.
-    fn launch_paged(
-        &mut self,
-        work: &Work<'_>,
-        handle: usize,
-        stream: u64,
-        enqueue: &impl Fn(usize) -> Status,
-    ) -> Result<Status, String> {
-        let (name, context) = (self.name(work), driver::current_context());
-        let Pager::Paging(paging) = &mut self.pager else {
-            return Err("nobody pages".into());
-        };
-        if paging.context != context {
-            return Err("the program launches in several contexts".into());
-        }
-        let (forms, at_home) = forms_of(&self.code, work, handle);
-        let function = self.code.function(handle);
-        let plain = self.code.plain(handle);
-        if let (Some(_), Some(loaded)) = (forms, function.and_then(|function| function.loaded.as_ref())) {
-            loaded.describe(&paging.window)?;
-        }
-        let Some(memory) = &mut self.memory else {
-            return Ok(enqueue(handle));
-        };
-        let fits = memory.bytes() <= paging.frames;
-        let begun = Instant::now();
-        let was_open = memory.slabs.values().any(|slab| slab.access != Access::None);
-        memory.slabs.values_mut().try_for_each(|slab| slab.close(fits))?;
-        self.summary.took("closing managed memory", begun);
-        let regions: Vec<&RawRegion> = memory.slabs.values().filter_map(|slab| slab.region.as_ref()).collect();
-        let stream_of = stream;
-        let stream = borrowed(&mut paging.streams, &paging.vm, stream)?;
-        let status = std::cell::Cell::new(None);
-        let timing = settings::is_verbose().then_some(&mut self.timing);
-        let put = |complete: bool| {
-            let form = forms.map_or(plain, |forms| if complete { forms.quiet } else { forms.marking });
-            let enqueue = || enqueue(form);
-            let put = match timing {
-                Some(timing) if complete => timing.around(&name, stream_of, enqueue),
-                Some(timing) => timing.around(&format!("{name}, marking"), stream_of, enqueue),
-                None => enqueue(),
-            };
-            status.set(Some(put));
-            match put {
-                SUCCESS => Ok(()),
-                status => Err(format!("CUDA error {status}")),
-            }
-        };
-        let begun = Instant::now();
-        // SAFETY: it puts a kernel there that looks pages up in this window, or one that finds them at home.
-        let launched = unsafe { paging.vm.launch_over(stream, (&name, at_home.is_some()), &regions, put) };
-        self.summary.took(
-            if was_open {
-                "launching, behind accesses of the host"
-            } else {
-                "launching"
-            },
-            begun,
-        );
-        let launched = launched.map(drop).map_err(|error| chain(&error));
-        if forms.is_some() && matches!(status.get(), Some(OUT_OF_RESOURCES | TOO_LARGE)) {
-            // As it was written it may run.
-            self.code.keep_at_home(handle, TOO_MANY_REGISTERS);
-            return self.launch_paged(work, handle, stream_of, enqueue);
-        }
-        self.launched((&name, at_home), launched, status.get())
-    }
-
-    /// What became of a launch of what was paged.
-    fn launched(
-        &mut self,
-        (name, at_home): (&str, Option<Arc<str>>),
-        launched: Result<(), String>,
-        status: Option<Status>,
-    ) -> Result<Status, String> {
-        match (launched, status) {
-            (Ok(()), Some(SUCCESS)) => {}
-            (Err(why), Some(SUCCESS)) => {
-                // It runs, and nobody else would wait for it.
-                driver::synchronize();
-                self.give_up(&why);
-                return Ok(SUCCESS);
-            }
-            // The program's own mistake, or too many registers.
-            (_, Some(status)) => {
-                self.summary.refused(name, status);
-                return Ok(status);
-            }
-            (Err(why), None) => return Err(why),
-            (Ok(()), None) => return Err("nothing was launched".into()),
-        }
-        match at_home {
-            None => self.summary.looked_up(name),
-            Some(why) => self.summary.at_home(name, &why),
-        }
-        Ok(SUCCESS)
+        self.timing.add(&name, timed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::c_void;
+
     use crate::book::CHUNK_BYTES;
 
     /// What the host may do with the slab of an address, and the chunks that it has written.
     fn slab_of(addr: u64) -> (Access, Vec<u64>) {
         let state = lock();
         let memory = state.memory.as_ref().unwrap();
-        let slab = &memory.slabs[&memory.book.slab_of(addr).unwrap().start];
+        let slab = memory.slabs.range(..=addr).next_back().unwrap().1;
         (slab.access, slab.written.iter().copied().collect())
     }
 
@@ -824,7 +896,7 @@ mod tests {
 
     #[test]
     fn what_the_host_does_with_closed_memory_is_seen() {
-        let addr = lock().allocate(6 << 20).unwrap();
+        let addr = allocate(6 << 20).unwrap().unwrap();
         let word = |offset: u64| (addr + offset) as *mut u64;
         // SAFETY: of all accesses here: they lie in the allocation, which nobody else knows.
         unsafe { word(0).write_volatile(7) };
@@ -860,7 +932,6 @@ mod tests {
         // SAFETY: bytes of the allocation.
         let written = unsafe { crate::system::write(descriptor, word(0).cast::<c_void>().cast_const(), 4096) };
         assert_eq!((written, slab_of(addr)), (4096, (Access::Read, vec![])));
-        let mut state = lock();
-        assert!(state.free(addr) && !state.free(addr), "it is freed once");
+        assert_eq!((free(addr), free(addr)), (SUCCESS, INVALID_VALUE), "it is freed once");
     }
 }

@@ -5,10 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::resident::FIRST_BYTES;
 use crate::{driver, faults, state, window, within};
-
-/// At least as much is opened for a fault, and begins at a multiple of it.
-const AT_ONCE_BYTES: usize = 64 << 10;
 
 /// Makes memory right that the system, or the C library, reads or writes.
 fn touch(at: *const c_void, bytes: usize, writes: bool) {
@@ -17,17 +15,17 @@ fn touch(at: *const c_void, bytes: usize, writes: bool) {
         return;
     }
     let part = addr..addr.saturating_add(bytes as u64);
-    match within::running().is_null() {
-        true => state::settled().open(&part, writes),
+    match within::is_running() {
         // Which may not call the driver, nor wait for what is behind it.
-        false => fault(part, writes),
+        true => fault(part, writes),
+        false => state::settled().open(&part, writes),
     }
 }
 
 /// Makes memory right by accesses that fault.
 fn fault(part: Range<u64>, writes: bool) {
     let last = part.end - 1;
-    let places = part.step_by(AT_ONCE_BYTES).chain([last]);
+    let places = part.step_by(FIRST_BYTES as usize).chain([last]);
     for place in places.filter(|place| window::touches(*place, 1)) {
         let byte: *mut u8 = std::ptr::with_exposed_provenance_mut(place as usize);
         // SAFETY: the program's own memory, which it has just named.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::time::Duration;
 
-use crate::driver::{SUCCESS, Status, call};
+use crate::driver::{self, SUCCESS, Status, call};
+use crate::settings;
 
 /// Launches whose events are kept before they are asked.
 const KEPT: usize = 512;
@@ -38,33 +39,44 @@ impl Drop for Event {
     }
 }
 
+/// A launch.
+pub struct Launched {
+    begun: Event,
+    ended: Event,
+}
+
 /// Of all kernels.
 #[derive(Default)]
 pub struct Timing {
-    open: VecDeque<(String, Event, Event)>,
+    open: VecDeque<(String, Launched)>,
     /// How often each ran, the longest, and all together.
     kernels: BTreeMap<String, (u64, Duration, Duration)>,
 }
 
 impl Timing {
-    /// Puts a kernel on a stream, and sees to how long it takes.
-    pub fn around(&mut self, name: &str, stream: u64, put: impl FnOnce() -> Status) -> Status {
+    /// Puts a kernel on a stream, and marks where it begins and ends there if that is to be told.
+    pub fn around(stream: u64, put: impl FnOnce() -> Status) -> (Status, Option<Launched>) {
+        if !settings::is_verbose() {
+            return (put(), None);
+        }
         let begun = Event::on(stream);
         let status = put();
-        if let (Some(begun), SUCCESS) = (begun, status)
-            && let Some(ended) = Event::on(stream)
-        {
-            self.open.push_back((name.to_owned(), begun, ended));
-        }
-        if self.open.len() > KEPT {
+        let ended = begun.filter(|_| status == SUCCESS).zip(Event::on(stream));
+        (status, ended.map(|(begun, ended)| Launched { begun, ended }))
+    }
+
+    /// Sees to how long it takes.
+    pub fn add(&mut self, name: &str, launched: Option<Launched>) {
+        self.open.extend(launched.map(|launched| (name.to_owned(), launched)));
+        // None may be asked while something is captured.
+        if self.open.len() > KEPT && !driver::somebody_captures() {
             self.collect();
         }
-        status
     }
 
     /// Counts those that have ended.
     fn collect(&mut self) {
-        while let Some((_, begun, ended)) = self.open.front() {
+        while let Some((_, Launched { begun, ended })) = self.open.front() {
             let mut took = 0.0f32;
             // SAFETY: an out-value and two events of ours.
             let status = unsafe {

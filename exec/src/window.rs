@@ -177,6 +177,32 @@ pub fn leave_gpu() -> bool {
     freed == SUCCESS && map(file, start, end - start, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) == Some(start)
 }
 
+/// Gives it up with all that is there: another one may be reserved then. No memory of the GPU is there any more, and no allocation.
+pub fn end() {
+    let window = all();
+    START.store(0, Ordering::Release);
+    let [base, whole] = [&ON_GPU[0], &ON_GPU[1]].map(|number| number.swap(0, Ordering::Relaxed));
+    let (file, twin) = (FILE.swap(-1, Ordering::Relaxed), TWIN.swap(0, Ordering::Relaxed));
+    let bytes = (window.end - window.start) as usize;
+    // SAFETY: what was reserved, and mapped for this library. Where the driver has unmapped its addresses others may have them by now: only those
+    // that it does not know are unmapped here.
+    unsafe {
+        match whole {
+            0 => drop(libc::munmap(window.start as *mut c_void, bytes)),
+            whole => drop(call!(cuMemAddressFree(base => u64, whole as usize => usize))),
+        }
+        if file >= 0 {
+            libc::munmap(twin as *mut c_void, bytes);
+            libc::close(file);
+        }
+    }
+}
+
+/// All that managed memory may be.
+pub fn all() -> Range<u64> {
+    START.load(Ordering::Acquire)..END.load(Ordering::Relaxed)
+}
+
 /// Whether there is any.
 pub fn is_there() -> bool {
     START.load(Ordering::Relaxed) != 0
@@ -210,11 +236,15 @@ pub fn fill(pages: Range<u64>) -> bool {
     protect(pages, Access::Write)
 }
 
-/// Bytes of memory that this machine has left, as the system has it.
-fn bytes_left() -> Option<u64> {
-    let all = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = all.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+/// Whether there is memory for so many bytes: the machine's, and what limits of control groups leave. The error says what is missing.
+pub fn has_memory(bytes: u64) -> Result<(), String> {
+    match gpuvm_files::available_memory() {
+        Some((left, limit)) if left - left / SPARED < bytes => Err(match limit {
+            Some(limit) => format!("{limit} leaves {left} of {bytes} bytes of the host's memory: raise it"),
+            None => format!("the machine has {left} of {bytes} bytes of the host's memory left"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Readies pages of a window that the GPU has, too: zeros, which the host asks for first. Whether there is memory for all of them, which may be
@@ -225,7 +255,7 @@ pub fn fill_twin(pages: &Range<u64>) -> bool {
         // SAFETY: advice on pages of the window.
         unsafe { libc::madvise(start as *mut c_void, bytes, libc::MADV_HUGEPAGE) };
     }
-    if bytes_left().is_some_and(|left| left - left / SPARED < pages.end - pages.start) {
+    if has_memory(pages.end - pages.start).is_err() {
         return false;
     }
     // Zeros take their time, and several threads have more of it. Pinning would do it with one.

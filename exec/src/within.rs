@@ -1,49 +1,40 @@
 //! Whether a thread is within a function of the program's that the driver runs on the host, in the order of a stream.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use crate::resident::Marks;
-
-/// One that is on a stream.
-pub struct Call {
-    /// What was put on streams before it.
-    pub before: Marks,
-}
+use std::sync::atomic::{AtomicBool, Ordering};
 
 thread_local! {
-    /// The one that this thread runs.
-    static RUNNING: Cell<*const Call> = const { Cell::new(std::ptr::null()) };
+    /// Whether this thread is, and whether it has asked for managed memory then.
+    static RUNNING: Cell<(bool, bool)> = const { Cell::new((false, false)) };
 }
 
-/// Those that have not ended.
-static PENDING: AtomicU32 = AtomicU32::new(0);
+/// Graphs have some.
+static ARE_IN_GRAPHS: AtomicBool = AtomicBool::new(false);
 
-/// One more is put on a stream.
-pub fn begin() {
-    // Relaxed: who puts it there has the state's lock before, and behind.
-    PENDING.fetch_add(1, Ordering::Relaxed);
+/// A graph gets one.
+pub fn note_node() {
+    // Relaxed: who launches the graph comes behind this by the program's own means.
+    ARE_IN_GRAPHS.store(true, Ordering::Relaxed);
 }
 
-/// One has ended, or was not put there.
-pub fn end() {
-    PENDING.fetch_sub(1, Ordering::Release);
+/// Whether graphs have some.
+pub fn are_in_graphs() -> bool {
+    ARE_IN_GRAPHS.load(Ordering::Relaxed)
 }
 
-/// Whether one has not ended. Who waits for the GPU then must not hold the state's lock.
-pub fn are_pending() -> bool {
-    // Acquire: pairs with the release in `end`.
-    PENDING.load(Ordering::Acquire) != 0
+/// Whether this thread runs one.
+pub fn is_running() -> bool {
+    RUNNING.get().0
 }
 
-/// The one that this thread runs; null for none.
-pub fn running() -> *const Call {
-    RUNNING.get()
+/// It has touched managed memory that was closed.
+pub fn note_fault() {
+    RUNNING.set((RUNNING.get().0, true));
 }
 
-/// This thread runs it in `act`.
-pub fn within(call: &Call, act: impl FnOnce()) {
-    RUNNING.set(call);
+/// This thread runs it in `act`. Whether it has touched managed memory that was closed.
+pub fn within(act: impl FnOnce()) -> bool {
+    RUNNING.set((true, false));
     act();
-    RUNNING.set(std::ptr::null());
+    RUNNING.replace((false, false)).1
 }

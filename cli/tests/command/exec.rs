@@ -39,9 +39,23 @@ impl Machine {
         compile(&[&plain[..], &[&place("by_name"), "-ldl"]].concat());
         compile(&[&plain[..], &[&place("linked"), "-DLINKED", &driver]].concat());
         if !of_driver.is_empty() {
-            compile(&["-O1", &source("rounds"), "-o", &place("rounds"), &driver]);
+            for program in ["rounds", "order"] {
+                compile(&["-O1", &source(program), "-o", &place(program), &driver, "-lpthread"]);
+            }
         }
         Self(folder)
+    }
+
+    /// What a program says as it is, and under `gpuvm exec`, which has to be the same; and what that says besides.
+    fn as_ever(&self, options: &[&str], argument: &str) -> (String, String, Vec<String>) {
+        let program = self.0.path().join("order");
+        let mut plain = Command::new(&program);
+        plain.arg(argument);
+        let ((status, said, err), _) = self.run(plain);
+        assert_eq!((status, &*err), (0, ""), "{argument}: {said}");
+        let ((status, out, err), log) = self.exec(options, &program, argument);
+        assert_eq!((status, &*out), (0, &*said), "{argument}: {err} {log:?}");
+        (said, err, log)
     }
 
     fn log(&self) -> PathBuf {
@@ -195,6 +209,94 @@ fn host_functions_on_streams_touch_managed_memory() {
         (0, "behind it 21\nwaited for 220\n".to_owned(), String::new()),
         "{log:?}"
     );
+}
+
+#[test]
+fn host_functions_of_two_streams_wait_for_nothing_and_lose_nothing() {
+    let machine = Machine::with_memory();
+    let (said, ..) = machine.as_ever(&[], "beside");
+    assert!(said.starts_with("beside it 20 2\n"), "{said}");
+}
+
+#[test]
+fn nobody_waits_for_a_host_function_with_what_its_faults_need() {
+    let machine = Machine::with_memory();
+    let (said, err, _) = machine.as_ever(&["--frames", "48MiB"], "leaves");
+    assert_eq!(said, "left 21 5\n");
+    assert!(
+        err.contains("the GPU's memory does not hold all managed memory"),
+        "{err}"
+    );
+    let (said, err, _) = machine.as_ever(&[], "elsewhere");
+    assert_eq!(said, "elsewhere 20 1\n");
+    assert!(
+        err.contains("the program uses GPU 1, and managed memory lies in that of GPU 0"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_reset_begins_anew() {
+    let machine = Machine::with_memory();
+    let (said, err, log) = machine.as_ever(&["--verbose"], "resets");
+    assert_eq!(said, "anew 1\nagain 8\n");
+    assert!(err.contains("launches of 1 kernels as they are: 2"), "{err}");
+    assert_eq!(
+        log.iter().filter(|call| *call == "cuMemAddressFree").count(),
+        2,
+        "{log:?}"
+    );
+}
+
+#[test]
+fn what_a_kernel_breaks_is_told_as_ever() {
+    let machine = Machine::with_memory();
+    let (said, err, _) = machine.as_ever(&[], "fault");
+    assert!(
+        said.contains("launch 700, wait 700, allocate 700, copy 700, free 700"),
+        "{said}"
+    );
+    assert!(err.contains("CUDA error 700"), "{err}");
+}
+
+#[test]
+fn a_capture_forbids_nothing_that_is_done() {
+    let machine = Machine::with_memory();
+    let (said, _, log) = machine.as_ever(&[], "captures");
+    assert_eq!(said, "meanwhile 2 4\ngraph 510\n");
+    let illegal: Vec<&String> = log.iter().filter(|call| call.starts_with("illegal")).collect();
+    assert_eq!(illegal, [""; 0], "{log:?}");
+}
+
+#[test]
+fn few_pieces_of_memory_do_and_none_are_told() {
+    let machine = Machine::with_memory();
+    let program = machine.0.path().join("order");
+    let ((status, out, err), _) = machine.exec(&[], &program, "pieces");
+    if status == 77 {
+        eprintln!("vm.max_map_count is too large to be reached here");
+        return;
+    }
+    assert_eq!((status, &*out), (0, "sum 514\n"), "{err}");
+    let ((status, out, err), _) = machine.exec(&[], &program, "no-pieces");
+    assert!(status != 0 && out.is_empty(), "{status} {out}");
+    assert!(err.contains("raise vm.max_map_count"), "{err}");
+}
+
+#[test]
+fn what_the_host_leaves_behind_is_copied_before_a_launch_asks_for_it() {
+    let machine = Machine::with_memory();
+    let (_, _, log) = machine.as_ever(&["--verbose"], "ahead");
+    let written = log.iter().position(|call| call == "cuCtxSynchronize").unwrap();
+    let copied = |calls: &[String]| -> u64 {
+        let kib = calls
+            .iter()
+            .filter_map(|call| call.strip_prefix("to the GPU ")?.strip_suffix(" KiB"));
+        kib.map(|kib| kib.parse::<u64>().unwrap()).sum()
+    };
+    assert!((24 << 10..64 << 10).contains(&copied(&log[..written])), "{log:?}");
+    // What was written again is copied again.
+    assert!((65 << 10..128 << 10).contains(&copied(&log)), "{log:?}");
 }
 
 #[test]
