@@ -62,7 +62,9 @@ pub fn by_version(
         return None;
     }
     let per_thread = flags & PER_THREAD != 0 && of_name().any(|served| served.per_thread);
-    let fits = |served: &&Served| served.per_thread == per_thread && served.version <= version;
+    let fits = |served: &&Served| {
+        served.per_thread == per_thread && served.version <= version && !library(served.symbol).is_null()
+    };
     of_name()
         .filter(fits)
         .max_by_key(|served| served.version)
@@ -118,11 +120,14 @@ mod tests {
 
     #[test]
     fn else_version_and_flags_do() {
-        let ask = |name, asked| by_version(&all(), name, asked, number(99), |_| number(0));
+        let ask = |name, asked| by_version(&all(), name, asked, number(99), |_| number(1));
         assert_eq!(ask(c"cuCopy", (13000, 0)), Some(number(1) as *const ()));
         assert_eq!(ask(c"cuCopy", (13000, PER_THREAD)), Some(number(2) as *const ()));
         assert_eq!(ask(c"cuHint", (12000, PER_THREAD)), Some(number(3) as *const ()));
         assert_eq!(ask(c"cuHint", (12020, 0)), Some(number(4) as *const ()));
         assert_eq!(ask(c"cuHint", (7000, 0)), None);
+        let older = |name: &CStr| number(usize::from(name != c"cuHint_v2"));
+        let found = by_version(&all(), c"cuHint", (13000, 0), number(99), older);
+        assert_eq!(found, Some(number(3) as *const ()), "the driver has no newer one");
     }
 }

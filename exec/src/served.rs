@@ -321,8 +321,7 @@ served! {
     |call| waited(unsafe { call() });
     [cuStreamSynchronize "cuStreamSynchronize" 2000 false, cuStreamSynchronize_ptsz "cuStreamSynchronize" 7000 true,
      cuStreamQuery "cuStreamQuery" 2000 false, cuStreamQuery_ptsz "cuStreamQuery" 7000 true,
-     cuEventSynchronize "cuEventSynchronize" 2000 false, cuEventQuery "cuEventQuery" 2000 false,
-     cuCtxSynchronize_v2 "cuCtxSynchronize" 13000 false]
+     cuEventSynchronize "cuEventSynchronize" 2000 false, cuEventQuery "cuEventQuery" 2000 false]
     (what: *mut c_void)
     // SAFETY: handed on.
     |call| waited(unsafe { call(what) });
