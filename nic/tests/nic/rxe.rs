@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use gpuvm_nic::rxe::RxeOptions;
 use gpuvm_nic::wire::rxe::{Completion, Operation, Status, WorkRequest};
-use gpuvm_nic::{Access, MemoryKey, Nic, Pages, QueuePair, QueuePairState, QueueRings, RxeNic};
+use gpuvm_nic::{Access, MemoryKey, Nic, QueuePair, QueuePairState, QueueRings, RxeNic};
+
+use crate::common::{BYTES, Memory, pattern};
 
 /// No test waits longer than this for anything.
 const BOUND: Duration = Duration::from_secs(30);
 const PAGE: u64 = 4096;
-const PAGES: u64 = 64;
+const PAGES: u64 = BYTES / PAGE;
 
 /// The device that the environment names, opened; or nothing, said on the standard error.
 fn open(test: &str) -> Option<Arc<RxeNic>> {
@@ -32,37 +34,9 @@ fn open(test: &str) -> Option<Arc<RxeNic>> {
     ))
 }
 
-/// Registered memory that is accessed by atomics only.
-struct Memory {
-    pages: Pages,
-    key: MemoryKey,
-}
-
-impl Memory {
-    fn new(nic: &RxeNic, access: Access) -> Self {
-        let pages = Pages::new((PAGE * PAGES) as usize);
-        // SAFETY: the tests drop the NIC's queue pairs before the pages; all access is atomic.
-        let key = unsafe { nic.register(pages.address(), PAGE * PAGES, access) }.expect("a key");
-        Self { pages, key }
-    }
-
-    fn page(&self, number: u64) -> u64 {
-        self.pages.address() + number % PAGES * PAGE
-    }
-
-    fn word(&self, index: u64) -> &AtomicU64 {
-        assert!(index < PAGES * PAGE / 8);
-        // SAFETY: within the pages, aligned; all access is atomic.
-        unsafe { &*self.pages.as_ptr().cast::<AtomicU64>().add(index as usize) }
-    }
-
-    fn fill(&self, value: impl Fn(u64) -> u64) {
-        (0..PAGES * PAGE / 8).for_each(|i| self.word(i).store(value(i), Ordering::Relaxed));
-    }
-}
-
-fn pattern(word: u64) -> u64 {
-    word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x0123_4567_89ab_cdef
+/// Where a page is of memory that has [`PAGES`] of them.
+fn page(memory: &Memory, number: u64) -> u64 {
+    memory.address() + number % PAGES * PAGE
 }
 
 /// The GPU's side of one queue pair in plain Rust.
@@ -184,8 +158,8 @@ struct Bed {
 impl Bed {
     fn new(test: &str) -> Option<Self> {
         let nic = open(test)?;
-        let home = Memory::new(&nic, Access::ALL);
-        let frames = Memory::new(&nic, Access::LOCAL_WRITE);
+        let home = Memory::new(&*nic, Access::ALL);
+        let frames = Memory::new(&*nic, Access::LOCAL_WRITE);
         home.fill(pattern);
         Some(Self { nic, home, frames })
     }
@@ -196,9 +170,9 @@ impl Bed {
             operation,
             signalled: true,
             fence: false,
-            remote: self.home.page(home_page),
+            remote: page(&self.home, home_page),
             rkey: self.home.key.rkey,
-            local: self.frames.page(frame),
+            local: page(&self.frames, frame),
             lkey: self.frames.key.lkey,
             bytes: PAGE as u32,
         }
@@ -433,15 +407,15 @@ fn remote_memory_is_reached_with_its_key_within_its_bounds_and_rights_only() {
     let Some(bed) = Bed::new("remote_memory_is_reached_with_its_key_within_its_bounds_and_rights_only") else {
         return;
     };
-    let read_only = Memory::new(&bed.nic, Access::REMOTE_READ);
-    let gone = Memory::new(&bed.nic, Access::ALL);
+    let read_only = Memory::new(&*bed.nic, Access::REMOTE_READ);
+    let gone = Memory::new(&*bed.nic, Access::ALL);
     bed.nic.deregister(gone.key).expect("it was registered");
-    let end = bed.home.page(PAGES - 1) + PAGE;
+    let end = page(&bed.home, PAGES - 1) + PAGE;
     let cases = [
         (
             "stale key",
             WorkRequest {
-                remote: gone.page(0),
+                remote: page(&gone, 0),
                 rkey: gone.key.rkey,
                 ..bed.read(0, 0)
             },
@@ -456,14 +430,14 @@ fn remote_memory_is_reached_with_its_key_within_its_bounds_and_rights_only() {
         (
             "before the start",
             WorkRequest {
-                remote: bed.home.page(0) - 8,
+                remote: page(&bed.home, 0) - 8,
                 ..bed.read(0, 0)
             },
         ),
         (
             "read-only",
             WorkRequest {
-                remote: read_only.page(0),
+                remote: page(&read_only, 0),
                 rkey: read_only.key.rkey,
                 ..bed.request(Operation::Write, 0, 0)
             },
@@ -474,7 +448,7 @@ fn remote_memory_is_reached_with_its_key_within_its_bounds_and_rights_only() {
         assert_eq!(poster.run(request), Status::RemoteAccess, "{name}");
     }
     let reading = WorkRequest {
-        remote: read_only.page(0),
+        remote: page(&read_only, 0),
         rkey: read_only.key.rkey,
         ..bed.read(0, 0)
     };
@@ -498,7 +472,7 @@ fn bad_arguments_are_refused() {
         assert!(made.is_err(), "{depth}");
     }
     // SAFETY: nothing is registered.
-    let made = unsafe { bed.nic.register(bed.home.page(0), 0, Access::NONE) };
+    let made = unsafe { bed.nic.register(page(&bed.home, 0), 0, Access::NONE) };
     assert!(made.is_err());
     // SAFETY: the kernel refuses memory that is not mapped.
     let made = unsafe { bed.nic.register(1 << 46, PAGE, Access::LOCAL_WRITE) };

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::common::mover::TestMover;
-use crate::common::{BOUND, BYTES, Bed, Memory, pattern};
-use gpuvm_nic::poster::{Flags, Poster};
+use crate::common::{BOUND, BYTES, Bed, Memory, Sure as _, pattern};
+use gpuvm_nic::poster::Poster;
 use gpuvm_nic::soft::{Fault, FaultPlan, vendor};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, Operation, Segment, Syndrome};
 use gpuvm_nic::{Access, Acquired, Backing, MemoryKey, Nic, Piece, SoftNic};
@@ -102,7 +102,7 @@ struct Shelved {
 
 impl Shelved {
     fn on(bed: Bed) -> Self {
-        let memory = Memory::new(&bed.nic, Access::NONE);
+        let memory = Memory::new(&*bed.nic, Access::NONE);
         memory.fill(|word| !pattern(word));
         let shelf = Arc::new(Shelf {
             memory,
@@ -133,9 +133,7 @@ impl Shelved {
 
     fn post_reads(&self, poster: &mut Poster, pages: impl Iterator<Item = u64>) {
         for page in pages {
-            poster
-                .post(self.read(page), &self.local(page), Flags::SIGNALLED)
-                .expect("room");
+            poster.put(self.read(page), &self.local(page));
         }
         poster.ring();
     }
@@ -204,9 +202,7 @@ fn writes_go_to_the_pieces_that_hold_them() {
     each_way(|shelved| {
         let mut poster = shelved.bed.poster(16);
         shelved.bed.frames.fill(|word| word * 3);
-        poster
-            .post(shelved.write(5), &shelved.local(2), Flags::SIGNALLED)
-            .expect("room");
+        poster.put(shelved.write(5), &shelved.local(2));
         poster.ring();
         shelved.step();
         assert!(poster.wait(BOUND).unwrap().is_success());
@@ -230,8 +226,7 @@ fn others_go_on_while_one_waits() {
         shelved.shelf.with(|state| state.held = true);
         shelved.post_reads(&mut waits, 0..4);
         shelved.step();
-        goes.post(shelved.bed.read(0), &shelved.local(9), Flags::SIGNALLED)
-            .expect("room");
+        goes.put(shelved.bed.read(0), &shelved.local(9));
         goes.ring();
         shelved.step();
         assert!(goes.wait(BOUND).unwrap().is_success());
@@ -257,8 +252,7 @@ fn what_cannot_be_had_is_an_error_of_its_request() {
         shelved.assert_let_go();
         // After a reset it is asked again.
         shelved.shelf.with(|state| state.broken = None);
-        poster.reset().unwrap();
-        shelved.bed.nic.connect(poster.number(), poster.number()).unwrap();
+        poster.restart(&shelved.bed);
         shelved.post_reads(&mut poster, 2..3);
         shelved.step();
         assert!(poster.wait(BOUND).unwrap().is_success());
@@ -284,9 +278,7 @@ fn a_key_is_taken_back_while_requests_wait() {
 fn bounds_and_rights_hold_as_for_memory() {
     each_way(|shelved| {
         let mut poster = shelved.bed.poster(16);
-        poster
-            .post(shelved.read(BYTES / PAGE), &shelved.local(0), Flags::SIGNALLED)
-            .expect("room");
+        poster.put(shelved.read(BYTES / PAGE), &shelved.local(0));
         poster.ring();
         shelved.step();
         assert_eq!(poster.wait(BOUND).unwrap().syndrome(), Some(Syndrome::RemoteAccess));
@@ -301,9 +293,7 @@ fn a_planted_bit_flips_in_the_pieces() {
     shelved.bed.nic.inject(FaultPlan::new(Fault::Flip { bit: 8 * 3000 }));
     let mut poster = shelved.bed.poster(16);
     shelved.bed.frames.fill(|_| 0);
-    poster
-        .post(shelved.write(1), &shelved.local(0), Flags::SIGNALLED)
-        .expect("room");
+    poster.put(shelved.write(1), &shelved.local(0));
     poster.ring();
     shelved.step();
     assert!(poster.wait(BOUND).unwrap().is_success());

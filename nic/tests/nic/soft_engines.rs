@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{BOUND, BYTES, Bed, Memory, assert_failed, pattern};
-use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
+use crate::common::{BOUND, BYTES, Bed, Memory, Sure as _, assert_failed, pattern};
+use gpuvm_nic::poster::{Poster, PosterConfig};
 use gpuvm_nic::soft::ViolationKind;
-use gpuvm_nic::wire::mlx5::{Doorbell, Operation, Segment, Syndrome};
+use gpuvm_nic::wire::mlx5::{Operation, Segment, Syndrome};
 use gpuvm_nic::{Access, Nic, QueuePairState, SoftNic};
 
 /// Posts `count` READs of 8 words, keeps the ring full, checks each result right after its completion.
@@ -18,13 +18,7 @@ fn read_and_check(bed: &Bed, poster: &mut Poster, count: u64, lane: u64) {
     let (mut posted, mut done) = (0, 0);
     while done < count {
         while posted < count && posted - done < 64 {
-            poster
-                .post(
-                    bed.read(from(posted)),
-                    &[bed.local(frame(posted), 64)],
-                    Flags::SIGNALLED,
-                )
-                .expect("room");
+            poster.put(bed.read(from(posted)), &[bed.local(frame(posted), 64)]);
             posted += 1;
             if posted % 5 == 0 {
                 poster.ring();
@@ -94,13 +88,10 @@ fn no_ring_is_lost() {
 
 /// Posts a request and stores its doorbell, of which the engine is not told.
 fn ring_without_call(poster: &mut Poster, operation: Operation, segments: &[Segment<'_>]) {
-    poster.post(operation, segments, Flags::SIGNALLED).expect("room");
+    poster.put(operation, segments);
     let index = poster.written() as u16;
     poster.store_record(index);
-    poster.store_doorbell(Doorbell {
-        index,
-        queue_pair: poster.number(),
-    });
+    poster.ring_for(index);
 }
 
 #[test]
@@ -199,7 +190,7 @@ fn flood(bed: &Bed, memory: &Memory, stop: &AtomicBool) -> Option<Syndrome> {
     };
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..4 {
-            poster.post(bed.read(0), &[segment], Flags::SIGNALLED).expect("room");
+            poster.put(bed.read(0), &[segment]);
         }
         poster.ring();
         for _ in 0..4 {
@@ -216,7 +207,7 @@ fn flood(bed: &Bed, memory: &Memory, stop: &AtomicBool) -> Option<Syndrome> {
 fn memory_is_not_touched_once_its_key_is_gone() {
     let bed = Bed::new(SoftNic::builder().engines(2));
     for _ in 0..10 {
-        let memory = Memory::new(&bed.nic, Access::LOCAL_WRITE);
+        let memory = Memory::new(&*bed.nic, Access::LOCAL_WRITE);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let floods: Vec<_> = (0..2).map(|_| scope.spawn(|| flood(&bed, &memory, &stop))).collect();
@@ -247,9 +238,7 @@ fn queues_are_not_touched_once_destroyed() {
     for _ in 0..20 {
         let mut poster = bed.poster(64);
         for _ in 0..64 {
-            poster
-                .post(bed.read(0), &[bed.local(0, 65_536)], Flags::SIGNALLED)
-                .expect("room");
+            poster.put(bed.read(0), &[bed.local(0, 65_536)]);
         }
         poster.ring();
         assert!(poster.wait(BOUND).expect("a completion").is_success());
@@ -267,9 +256,7 @@ fn reset_under_load_gives_a_clean_start() {
     let mut poster = bed.poster(64);
     for _ in 0..50 {
         for _ in 0..60 {
-            poster
-                .post(bed.read(0), &[bed.local(0, 16_384)], Flags::SIGNALLED)
-                .expect("room");
+            poster.put(bed.read(0), &[bed.local(0, 16_384)]);
         }
         poster.ring();
         thread::yield_now();
@@ -293,9 +280,7 @@ fn dropping_the_nic_stops_it_at_once() {
         for _ in 0..4 {
             let mut poster = bed.poster(256);
             for _ in 0..256 {
-                poster
-                    .post(bed.read(0), &[bed.local(0, 65_536)], Flags::SIGNALLED)
-                    .expect("room");
+                poster.put(bed.read(0), &[bed.local(0, 65_536)]);
             }
             poster.ring();
             kept.push(poster.abandon());

@@ -1,25 +1,22 @@
 //! Each thing that can be wrong has its syndrome; the queue pair then flushes, and works again after a reset.
 
-use crate::common::{BOUND, BYTES, Bed, assert_failed};
+use crate::common::{BOUND, BYTES, Bed, Sure as _, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig, PosterError};
 use gpuvm_nic::soft::{Fault, FaultPlan, ViolationKind, vendor};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, CqeOpcode, Opcode, Operation, Segment, Syndrome};
-use gpuvm_nic::{Access, MemoryKey, Nic, NicError, QueuePairState, QueueRings, SoftNic};
+use gpuvm_nic::{Access, MemoryKey, Nic, NicError, QueueMemory, QueuePairState, QueueRings, SoftNic};
+
+/// The errors of keys.
+const OF_LOCAL_KEY: (Syndrome, u8) = (Syndrome::LocalProtection, vendor::LOCAL_KEY);
+const OF_REMOTE_KEY: (Syndrome, u8) = (Syndrome::RemoteAccess, vendor::REMOTE_KEY);
 
 /// Runs one request on a queue pair of its own; asserts the failure and that no byte moved.
 #[track_caller]
-fn fails(bed: &Bed, operation: Operation, segments: &[Segment<'_>], syndrome: Syndrome, detail: u8) {
+fn fails(bed: &Bed, operation: Operation, segments: &[Segment<'_>], (syndrome, vendor): (Syndrome, u8)) {
     let (frames, home) = (bed.frames.bytes(0, 8192), bed.home.bytes(0, 8192));
     let mut poster = bed.poster(8);
     let done = bed.run(&mut poster, operation, segments);
-    assert_failed(&done, syndrome);
-    assert_eq!(
-        done.detail,
-        CompletionDetail::Error {
-            syndrome,
-            vendor: detail
-        }
-    );
+    assert_eq!(done.detail, CompletionDetail::Error { syndrome, vendor });
     assert_eq!((done.kind, done.opcode), (CqeOpcode::RequestError, operation.opcode()));
     assert_eq!(bed.nic.state(poster.number()).expect("it lives"), QueuePairState::Error);
     assert_eq!(bed.frames.bytes(0, 8192), frames);
@@ -36,8 +33,7 @@ fn at(bed: &Bed, offset: u64, rkey: u32) -> Operation {
 #[test]
 fn remote_side_is_checked() {
     let bed = Bed::manual();
-    let refused = (Syndrome::RemoteAccess, vendor::REMOTE_KEY);
-    let check = |operation| fails(&bed, operation, &[bed.local(0, 64)], refused.0, refused.1);
+    let check = |operation| fails(&bed, operation, &[bed.local(0, 64)], OF_REMOTE_KEY);
     let rkey = bed.home.key.rkey;
     check(at(&bed, BYTES - 63, rkey));
     check(at(&bed, u64::MAX, rkey));
@@ -63,7 +59,7 @@ fn remote_rights_are_checked() {
         address: bed.home.address(),
     }];
     for operation in [Operation::Read { remote, rkey }, Operation::Write { remote, rkey }] {
-        fails(&bed, operation, &segments, Syndrome::RemoteAccess, vendor::REMOTE_KEY);
+        fails(&bed, operation, &segments, OF_REMOTE_KEY);
     }
 }
 
@@ -74,7 +70,7 @@ fn local_side_is_checked() {
     let (base, lkey) = (bed.frames.address(), bed.frames.key.lkey);
     let check = |segments: [Segment<'_>; 1]| {
         for operation in [bed.read(0), bed.write(0), Operation::Dump] {
-            fails(&bed, operation, &segments, Syndrome::LocalProtection, vendor::LOCAL_KEY);
+            fails(&bed, operation, &segments, OF_LOCAL_KEY);
         }
     };
     check(data(65, lkey, base + BYTES - 64));
@@ -82,16 +78,12 @@ fn local_side_is_checked() {
     check(data(64, lkey ^ 2, base));
     check(data(64, bed.frames.key.rkey, base));
     check(data(64, 0x100, base));
+    // A stored length of zero is no empty segment.
+    fails(&bed, bed.write(0), &[bed.local(0, 0)], OF_LOCAL_KEY);
     // A right that only READ needs: memory without local write access.
     // SAFETY: the frames outlive the NIC.
     let key = unsafe { bed.nic.register(base, BYTES, Access::NONE) }.expect("room for a key");
-    fails(
-        &bed,
-        bed.read(0),
-        &data(64, key.lkey, base),
-        Syndrome::LocalProtection,
-        vendor::LOCAL_KEY,
-    );
+    fails(&bed, bed.read(0), &data(64, key.lkey, base), OF_LOCAL_KEY);
     let mut poster = bed.poster(8);
     assert!(
         bed.run(&mut poster, bed.write(0), &data(64, key.lkey, base))
@@ -110,34 +102,16 @@ fn one_bad_segment_stops_all() {
             address: bed.frames.address(),
         },
     ];
-    fails(&bed, bed.read(0), &list, Syndrome::LocalProtection, vendor::LOCAL_KEY);
-    fails(&bed, bed.write(0), &list, Syndrome::LocalProtection, vendor::LOCAL_KEY);
-}
-
-#[test]
-fn a_stored_length_of_zero_is_no_empty_segment() {
-    let bed = Bed::manual();
-    fails(
-        &bed,
-        bed.write(0),
-        &[bed.local(0, 0)],
-        Syndrome::LocalProtection,
-        vendor::LOCAL_KEY,
-    );
+    fails(&bed, bed.read(0), &list, OF_LOCAL_KEY);
+    fails(&bed, bed.write(0), &list, OF_LOCAL_KEY);
 }
 
 #[test]
 fn what_the_nic_does_not_do_is_refused() {
     let bed = Bed::manual();
-    let refused = Syndrome::LocalQueuePairOperation;
+    let refused = (Syndrome::LocalQueuePairOperation, vendor::UNSUPPORTED);
     for code in [0x0a, 0x0b, 0x01, 0x14, 0x25, 0x7f, 0xff] {
-        fails(
-            &bed,
-            Operation::Other(Opcode::from(code)),
-            &[],
-            refused,
-            vendor::UNSUPPORTED,
-        );
+        fails(&bed, Operation::Other(Opcode::from(code)), &[], refused);
     }
     let (remote, rkey) = (bed.home.address(), bed.home.key.rkey);
     let compare_swap = Operation::CompareSwap {
@@ -153,11 +127,11 @@ fn what_the_nic_does_not_do_is_refused() {
     };
     let before = bed.home.bytes(0, 8);
     for operation in [Operation::FetchAdd { remote, rkey, add: 1 }, compare_swap, immediate] {
-        fails(&bed, operation, &[bed.local(0, 8)], refused, vendor::UNSUPPORTED);
+        fails(&bed, operation, &[bed.local(0, 8)], refused);
     }
     for operation in [bed.read(0), bed.write(0)] {
         let inline = [Segment::Inline(&[0; 8])];
-        fails(&bed, operation, &inline, refused, vendor::UNSUPPORTED);
+        fails(&bed, operation, &inline, refused);
     }
     assert_eq!(bed.home.bytes(0, 8), before);
 }
@@ -189,13 +163,13 @@ fn everything_behind_a_failure_is_flushed() {
         let mut poster = bed.poster(16);
         let bad = at(&bed, 0, 0);
         let list = [bed.local(0, 64); 5];
-        poster.post(bed.read(0), &list[..1], Flags::SIGNALLED).expect("room");
+        poster.put(bed.read(0), &list[..1]);
         // A failure completes although it is silent.
         poster.post(bad, &list[..1], Flags::SILENT).expect("room");
         // A silent request and one of two blocks are flushed as well, each with one completion.
         poster.post(bed.read(0), &list[..1], Flags::SILENT).expect("room");
-        poster.post(bed.read(4096), &list, Flags::SIGNALLED).expect("room");
-        poster.post(bed.read(0), &list[..1], Flags::SIGNALLED).expect("room");
+        poster.put(bed.read(4096), &list);
+        poster.put(bed.read(0), &list[..1]);
         poster.ring();
         let done: Vec<_> = (0..5).map(|_| poster.wait(BOUND).expect("a completion")).collect();
         let indexes: Vec<_> = done.iter().map(|done| done.index).collect();
@@ -239,9 +213,7 @@ fn reset_starts_over() {
     assert_eq!(bed.nic.state(number).expect("it lives"), QueuePairState::Reset);
     (0..4).for_each(|slot| assert_eq!(poster.entry(slot)[63], 0xf0, "entry {slot} is invalid again"));
     // Rung in reset: nothing happens, now or later.
-    poster
-        .post(bed.read(64), &[bed.local(0, 64)], Flags::SIGNALLED)
-        .expect("room");
+    poster.put(bed.read(64), &[bed.local(0, 64)]);
     poster.ring();
     assert_eq!(bed.settle(), 0);
     bed.nic.connect(number, number).expect("it is in reset");
@@ -278,26 +250,14 @@ fn a_dead_key_is_refused_and_stays_dead() {
         matches!(bed.nic.deregister(key), Err(NicError::UnknownKey { .. })),
         "once only"
     );
-    fails(
-        &bed,
-        bed.read(0),
-        &data(key),
-        Syndrome::LocalProtection,
-        vendor::LOCAL_KEY,
-    );
+    fails(&bed, bed.read(0), &data(key), OF_LOCAL_KEY);
     // Its slot is reused at last, but not its key.
     for _ in 0..20_000 {
         let other = register();
         assert_ne!(other, key);
         bed.nic.deregister(other).expect("a live key");
     }
-    fails(
-        &bed,
-        bed.read(0),
-        &data(key),
-        Syndrome::LocalProtection,
-        vendor::LOCAL_KEY,
-    );
+    fails(&bed, bed.read(0), &data(key), OF_LOCAL_KEY);
 }
 
 #[test]
@@ -357,9 +317,7 @@ fn a_lost_completion_is_missed_by_its_waiter_only() {
             .skip(1),
     );
     for i in 0..4 {
-        poster
-            .post(bed.read(i * 64), &[bed.local(i * 64, 64)], Flags::SIGNALLED)
-            .expect("room");
+        poster.put(bed.read(i * 64), &[bed.local(i * 64, 64)]);
     }
     poster.ring();
     bed.settle();
@@ -397,27 +355,27 @@ fn calls_refuse_what_cannot_be() {
     let poster = bed.poster(8);
     let good = poster.memory();
     for bad in [
-        gpuvm_nic::QueueMemory {
+        QueueMemory {
             sq: good.sq + 8,
             ..good
         },
-        gpuvm_nic::QueueMemory { sq: 0, ..good },
-        gpuvm_nic::QueueMemory {
+        QueueMemory { sq: 0, ..good },
+        QueueMemory {
             cq: good.cq + 32,
             ..good
         },
-        gpuvm_nic::QueueMemory {
+        QueueMemory {
             dbrec: good.dbrec + 4,
             ..good
         },
-        gpuvm_nic::QueueMemory { cq_dbrec: 0, ..good },
-        gpuvm_nic::QueueMemory { sq_entries: 0, ..good },
-        gpuvm_nic::QueueMemory { sq_entries: 12, ..good },
-        gpuvm_nic::QueueMemory {
+        QueueMemory { cq_dbrec: 0, ..good },
+        QueueMemory { sq_entries: 0, ..good },
+        QueueMemory { sq_entries: 12, ..good },
+        QueueMemory {
             sq_entries: 65_536,
             ..good
         },
-        gpuvm_nic::QueueMemory { cq_entries: 3, ..good },
+        QueueMemory { cq_entries: 3, ..good },
     ] {
         // SAFETY: what is refused is never used.
         let error = unsafe { nic.create_queue_pair(QueueRings::Given(bad)) }.expect_err("it cannot be");

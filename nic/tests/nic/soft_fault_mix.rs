@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{BYTES, Bed, assert_failed, pattern};
+use crate::common::{BYTES, Bed, Sure as _, assert_failed, pattern};
 use gpuvm_nic::poster::{Flags, Poster};
 use gpuvm_nic::soft::{Clock, FaultKind, FaultMix, VirtualClock};
 use gpuvm_nic::wire::mlx5::{Completion, Operation, Syndrome};
@@ -76,8 +76,7 @@ fn every_syndrome_can_be_drawn() {
         );
         assert_failed(&rig.one(&mut poster, rig.bed.read(0)), *syndrome);
         assert_eq!(rig.bed.nic.state(poster.number()).unwrap(), QueuePairState::Error);
-        poster.reset().unwrap();
-        rig.bed.nic.connect(poster.number(), poster.number()).unwrap();
+        poster.restart(&rig.bed);
         assert!(rig.one(&mut poster, rig.bed.read(0)).is_success(), "once only");
         assert_eq!(rig.bed.nic.fault_tally().check(), Ok(()));
         rig.bed.assert_clean();
@@ -230,8 +229,7 @@ fn a_home_dies_and_returns() {
         assert_failed(&done, Syndrome::TransportRetryExceeded);
         failed += 1;
         rig.clock.advance(1000);
-        poster.reset().unwrap();
-        rig.bed.nic.connect(poster.number(), poster.number()).unwrap();
+        poster.restart(&rig.bed);
     }
     assert_eq!((failed, rig.bitten(FaultKind::Die)), (9, 9));
 }
@@ -271,8 +269,7 @@ fn a_revoked_key_and_a_short_registration_stay_so_until_faults_end() {
         for turn in 1..4 {
             assert_failed(&rig.one(&mut poster, rig.bed.read(0)), syndrome);
             assert_eq!(rig.bitten(kind), turn);
-            poster.reset().unwrap();
-            rig.bed.nic.connect(poster.number(), poster.number()).unwrap();
+            poster.restart(&rig.bed);
         }
         if kind == FaultKind::Short {
             // The half below the end is covered.
@@ -309,8 +306,7 @@ fn planted_faults_end_with_the_drawn_ones() {
     let planted = rig.bed.nic.inject(planted);
     assert_failed(&rig.one(&mut poster, rig.bed.read(0)), Syndrome::RemoteAborted);
     rig.bed.nic.calm();
-    poster.reset().unwrap();
-    rig.bed.nic.connect(poster.number(), poster.number()).unwrap();
+    poster.restart(&rig.bed);
     assert!(rig.one(&mut poster, rig.bed.read(0)).is_success());
     assert_eq!(rig.bed.nic.bitten(planted), 1);
     assert!(rig.bed.nic.fault_tally().counts().is_empty());

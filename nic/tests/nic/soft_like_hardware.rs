@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::common::Bed;
+use crate::common::{Bed, Sure as _};
 use gpuvm_nic::poster::{Flags, PosterConfig};
-use gpuvm_nic::wire::mlx5::{CompletionDetail, Doorbell, Syndrome};
+use gpuvm_nic::wire::mlx5::{CompletionDetail, Syndrome};
 use gpuvm_nic::{Nic, QueuePairState, SoftNic};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -19,15 +19,10 @@ fn watched_doorbells_need_no_call() {
     for turn in 0..10u64 {
         // Long enough for the engine to nap.
         std::thread::sleep(Duration::from_millis(5));
-        poster
-            .post(bed.read(0), &[bed.local(0, 4096)], Flags::SIGNALLED)
-            .expect("room");
+        poster.put(bed.read(0), &[bed.local(0, 4096)]);
         let index = poster.written() as u16;
         poster.store_record(index);
-        poster.store_doorbell(Doorbell {
-            index,
-            queue_pair: poster.number(),
-        });
+        poster.ring_for(index);
         let start = std::time::Instant::now();
         while poster.poll().is_none() {
             assert!(start.elapsed() < LONG, "turn {turn}");

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::common::mover::{SHORT, TestMover};
-use crate::common::{BOUND, BYTES, Bed, assert_failed, pattern};
+use crate::common::{BOUND, BYTES, Bed, Sure as _, assert_failed, pattern};
 use gpuvm_nic::poster::{Flags, Poster, PosterError};
 use gpuvm_nic::soft::{Fault, FaultPlan, vendor};
 use gpuvm_nic::wire::mlx5::{Completion, CompletionDetail, Operation, Segment, Syndrome};
@@ -18,7 +18,7 @@ fn page(bed: &Bed, n: u64) -> (Operation, [Segment<'static>; 1]) {
 fn post_reads(bed: &Bed, poster: &mut Poster, pages: impl Iterator<Item = u64>) {
     for n in pages {
         let (operation, segments) = page(bed, n);
-        poster.post(operation, &segments, Flags::SIGNALLED).expect("room");
+        poster.put(operation, &segments);
     }
     poster.ring();
 }
@@ -130,9 +130,7 @@ fn neighbours_of_one_batch_are_one_copy() {
             (bed.read(22 * 4096), 23),
             (bed.read(24 * 4096), 24),
         ] {
-            poster
-                .post(operation, &[bed.local(at * 4096, 4096)], Flags::SIGNALLED)
-                .unwrap();
+            poster.put(operation, &[bed.local(at * 4096, 4096)]);
         }
         poster.ring();
     });
@@ -243,9 +241,7 @@ fn an_error_comes_after_what_is_before_it_and_flushes_what_is_behind() {
         rkey: bed.home.key.rkey ^ 2,
     };
     post_reads(&bed, &mut poster, 0..3);
-    poster
-        .post(bed.write(4 * 4096), &[bed.local(0, 64)], Flags::SIGNALLED)
-        .unwrap();
+    poster.put(bed.write(4 * 4096), &[bed.local(0, 64)]);
     poster.post(wrong, &[bed.local(0, 64)], Flags::SILENT).unwrap();
     post_reads(&bed, &mut poster, 5..7);
     while bed.nic.step() {}
@@ -356,8 +352,7 @@ fn faults_can_be_planted() {
     let lost = bed.nic.inject(FaultPlan::new(Fault::LoseCompletion));
     poster.submit(read, &segments, Flags::SIGNALLED).unwrap();
     assert!(matches!(poster.wait(SHORT), Err(PosterError::TimedOut { .. })));
-    poster.reset().unwrap();
-    bed.nic.connect(poster.number(), poster.number()).unwrap();
+    poster.restart(&bed);
     let failed = bed
         .nic
         .inject(FaultPlan::new(Fault::Fail(Syndrome::TransportRetryExceeded)));

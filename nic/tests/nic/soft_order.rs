@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::common::mover::TestMover;
-use crate::common::{BOUND, Bed, assert_failed};
+use crate::common::{BOUND, Bed, Sure as _, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
 use gpuvm_nic::soft::{Clock, ViolationKind, VirtualClock};
-use gpuvm_nic::wire::mlx5::{BLOCK_BYTES, Doorbell, Segments, Syndrome, WorkRequest};
+use gpuvm_nic::wire::mlx5::{BLOCK_BYTES, Segments, Syndrome, WorkRequest};
 use gpuvm_nic::{Nic, SoftNic};
 
 /// A NIC that a test can keep from completing what it was asked for.
@@ -67,11 +67,6 @@ impl Slow {
         self.mover.hold(true);
     }
 
-    fn broken(&self) -> Vec<(ViolationKind, u64)> {
-        let violations = self.bed.nic.violations();
-        violations.iter().map(|broken| (broken.kind, broken.count)).collect()
-    }
-
     /// A request as its poster would write it to slot `index`, of queue pair `number`.
     fn request(&self, index: u16, number: u32) -> [u8; BLOCK_BYTES] {
         let mut block = [0; BLOCK_BYTES];
@@ -96,24 +91,19 @@ impl Slow {
     }
 }
 
-fn doorbell(poster: &Poster, index: u16) {
-    poster.store_doorbell(Doorbell {
-        index,
-        queue_pair: poster.number(),
-    });
-}
-
 #[test]
 fn a_doorbell_before_its_record() {
     for slow in Slow::both() {
         let mut poster = slow.poster(8, 8);
         slow.write(&mut poster, 2);
         poster.store_record(1);
-        doorbell(&poster, 2);
+        poster.ring_for(2);
         slow.start();
         poster.store_record(2);
         slow.finish();
-        assert_eq!(slow.broken(), [(ViolationKind::DoorbellAheadOfRecord, 1)]);
+        assert_eq!(slow.bed.broken(), [(ViolationKind::DoorbellAheadOfRecord, 1)]);
+        let text = slow.bed.nic.violations()[0].to_string();
+        assert!(text.contains("record #1"), "{text}");
     }
 }
 
@@ -125,7 +115,7 @@ fn a_record_before_its_requests() {
             // The record may be ahead of the doorbell, if its requests are there.
             slow.write(&mut poster, 4);
             poster.store_record(poster.written() as u16);
-            doorbell(&poster, 4 * lap + 2);
+            poster.ring_for(4 * lap + 2);
             slow.start();
             poster.ring();
             slow.finish();
@@ -134,9 +124,9 @@ fn a_record_before_its_requests() {
         // Slot 4 holds the request of the lap before.
         slow.write(&mut poster, 1);
         poster.store_record(14);
-        doorbell(&poster, 13);
+        poster.ring_for(13);
         slow.finish();
-        assert_eq!(slow.broken(), [(ViolationKind::RecordAheadOfRequest, 1)]);
+        assert_eq!(slow.bed.broken(), [(ViolationKind::RecordAheadOfRequest, 1)]);
         let text = slow.bed.nic.violations()[0].to_string();
         assert!(text.contains("record #14, request #13"), "{text}");
     }
@@ -148,13 +138,13 @@ fn a_doorbell_before_its_requests() {
         let mut poster = slow.poster(8, 8);
         slow.write(&mut poster, 1);
         poster.store_record(3);
-        doorbell(&poster, 3);
+        poster.ring_for(3);
         // One step: the doorbell is seen, the first request starts.
         assert!(slow.bed.nic.step());
         slow.write(&mut poster, 2);
         slow.finish();
         // They came in time for this NIC, which might have fetched them at once. The first of a doorbell is told of.
-        assert_eq!(slow.broken(), [(ViolationKind::DoorbellAheadOfRequest, 1)]);
+        assert_eq!(slow.bed.broken(), [(ViolationKind::DoorbellAheadOfRequest, 1)]);
         for _ in 0..3 {
             assert!(poster.wait(BOUND).expect("a completion").is_success());
         }
@@ -169,56 +159,38 @@ fn a_wrong_index_and_a_wrong_number() {
             poster.write_raw(&slow.request(index, poster.number() ^ other));
             poster.ring();
             slow.finish();
-            assert_eq!(slow.broken(), [(kind, 1)]);
+            assert_eq!(slow.bed.broken(), [(kind, 1)]);
             assert_failed(&poster.poll().expect("a completion"), Syndrome::LocalQueuePairOperation);
         }
     }
 }
 
 #[test]
-fn a_send_slot_used_again_before_its_request_completed() {
-    for slow in Slow::both() {
-        let mut poster = slow.poster(4, 8);
-        // A full ring, again and again, by a poster that waits.
-        for _ in 0..5 {
-            slow.write(&mut poster, 4);
-            poster.ring();
-            slow.start();
+fn slots_used_again_before_their_time() {
+    // A fifth request of a send ring of four, while none has completed. The last two of six that share four entries for completions,
+    // which take those of the first two.
+    for (kind, entries, written, count) in [
+        (ViolationKind::SendSlotReused, (4, 8), (4, 1), 1),
+        (ViolationKind::CompletionSlotReused, (16, 4), (3, 3), 2),
+    ] {
+        for slow in Slow::both() {
+            let mut poster = slow.poster(entries.0, entries.1);
+            let mut start = |count| {
+                slow.write(&mut poster, count);
+                poster.ring();
+                slow.start();
+            };
+            // Full, again and again, by a poster that waits.
+            for _ in 0..5 {
+                start(4);
+                slow.finish();
+            }
+            slow.bed.assert_clean();
+            start(written.0);
+            start(written.1);
             slow.finish();
+            assert_eq!(slow.bed.broken(), [(kind, count)]);
         }
-        slow.bed.assert_clean();
-        slow.write(&mut poster, 4);
-        poster.ring();
-        slow.start();
-        slow.write(&mut poster, 1);
-        poster.ring();
-        slow.start();
-        slow.finish();
-        assert_eq!(slow.broken(), [(ViolationKind::SendSlotReused, 1)]);
-    }
-}
-
-#[test]
-fn a_completion_slot_used_again_before_it_was_written() {
-    for slow in Slow::both() {
-        let mut poster = slow.poster(16, 4);
-        // Four at a time, by a poster that waits.
-        for _ in 0..5 {
-            slow.write(&mut poster, 4);
-            poster.ring();
-            slow.start();
-            slow.finish();
-        }
-        slow.bed.assert_clean();
-        slow.write(&mut poster, 3);
-        poster.ring();
-        slow.start();
-        slow.write(&mut poster, 3);
-        poster.ring();
-        slow.start();
-        slow.finish();
-        // The last two take the entries of the first two.
-        assert_eq!(slow.broken(), [(ViolationKind::CompletionSlotReused, 2)]);
     }
 }
 

@@ -1,8 +1,6 @@
 //! Modelled time, in manual mode on a virtual clock: latency, bandwidth, reads in flight, fences, delays.
 
-use std::sync::Arc;
-
-use crate::common::{Bed, assert_failed};
+use crate::common::{Bed, Sure as _, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster};
 use gpuvm_nic::soft::{Fault, FaultPlan, VirtualClock};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, Opcode, Operation, Segments, Syndrome, WorkRequest, control_flags};
@@ -35,20 +33,14 @@ fn run(bed: &Bed, clock: &VirtualClock, posters: &mut [Poster]) -> Vec<Vec<(u64,
 
 fn post_reads(bed: &Bed, poster: &mut Poster, count: u64, bytes: u64) {
     for i in 0..count {
-        poster
-            .post(bed.read(i * bytes), &[bed.local(i * bytes, bytes)], Flags::SIGNALLED)
-            .expect("room");
+        poster.put(bed.read(i * bytes), &[bed.local(i * bytes, bytes)]);
     }
     poster.ring();
 }
 
-fn shaped(builder: gpuvm_nic::soft::SoftNicBuilder) -> (Bed, Arc<VirtualClock>) {
-    Bed::with_clock(builder)
-}
-
 #[test]
 fn data_arrives_with_the_completion_after_the_latency() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(2_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(2_000));
     let mut poster = bed.poster(8);
     post_reads(&bed, &mut poster, 1, 64);
     bed.settle();
@@ -64,7 +56,7 @@ fn data_arrives_with_the_completion_after_the_latency() {
 
 #[test]
 fn reads_overlap_up_to_the_limit() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000).max_rd_atomic(4));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000).max_rd_atomic(4));
     let mut poster = bed.poster(16);
     post_reads(&bed, &mut poster, 10, 64);
     let done = run(&bed, &clock, std::slice::from_mut(&mut poster));
@@ -80,7 +72,7 @@ fn reads_overlap_up_to_the_limit() {
 
 #[test]
 fn the_limit_is_one_queue_pairs() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000).max_rd_atomic(1));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000).max_rd_atomic(1));
     let mut posters = [bed.poster(8), bed.poster(8), bed.poster(8)];
     posters.iter_mut().for_each(|poster| post_reads(&bed, poster, 2, 64));
     let done = run(&bed, &clock, &mut posters);
@@ -89,12 +81,10 @@ fn the_limit_is_one_queue_pairs() {
 
 #[test]
 fn writes_are_not_limited() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000).max_rd_atomic(1));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000).max_rd_atomic(1));
     let mut poster = bed.poster(16);
     for i in 0..10 {
-        poster
-            .post(bed.write(i * 64), &[bed.local(i * 64, 64)], Flags::SIGNALLED)
-            .expect("room");
+        poster.put(bed.write(i * 64), &[bed.local(i * 64, 64)]);
     }
     poster.ring();
     let done = run(&bed, &clock, std::slice::from_mut(&mut poster));
@@ -103,11 +93,11 @@ fn writes_are_not_limited() {
 
 #[test]
 fn a_fence_waits_for_earlier_reads() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000));
     let mut poster = bed.poster(16);
     let local = [bed.local(0, 64)];
-    poster.post(bed.read(0), &local, Flags::SIGNALLED).expect("room");
-    poster.post(bed.write(64), &local, Flags::SIGNALLED).expect("room");
+    poster.put(bed.read(0), &local);
+    poster.put(bed.write(64), &local);
     poster.post(bed.write(128), &local, Flags::FENCED).expect("room");
     // A fence waits for READs, not for WRITEs.
     poster.post(bed.write(192), &local, Flags::FENCED).expect("room");
@@ -121,10 +111,10 @@ fn a_fence_waits_for_earlier_reads() {
 fn a_fenced_dump_waits_for_earlier_reads() {
     // The time of a DUMP's completion with these control flags; requests take 1,000 ns from 1,000 ns on.
     let dumped = |first: fn(&Bed) -> Operation, flags: u8| {
-        let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+        let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000));
         let mut poster = bed.poster(16);
         let local = [bed.local(0, 8)];
-        poster.post(first(&bed), &local, Flags::SIGNALLED).expect("room");
+        poster.put(first(&bed), &local);
         let dump = WorkRequest {
             index: poster.written() as u16,
             queue_pair: poster.number(),
@@ -155,7 +145,7 @@ fn a_fenced_dump_waits_for_earlier_reads() {
 #[test]
 fn bandwidth_is_shared_and_each_way_has_its_own() {
     // 1 byte a ns: 1,024 bytes take 1,024 ns on the link.
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(500).bandwidth(1_000_000_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(500).bandwidth(1_000_000_000));
     let mut posters = [bed.poster(8), bed.poster(8), bed.poster(8)];
     posters[..2]
         .iter_mut()
@@ -172,7 +162,7 @@ fn bandwidth_is_shared_and_each_way_has_its_own() {
 
 #[test]
 fn completions_stay_in_order_behind_a_delay() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000));
     let mut posters = [bed.poster(8), bed.poster(8)];
     let plan = FaultPlan::new(Fault::Delay { ns: 5_000 })
         .queue_pair(posters[0].number())
@@ -198,16 +188,12 @@ fn a_delay_works_without_a_latency_too() {
 
 #[test]
 fn a_failure_keeps_its_place_among_requests_in_flight() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000));
     let mut poster = bed.poster(8);
     let local = [bed.local(0, 64)];
-    poster.post(bed.read(0), &local, Flags::SIGNALLED).expect("room");
-    poster
-        .post(Operation::Read { remote: 0, rkey: 0 }, &local, Flags::SIGNALLED)
-        .expect("room");
-    poster
-        .post(bed.write(0), &[bed.local(64, 64)], Flags::SIGNALLED)
-        .expect("room");
+    poster.put(bed.read(0), &local);
+    poster.put(Operation::Read { remote: 0, rkey: 0 }, &local);
+    poster.put(bed.write(0), &[bed.local(64, 64)]);
     let home = bed.home.bytes(0, 64);
     poster.ring();
     bed.settle();
@@ -222,14 +208,11 @@ fn a_failure_keeps_its_place_among_requests_in_flight() {
 
 #[test]
 fn reset_and_destroy_drop_what_is_in_flight() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000));
     let mut poster = bed.poster(8);
     post_reads(&bed, &mut poster, 3, 64);
     bed.settle();
-    poster.reset().expect("it lives");
-    bed.nic
-        .connect(poster.number(), poster.number())
-        .expect("it is in reset");
+    poster.restart(&bed);
     clock.advance(10_000);
     assert_eq!(bed.settle(), 0);
     assert!(poster.poll().is_none());
@@ -244,7 +227,7 @@ fn reset_and_destroy_drop_what_is_in_flight() {
 
 #[test]
 fn a_key_that_dies_in_flight_is_an_access_error() {
-    let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().latency_ns(1_000));
     let mut poster = bed.poster(8);
     post_reads(&bed, &mut poster, 1, 64);
     bed.settle();
@@ -263,7 +246,7 @@ fn manual_mode_is_deterministic() {
             .latency_ns(700)
             .bandwidth(3_000_000_000)
             .max_rd_atomic(3);
-        let (bed, clock) = shaped(builder);
+        let (bed, clock) = Bed::with_clock(builder);
         bed.nic.inject(
             FaultPlan::new(Fault::Delay { ns: 999 })
                 .opcode(Opcode::Read)
@@ -285,9 +268,7 @@ fn manual_mode_is_deterministic() {
                 } else {
                     bed.read(at)
                 };
-                poster
-                    .post(operation, &[bed.local(at, bytes)], Flags::SIGNALLED)
-                    .expect("room");
+                poster.put(operation, &[bed.local(at, bytes)]);
             }
             poster.ring();
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
-use gpuvm_nic::soft::{SoftNicBuilder, VirtualClock};
-use gpuvm_nic::wire::mlx5::{Completion, Operation, Segment, Syndrome};
+use gpuvm_nic::soft::{SoftNicBuilder, ViolationKind, VirtualClock};
+use gpuvm_nic::wire::mlx5::{Completion, Doorbell, Operation, Segment, Syndrome};
 use gpuvm_nic::{Access, MemoryKey, Nic, Pages, SoftNic};
 
 /// No test waits longer than this for anything.
@@ -23,7 +23,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(nic: &SoftNic, access: Access) -> Self {
+    pub fn new(nic: &dyn Nic, access: Access) -> Self {
         let pages = Pages::new(BYTES as usize);
         // SAFETY: `Bed` drops the NIC, or a test destroys what uses it, before the pages go; access is atomic.
         let key = unsafe { nic.register(pages.address(), BYTES, access) }.expect("room for a key");
@@ -70,8 +70,8 @@ pub struct Bed {
 impl Bed {
     pub fn new(builder: SoftNicBuilder) -> Self {
         let nic = Arc::new(builder.build().expect("a NIC"));
-        let home = Memory::new(&nic, Access::ALL);
-        let frames = Memory::new(&nic, Access::LOCAL_WRITE);
+        let home = Memory::new(&*nic, Access::ALL);
+        let frames = Memory::new(&*nic, Access::LOCAL_WRITE);
         home.fill(pattern);
         frames.fill(|_| 0xa5a5_a5a5_a5a5_a5a5);
         Bed { nic, home, frames }
@@ -138,9 +138,43 @@ impl Bed {
         poster.wait(BOUND).expect("a completion")
     }
 
+    /// The kinds of rules of the queues that were broken, and how often.
+    pub fn broken(&self) -> Vec<(ViolationKind, u64)> {
+        let violations = self.nic.violations();
+        violations.iter().map(|broken| (broken.kind, broken.count)).collect()
+    }
+
     /// Asserts that no rule of the queues was broken.
     pub fn assert_clean(&self) {
         assert_eq!(self.nic.violations(), []);
+    }
+}
+
+/// What tests do with a poster, and cannot go wrong.
+pub trait Sure {
+    /// Writes a request that has a completion of its own, without ringing.
+    fn put(&mut self, operation: Operation, segments: &[Segment<'_>]);
+    /// Stores the doorbell alone, for the requests before that index.
+    fn ring_for(&self, index: u16);
+    /// Resets the queue pair and makes it ready again.
+    fn restart(&mut self, bed: &Bed);
+}
+
+impl Sure for Poster {
+    #[track_caller]
+    fn put(&mut self, operation: Operation, segments: &[Segment<'_>]) {
+        self.post(operation, segments, Flags::SIGNALLED).expect("room");
+    }
+
+    fn ring_for(&self, index: u16) {
+        let queue_pair = self.number();
+        self.store_doorbell(Doorbell { index, queue_pair });
+    }
+
+    #[track_caller]
+    fn restart(&mut self, bed: &Bed) {
+        self.reset().expect("it lives");
+        bed.nic.connect(self.number(), self.number()).expect("it is in reset");
     }
 }
 
