@@ -303,3 +303,12 @@ pub fn planted(header: &str, from: &str, to: &str) -> CompileOptions {
         ..CompileOptions::default()
     }
 }
+
+/// Asserts that a text has all of these in it.
+#[track_caller]
+pub fn says(text: &impl std::fmt::Display, parts: &[&str]) {
+    let text = text.to_string();
+    for part in parts {
+        assert!(text.contains(part), "no `{part}` in: {text}");
+    }
+}

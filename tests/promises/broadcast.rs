@@ -4,7 +4,9 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
-use crate::common::{compare, config, counts, named_gpus, planted, refused, scaled, simulated_gpu, with_causes, words};
+use crate::common::{
+    compare, config, counts, named_gpus, planted, refused, says, scaled, simulated_gpu, with_causes, words,
+};
 use crate::mock_gpu::MockGpu;
 use crate::program::{rng, seeds};
 use gpuvm::{
@@ -537,11 +539,7 @@ fn once_a_gpu_is_lost_the_home_has_what_was_flushed() {
 fn misuse_is_refused_by_name() {
     let several = Several::new(2);
     let array = several.vm.broadcast::<u32>().name("ranks").zeroed(100).unwrap();
-    let message = refused(array.read(99, &mut [0; 2]));
-    assert!(
-        message.contains("99..101 of `ranks`") && message.contains("100"),
-        "{message}"
-    );
+    says(&refused(array.read(99, &mut [0; 2])), &["99..101 of `ranks`", "100"]);
     let message = refused(array.write(u64::MAX, &[1]));
     assert!(message.contains("`ranks`"), "{message}");
     let message = refused(array.subscribe(9, 0..1));
@@ -554,20 +552,14 @@ fn misuse_is_refused_by_name() {
             .kernel(0, "increment")
             .launch(config(), (&floats, 0u64, 4u64, 1u32)),
     );
-    assert!(
-        message.contains("broadcast array `floats` of f32") && message.contains("broadcast<unsigned"),
-        "{message}"
-    );
+    says(&message, &["broadcast array `floats` of f32", "broadcast<unsigned"]);
     let region = several.vm.region::<u32>().zeroed(4).unwrap();
     let message = refused(
         several
             .kernel(0, "increment")
             .launch(config(), (&region, 0u64, 4u64, 1u32)),
     );
-    assert!(
-        message.contains("region") && message.contains("broadcast<unsigned"),
-        "{message}"
-    );
+    says(&message, &["region", "broadcast<unsigned"]);
     let message = refused(several.vm.broadcast::<[u32; 3]>().zeroed(4));
     assert!(message.contains("element size of a broadcast array is 12"), "{message}");
     let other = Several::new(2);

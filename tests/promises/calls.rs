@@ -6,7 +6,7 @@ use gpuvm::{Error, FaultKind, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 use crate::common::{
-    Adjust, Bench, Kernels, PAGE_WORDS, compare, direct, file_to_map, refused, simulated_soft, small, small_soft,
+    Adjust, Bench, Kernels, PAGE_WORDS, compare, direct, file_to_map, refused, says, simulated_soft, small, small_soft,
     with_causes,
 };
 use crate::look_up::ptx::{kernels_of_triton, loops_of_nvcc};
@@ -424,10 +424,9 @@ fn what_cannot_be_is_refused_with_the_reason() {
     let load = || bench.vm.load_ptx("variable.ptx", of_variable.as_bytes()).unwrap();
     let module = load();
     run(&module, &a).unwrap();
-    let said = with_causes(&run(&module, &stays).unwrap_err());
-    assert!(
-        said.contains("`stays`") && said.contains("load it a second time"),
-        "{said}"
+    says(
+        &with_causes(&run(&module, &stays).unwrap_err()),
+        &["`stays`", "load it a second time"],
     );
     let module = load();
     for count in 0..3 {

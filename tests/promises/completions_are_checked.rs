@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, scaled, simulated_soft, small_soft};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, says, scaled, simulated_soft, small_soft};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -51,10 +51,7 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
         let error = bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err();
         assert_eq!(bench.soft_nic().bitten(fault), 1);
         let message = crate::common::with_causes(&error);
-        assert!(
-            message.contains("kernel `sum`") && message.contains("page"),
-            "{message}"
-        );
+        says(&message, &["kernel `sum`", "page"]);
         assert!(message.contains("`numbered`") && message.contains("soft"), "{message}");
         assert!(message.to_lowercase().contains(words), "{message}");
         let found = first_fault(error);

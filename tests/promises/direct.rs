@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, direct, pattern, refused, simulated, simulated_soft,
-    stepped, words,
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, direct, pattern, refused, says, simulated,
+    simulated_soft, stepped, words,
 };
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
@@ -209,10 +209,9 @@ fn a_neighbours_memory_is_a_home() {
 #[test]
 fn only_the_direct_transport_reaches_a_neighbour() {
     let vm = simulated_soft(4).build().unwrap();
-    let message = refused(vm.region::<u32>().name("far").home_on_gpu(1).zeroed(5));
-    assert!(
-        message.contains("`far`") && message.contains("direct transport"),
-        "{message}"
+    says(
+        &refused(vm.region::<u32>().name("far").home_on_gpu(1).zeroed(5)),
+        &["`far`", "direct transport"],
     );
 }
 

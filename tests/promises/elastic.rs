@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Adjust, Bench, Kernels, compare, config, refused, scaled, simulated, simulated_gpu, small, with_causes, words,
+    Adjust, Bench, Kernels, compare, config, refused, says, scaled, simulated, simulated_gpu, small, with_causes, words,
 };
 use gpuvm::{Arg, ElasticBuffer, ElementType, Error, Launch, LaunchConfig, Vm};
 
@@ -319,11 +319,7 @@ fn a_paused_buffer_gives_its_memory_and_comes_back_where_it_was() {
     let hog = hog(vm);
     let resumed = vm.resume("kv");
     assert!(matches!(&resumed, Err(Error::OutOfHandles { .. })));
-    let message = refused(resumed);
-    assert!(
-        message.contains("tagged `hog` hold") && message.contains("tagged `weights` hold"),
-        "{message}"
-    );
+    says(&refused(resumed), &["tagged `hog` hold", "tagged `weights` hold"]);
     let stats = vm.elastic_stats();
     assert_eq!((stats.paused, stats.paused_bytes), (3, bytes), "still paused");
     drop(hog);
@@ -388,10 +384,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let before = words(1, 2 * size);
     buffer.write(0, &before).unwrap();
     for by in [998 * size + 1, u64::MAX - 1, u64::MAX] {
-        let message = refused(buffer.grow(by));
-        assert!(
-            message.contains("`long`") && message.contains(&format!("for {} at most", 1000 * size)),
-            "{message}"
+        says(
+            &refused(buffer.grow(by)),
+            &["`long`", &format!("for {} at most", 1000 * size)],
         );
     }
     assert!(refused(buffer.shrink(2 * size + 1)).contains("out of range"));
@@ -399,10 +394,12 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(refused(buffer.write(u64::MAX, &[1])).contains("out of range"));
     // The driver's memory ends in the middle of a growth.
     let message = refused(buffer.grow(500 * size));
-    assert!(
-        message.contains("handles of GPU memory, 64.0 KiB each")
-            && message.contains("elastic buffers without a tag hold"),
-        "{message}"
+    says(
+        &message,
+        &[
+            "handles of GPU memory, 64.0 KiB each",
+            "elastic buffers without a tag hold",
+        ],
     );
     assert!(message.contains("out of GPU memory"), "{message}");
     assert_eq!(buffer.len(), 2 * size);

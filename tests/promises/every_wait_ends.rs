@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Adjust, Bench, HOLDING, PAGE_WORDS, refused, scaled, simulated, simulated_soft, small, small_soft, with_causes,
+    Adjust, Bench, HOLDING, PAGE_WORDS, refused, says, scaled, simulated, simulated_soft, small, small_soft,
+    with_causes,
 };
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Placement, Region, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
@@ -104,10 +105,7 @@ fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
     assert!(started.elapsed() < scaled(Duration::from_secs(10)));
     let message = with_causes(&error);
     assert!(message.contains("of 8 frames 8 are pinned"), "{message}");
-    assert!(
-        message.contains("`pages`") && message.contains("hold fewer spans"),
-        "{message}"
-    );
+    says(&message, &["`pages`", "hold fewer spans"]);
     let Error::Fault { fault, .. } = error else {
         panic!("{message}")
     };
@@ -373,10 +371,7 @@ fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
         ),
         "{message}"
     );
-    assert!(
-        message.contains("wait_for_ever") && message.contains("0.300 s"),
-        "{message}"
-    );
+    says(&message, &["wait_for_ever", "0.300 s"]);
 
     let message = refused(bench.run("half_a_barrier", config(64), (&flag,)));
     assert!(

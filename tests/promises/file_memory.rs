@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{
-    BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, simulated_soft, small_soft, stepped, words,
+    BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, says, simulated_soft, small_soft, stepped, words,
 };
 use gpuvm::{LaunchConfig, Look, Region, Storage, Transport, Vm};
 
@@ -295,10 +295,9 @@ fn a_file_that_is_made_shorter_is_an_error_and_no_signal() {
         let a = bench.vm.region::<u32>().name("cut").map_file_mut(file.path()).unwrap();
         file.as_file().set_len(HELD * PAGE).unwrap();
         let sink = bench.vm.buffer::<u64>(1).unwrap();
-        let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
-        assert!(
-            message.contains("`cut`") && message.contains("when it was opened"),
-            "{message}"
+        says(
+            &refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink))),
+            &["`cut`", "when it was opened"],
         );
         a.write(0, &[7]).unwrap();
         let message = refused(a.flush());
@@ -336,10 +335,7 @@ fn what_does_not_go_together_is_refused() {
             .transport(Transport::Direct)
             .build(),
     );
-    assert!(
-        message.contains("software NIC") && message.contains("direct"),
-        "{message}"
-    );
+    says(&message, &["software NIC", "direct"]);
     let message = refused(small_soft(4).file_memory((HELD - 1) * PAGE).build());
     assert!(message.contains("at least 64 blocks"), "{message}");
     let disk = Disk::of(&[1; 1024]);

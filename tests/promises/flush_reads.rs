@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, says, simulated_soft, with_causes};
 use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -56,11 +56,7 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
         let fault = bench.soft_nic().inject(plan.opcode(opcode).skip(9));
         let error = bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err();
         assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
-        let message = with_causes(&error).to_lowercase();
-        assert!(
-            message.contains("`numbered`") && message.contains("local protection"),
-            "{message}"
-        );
+        says(&with_causes(&error).to_lowercase(), &["`numbered`", "local protection"]);
         // The queue pairs were reset, and with them their laps.
         let sink = bench.vm.buffer::<u64>(1).unwrap();
         bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, config, refused, simulated_soft, with_causes};
+use crate::common::{BASIC, Bench, PAGE_WORDS, compare, config, refused, says, simulated_soft, with_causes};
 use crate::mock_gpu::MockGpu;
 use gpuvm::{Error, GpuError, MemoryNodes, Mlx5, Rdma, Region, Rxe, Transport, TransportKind, VmBuilder};
 
@@ -69,11 +69,7 @@ fn a_lost_gpu_names_the_regions_that_may_miss_writes_and_runs_nothing_more() {
     ] {
         assert_eq!(regions, ["written"]);
     }
-    let message = refused(written.flush());
-    assert!(
-        message.contains("`written`") && message.contains("read_home") && message.contains("new process"),
-        "{message}"
-    );
+    says(&refused(written.flush()), &["`written`", "read_home", "new process"]);
     // Every element is as it was or as a launch wrote it: what was evicted has reached the home.
     let home = written.read_home().unwrap();
     let sound = home.iter().zip(0..).all(|(&e, i)| [0, 7 + i, 9 + i].contains(&e));

@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileExt as _;
 
 use crate::common::{
-    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, file_to_map, planted, refused, simulated_soft, small_soft,
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, file_to_map, planted, refused, says, simulated_soft, small_soft,
     with_causes,
 };
 use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
@@ -319,16 +319,14 @@ fn what_cannot_be_is_refused() {
     assert!(message.contains("`mine`") && message.contains("direct"), "{message}");
     let plain = Bench::new(small_soft(6), BASIC);
     let region = plain.vm.region::<u32>().name("mine");
-    let message = refused(region.integrity(Integrity::Crc32c).zeroed(N));
-    assert!(
-        message.contains("`mine`") && message.contains("guarded_regions"),
-        "{message}"
+    says(
+        &refused(region.integrity(Integrity::Crc32c).zeroed(N)),
+        &["`mine`", "guarded_regions"],
     );
     let bench = Bench::new(guarded(6), BASIC);
-    let message = refused(bench.vm.region::<u32>().name("mine").replicas(2).zeroed(N));
-    assert!(
-        message.contains("`mine`") && message.contains("host_homes"),
-        "{message}"
+    says(
+        &refused(bench.vm.region::<u32>().name("mine").replicas(2).zeroed(N)),
+        &["`mine`", "host_homes"],
     );
     let message = refused(bench.vm.region::<u32>().name("mine").replicas(3).zeroed(N));
     assert!(message.contains("`mine`") && message.contains('3'), "{message}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, small, small_soft, stepped, words};
+use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, says, small, small_soft, stepped, words};
 use gpuvm::LaunchConfig;
 
 /// With files that the system keeps in memory, and with files of which a part is in memory.
@@ -119,10 +119,7 @@ fn a_file_that_cannot_be_mapped_is_named() {
             refused(region().map_file("/nonexistent/file")),
             refused(region().map_file_mut("/nonexistent/file")),
         ] {
-            assert!(
-                message.contains("`file`") && message.contains("/nonexistent/file") && message.contains("No such file"),
-                "{message}"
-            );
+            says(&message, &["`file`", "/nonexistent/file", "No such file"]);
         }
         let message = refused(region().read_only().map_file_mut(file.path()));
         assert!(message.contains("map_file"), "{message}");
@@ -232,10 +229,9 @@ fn a_span_that_the_file_does_not_have_is_refused() {
         let message = refused(region().map_file_span(file.path(), 0, u64::MAX));
         assert!(message.contains("address space"), "{message}");
         for offset in [1, 2, 39] {
-            let message = refused(region().map_file_span(file.path(), offset, 1));
-            assert!(
-                message.contains("no multiple of 4") && message.contains("from_reader"),
-                "{message}"
+            says(
+                &refused(region().map_file_span(file.path(), offset, 1)),
+                &["no multiple of 4", "from_reader"],
             );
         }
         let message = refused(region().read_only().map_file_span_mut(file.path(), 0, 1));
@@ -263,11 +259,7 @@ fn spans_that_share_a_byte_are_only_read() {
         let reader = read("reader", 2, 3).unwrap();
         read("again", 4, 6).unwrap();
         for (first, length) in [(0, 3), (2, 3), (3, 1), (4, 6), (0, 10)] {
-            let message = refused(write("writer", first, length));
-            assert!(
-                message.contains("`writer`") && message.contains("`reader`"),
-                "{message}"
-            );
+            says(&refused(write("writer", first, length)), &["`writer`", "`reader`"]);
         }
         let (before, after) = (write("before", 0, 2).unwrap(), write("after", 5, 5).unwrap());
         refused(read("late", 1, 1));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{
-    Adjust, BASIC, Bench, Kernels, PAGE, PAGE_WORDS, compare, config, refused, simulated, small, with_causes,
+    Adjust, BASIC, Bench, Kernels, PAGE, PAGE_WORDS, compare, config, refused, says, simulated, small, with_causes,
 };
 use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
@@ -184,10 +184,9 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
         drop(sink);
         assert_eq!(free(), before);
         let error = bench.vm.region::<u32>().name("much").never_evicted().zeroed(16 << 20);
-        let message = with_causes(&error.expect_err("64 MiB of frames in 40"));
-        assert!(
-            message.contains("out of GPU memory") && message.contains("frames"),
-            "{message}"
+        says(
+            &with_causes(&error.expect_err("64 MiB of frames in 40")),
+            &["out of GPU memory", "frames"],
         );
         assert_eq!(free(), before);
         // Of no page.

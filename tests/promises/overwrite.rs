@@ -1,7 +1,7 @@
 //! `overwrite` brings no page that is written whole, keeps what lies beside what is written, and comes to the same as a plain array.
 
 use crate::common::{
-    Adjust, Bench, Kernels, PAGE, PAGE_WORDS, check_frames, compare, simulated, simulated_soft, small,
+    Adjust, Bench, Kernels, PAGE, PAGE_WORDS, check_frames, compare, says, simulated, simulated_soft, small,
 };
 use crate::program::seeds;
 use gpuvm::{LaunchConfig, Placement, Stats, Transport, VmBuilder};
@@ -242,8 +242,10 @@ fn past_the_end_is_a_fault() {
         let a = bench.vm.region::<u32>().zeroed(PAGE_WORDS).unwrap();
         let sizes = bench.vm.buffer::<u32>(32).unwrap();
         let failed = bench.run("past_the_end", LaunchConfig::new(1, 32).warp_spans(1), (&a, &sizes));
-        let message = failed.expect_err("an element past the end was overwritten").to_string();
-        assert!(message.contains(&format!("{PAGE_WORDS}")), "{message}");
+        says(
+            &failed.expect_err("an element past the end was overwritten"),
+            &[&format!("{PAGE_WORDS}")],
+        );
         assert_eq!(sizes.to_vec().unwrap(), [0; 32]);
     }
 }

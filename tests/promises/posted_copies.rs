@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, refused, simulated_soft, stepped, with_causes, words,
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, refused, says, simulated_soft, stepped, with_causes,
+    words,
 };
 use crate::mock_gpu::MockGpu;
 use crate::program::{Element, ProgramShape, give_up, rng, run_on, seeds};
@@ -132,12 +133,9 @@ fn copies_that_fail_are_a_launch_error_that_names_them() {
     let Error::Fault { fault, .. } = &error else {
         panic!("{}", with_causes(&error));
     };
-    let message = with_causes(&error);
-    assert!(
-        message.contains("`elements`")
-            && message.contains("the test cut the wire")
-            && message.contains("CUDA_ERROR_MOCK"),
-        "{message}"
+    says(
+        &with_causes(&error),
+        &["`elements`", "the test cut the wire", "CUDA_ERROR_MOCK"],
     );
     assert!(
         matches!(
@@ -190,18 +188,14 @@ fn it_ends_with_launches_nobody_waited_for() {
 #[test]
 fn a_nic_without_a_mover_is_refused() {
     let nic = Arc::new(SoftNic::builder().build().unwrap());
-    let message = refused(on(&hardware(), 4).soft_nic(nic).build());
-    assert!(
-        message.contains("without a mover") && message.contains("--gpu sim"),
-        "{message}"
+    says(
+        &refused(on(&hardware(), 4).soft_nic(nic).build()),
+        &["without a mover", "--gpu sim"],
     );
 }
 
 #[test]
 fn completions_of_copies_are_not_collapsed() {
     let message = refused(on(&hardware(), 4).collapsed_completions(true).build());
-    assert!(
-        message.contains("collapsed completions is true") && message.contains("leave it out"),
-        "{message}"
-    );
+    says(&message, &["collapsed completions is true", "leave it out"]);
 }

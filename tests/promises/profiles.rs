@@ -1,6 +1,6 @@
 //! A profile counts the fetches of each page, samples the rest, and says which advice would have helped.
 
-use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, refused, small};
+use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, refused, says, small};
 use gpuvm::{LaunchConfig, Placement, Profile, Profiler, Region, RegionProfile, Transport, VmBuilder};
 use std::time::{Duration, Instant};
 
@@ -294,10 +294,9 @@ fn a_profile_sees_the_regions_that_are_there() {
     let early = read_only(&bench, "early", 4, Placement::InPlace);
     let profiler = bench.vm.profile(NEVER).unwrap();
     // One at a time, where lanes count.
-    let err = refused(bench.vm.profile(NEVER).map(drop));
-    assert!(
-        err.contains("region `early`: a profile of it is being taken already"),
-        "{err}"
+    says(
+        &refused(bench.vm.profile(NEVER).map(drop)),
+        &["region `early`: a profile of it is being taken already"],
     );
     let late = read_only(&bench, "late", 4, Placement::Fetch);
     read(&bench, &profiler, &late, &ascending(4), ALL);

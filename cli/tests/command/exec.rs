@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::common::finish;
+use crate::common::{finish, says};
 
 /// A folder with a stand-in for the driver, and programs.
 struct Machine(TempDir);
@@ -98,9 +98,9 @@ fn a_program_behaves_as_without_it_however_it_finds_the_driver() {
         let ((status, out, err), log) = machine.exec(&[], &program, argument);
         assert_eq!((status, &*out), (0, &*said), "{argument}: {err}");
         // The stand-in is no driver that pages can be brought with.
-        assert!(
-            err.contains("gpuvm exec: nothing is paged any more: the GPU failed while opening GPU cuda:0"),
-            "{err}"
+        says(
+            &err,
+            &["gpuvm exec: nothing is paged any more: the GPU failed while opening GPU cuda:0"],
         );
         assert!(err.contains("gpuvm exec: launches of `add_one` at home: 2"), "{err}");
         let calls = |name: &str| log.iter().filter(|call| *call == name).count();
@@ -180,10 +180,7 @@ fn memory_that_the_gpu_does_not_hold_leaves_it_as_it_was() {
     for options in [&["--frames", "48MiB"][..], &["--frames", "1MiB"]] {
         let ((status, out, err), log) = machine.exec(options, &program, "large");
         assert_eq!((status, &*out), (0, said), "{err}");
-        assert!(
-            err.contains("the GPU's memory does not hold all managed memory"),
-            "{err}"
-        );
+        says(&err, &["the GPU's memory does not hold all managed memory"]);
         // Nor does the stand-in page: the rest is at home.
         assert!(err.contains("gpuvm exec: launches of `add_one` at home"), "{err}");
         let calls = |name: &str| log.iter().filter(|call| *call == name).count();

@@ -1,6 +1,6 @@
 //! What the command says of bad flags and bad files, and how it ends.
 
-use crate::common::{bfs, finish, gpuvm};
+use crate::common::{bfs, finish, gpuvm, says};
 
 /// The message of a run that must fail with `status` and print nothing on the standard output.
 fn refusal(files: &[(&str, &[u8])], arguments: &str, status: i32) -> String {
@@ -61,10 +61,7 @@ fn wrong_flags_end_with_status_2() {
 #[test]
 fn rows_are_read_in_place_only_where_lanes_reach_them() {
     let err = refusal(&[], "kron:8 --placement while-free --transport soft", 1);
-    assert!(
-        err.contains("placement while-free is for the transport direct: over soft"),
-        "{err}"
-    );
+    says(&err, &["placement while-free is for the transport direct: over soft"]);
 }
 
 #[test]
@@ -81,10 +78,9 @@ fn back_ends_that_are_not_there_are_named() {
         assert!(err.starts_with(&start), "{err}");
     }
     // A GPU that no machine has, whether or not it has a driver.
-    let err = refusal(&[], "not_here --gpu cuda:99", 1);
-    assert!(
-        err.contains("caused by: the GPU failed while opening GPU cuda:99"),
-        "{err}"
+    says(
+        &refusal(&[], "not_here --gpu cuda:99", 1),
+        &["caused by: the GPU failed while opening GPU cuda:99"],
     );
 }
 
@@ -286,10 +282,7 @@ fn a_command_shows_its_own_options_and_the_rest_is_in_one_place() {
         for option in ["--rdma", "--gid-index", "--queue-depth", "--secret-file", "Packets of"] {
             assert!(!help.contains(option), "{arguments}: {option}: {help}");
         }
-        assert!(
-            help.contains("--gpu") && help.contains("`gpuvm options` shows more"),
-            "{help}"
-        );
+        says(&help, &["--gpu", "`gpuvm options` shows more"]);
     }
     let (code, all, _) = finish(gpuvm(folder.path(), "options"));
     assert_eq!(code, 0);

@@ -2,7 +2,7 @@
 
 use gpuvm_workloads::apps::{Way, catalogue};
 
-use crate::common::{finish, gpuvm};
+use crate::common::{finish, gpuvm, says};
 
 #[test]
 fn each_application_runs_with_its_small_input() {
@@ -114,10 +114,7 @@ fn applications_beside_their_peers_go_on_where_they_ended() {
     // Told before anything is measured.
     let (status, _, err) = bench("vector-add:64,nosuch");
     assert_eq!(status, 1, "{err}");
-    assert!(
-        err.contains("there is no application `nosuch`") && err.contains("pagerank"),
-        "{err}"
-    );
+    says(&err, &["there is no application `nosuch`", "pagerank"]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let report = || -> serde_json::Value {
         let text = std::fs::read_to_string(folder.path().join("out.json")).unwrap();
@@ -239,10 +236,9 @@ fn a_run_tells_what_borrowed_memory_did_and_says_nothing_without() {
         );
         let text = run(&with);
         let line = text.lines().find(|line| line.starts_with("neighbour  "));
-        let line = line.unwrap_or_else(|| panic!("{text}"));
-        assert!(
-            line.contains("hit rate") && line.contains("16.0 MiB lent now"),
-            "{line}"
+        says(
+            &line.unwrap_or_else(|| panic!("{text}")),
+            &["hit rate", "16.0 MiB lent now"],
         );
         let without = run(&format!("{arguments} --gpu sim {json}"));
         let without: serde_json::Value = serde_json::from_str(&without).unwrap();

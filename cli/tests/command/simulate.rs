@@ -12,7 +12,7 @@ use gpuvm_simulate::campaign::{self, Campaign, Summary};
 use gpuvm_simulate::mutations::{self, Mutation, Origin, Setting};
 use serde_json::Value;
 
-use crate::common::finish;
+use crate::common::{finish, says};
 
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
@@ -438,10 +438,7 @@ fn every_rule_of_the_lists_has_its_mutation() {
 fn what_is_too_large_first_is_computed() {
     let (status, out, err) = simulate("scale");
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
-    assert!(
-        out.contains("page tables, GPU memory") && out.contains("too large from"),
-        "{out}"
-    );
+    says(&out, &["page tables, GPU memory", "too large from"]);
     let (status, report) = json("scale --nodes 100 --clients 50 --data 1TiB --page-size 4KiB");
     assert_eq!(status, 0);
     assert_eq!(

@@ -31,3 +31,12 @@ pub fn report(folder: &Path, arguments: &str) -> serde_json::Value {
     assert_eq!(out.lines().count(), 1, "{out}");
     serde_json::from_str(&out).unwrap()
 }
+
+/// Asserts that a text has all of these in it.
+#[track_caller]
+pub fn says(text: &impl std::fmt::Display, parts: &[&str]) {
+    let text = text.to_string();
+    for part in parts {
+        assert!(text.contains(part), "no `{part}` in: {text}");
+    }
+}
