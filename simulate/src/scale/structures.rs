@@ -54,174 +54,76 @@ fn clients_on_host(site: &Site) -> f64 {
     site.gpus_per_host.min(site.clients) as f64
 }
 
-fn lost(site: &Site) -> f64 {
-    (site.nodes as f64 * site.lost_percent as f64 / 100.0).ceil()
+fn completions_of_a_queue(site: &Site) -> f64 {
+    let clients = site.clients.min(limits::CLIENTS_PER_COMPLETION_QUEUE.into());
+    clients as f64 * f64::from(limits::COMPLETIONS_PER_CLIENT)
+}
+
+/// Calling all nodes that are lost, some at once.
+fn calls_seconds(site: &Site) -> f64 {
+    let lost = (site.nodes as f64 * site.lost_percent as f64 / 100.0).ceil();
+    (lost / gpuvm::NODES_CALLED_AT_ONCE as f64).ceil() * MemoryNodes::TIMEOUT_BY_DEFAULT.as_secs_f64()
 }
 
 fn usual_node() -> ServeOptions {
     ServeOptions::new(Backing::Plain(1 << 30))
 }
 
-/// All of them. Those of a GPU, of a client's process and host, and of a node.
-pub(super) const ALL: &[Structure] = &[
-    Structure {
-        name: "queue pairs of a client",
-        unit: Unit::Count,
-        axis: Axis::Nodes,
-        limited_by: "layouts: QUEUES_MAX",
-        size: queue_pairs,
-        limit: |_| layout::QUEUES_MAX.into(),
-    },
-    Structure {
-        name: "requests in flight that fill a GPU's link",
-        unit: Unit::Count,
-        axis: Axis::Nics,
-        limited_by: "queue pairs by READs in flight of each",
-        size: wanted_in_flight,
-        limit: |site| queue_pairs(site) * READS_PER_QUEUE_PAIR,
-    },
-    Structure {
-        name: "rings and records of queue pairs, GPU memory",
-        unit: Unit::Bytes,
-        axis: Axis::Nodes,
-        limited_by: "a sixteenth of the GPU's memory",
-        size: queue_bytes,
-        limit: gpu_tables,
-    },
-    Structure {
-        name: "page tables, GPU memory",
-        unit: Unit::Bytes,
-        axis: Axis::Data,
-        limited_by: "a sixteenth of the GPU's memory",
-        size: |site| pages_of(site.data_bytes, site) * size_of::<u64>() as f64,
-        limit: gpu_tables,
-    },
-    Structure {
-        name: "stripe tables, GPU memory",
-        unit: Unit::Bytes,
-        axis: Axis::Nodes,
-        limited_by: "a sixteenth of the GPU's memory",
-        size: stripe_bytes,
-        limit: gpu_tables,
-    },
-    Structure {
-        name: "regions of a client",
-        unit: Unit::Count,
-        axis: Axis::Regions,
-        limited_by: "layouts: REGIONS_MAX",
-        size: |site| site.regions as f64,
-        limit: |_| layout::REGIONS_MAX.into(),
-    },
-    Structure {
-        name: "pages of a region",
-        unit: Unit::Count,
-        axis: Axis::Data,
-        limited_by: "layouts: REGION_PAGES_MAX",
-        size: |site| pages_of(site.data_bytes / site.regions.max(1), site),
-        limit: |_| layout::REGION_PAGES_MAX as f64,
-    },
-    Structure {
-        name: "threads of a client's process",
-        unit: Unit::Count,
-        axis: Axis::Nodes,
-        limited_by: "kernel.pid_max, Linux's default",
-        size: |site| site.nodes as f64 * limits::CLIENT_THREADS_PER_NODE as f64,
-        limit: |_| THREADS_MAX,
-    },
-    Structure {
-        name: "files of a client's process",
-        unit: Unit::Count,
-        axis: Axis::Nodes,
-        limited_by: "ulimit -Hn, systemd's default",
-        size: |site| site.nodes as f64 * limits::CLIENT_FILES_PER_NODE as f64,
-        limit: |_| FILES_MAX,
-    },
-    Structure {
-        name: "pinned memory for nodes, a client's host",
-        unit: Unit::Bytes,
-        axis: Axis::Nodes,
-        limited_by: "a sixteenth of the host's memory",
-        size: |site| clients_on_host(site) * site.nodes as f64 * limits::CLIENT_BYTES_PER_NODE as f64,
-        limit: host_tables,
-    },
-    Structure {
-        name: "clients of a node",
-        unit: Unit::Count,
-        axis: Axis::Clients,
-        limited_by: "memory_node: CLIENTS_MAX",
-        size: |site| site.clients as f64,
-        limit: |_| limits::CLIENTS_MAX.into(),
-    },
-    Structure {
-        name: "completions of clients in one queue of a node",
-        unit: Unit::Count,
-        axis: Axis::Clients,
-        limited_by: "memory_node: COMPLETION_ENTRIES_MAX",
-        size: |site| {
-            let clients = site.clients.min(limits::CLIENTS_PER_COMPLETION_QUEUE.into());
-            clients as f64 * f64::from(limits::COMPLETIONS_PER_CLIENT)
-        },
-        limit: |_| limits::COMPLETION_ENTRIES_MAX.into(),
-    },
-    Structure {
-        name: "queue pairs of a node",
-        unit: Unit::Count,
-        axis: Axis::Clients,
-        limited_by: "2^18 for each of its NICs",
-        size: |site| site.clients as f64 * (site.pairs() + 1.0),
-        limit: |site| site.nics.max(1) as f64 * DEVICE_QUEUE_PAIRS_MAX,
-    },
-    Structure {
-        name: "pinned memory for messages, a node",
-        unit: Unit::Bytes,
-        axis: Axis::Clients,
-        limited_by: "a sixteenth of the host's memory",
-        size: |site| site.clients as f64 * limits::NODE_BYTES_PER_CLIENT as f64,
-        limit: host_tables,
-    },
-    Structure {
-        name: "grants of a client at a node",
-        unit: Unit::Count,
-        axis: Axis::Regions,
-        limited_by: "memory_node: grants_per_client_max, its default",
-        size: grants,
-        limit: |_| usual_node().grants_per_client_max.into(),
-    },
-    Structure {
-        name: "memory regions of a node",
-        unit: Unit::Count,
-        axis: Axis::Clients,
-        limited_by: "2^24 keys for each of its NICs",
-        size: |site| site.clients as f64 * (grants(site) + 1.0),
-        limit: |site| site.nics.max(1) as f64 * DEVICE_REGIONS_MAX,
-    },
-    Structure {
-        name: "memory of a node",
-        unit: Unit::Bytes,
-        axis: Axis::Data,
-        limited_by: "the host's memory",
-        size: Site::bytes_at_node,
-        limit: |site| site.host_memory_bytes as f64,
-    },
-    Structure {
-        name: "calling the nodes that are lost",
-        unit: Unit::Seconds,
-        axis: Axis::Nodes,
-        limited_by: "the longest pause between two tries",
-        size: |site| {
-            (lost(site) / gpuvm::NODES_CALLED_AT_ONCE as f64).ceil() * MemoryNodes::TIMEOUT_BY_DEFAULT.as_secs_f64()
-        },
-        limit: |_| CALLS_SECONDS_MAX,
-    },
-    Structure {
-        name: "catching up with a node that has returned",
-        unit: Unit::Seconds,
-        axis: Axis::Data,
-        limited_by: "10 minutes without a second copy",
-        size: |site| site.bytes_at_node() / (site.nics.max(1) as f64 * NIC_BYTES_PER_SECOND),
-        limit: |_| CATCH_UP_SECONDS_MAX,
-    },
-];
+/// Makes the table: a name, what its size counts and grows with, where its limit comes from; its size and its limit at a site.
+macro_rules! structures {
+    ($($name:literal, $unit:ident by $axis:ident, $limited_by:literal: $size:expr, $limit:expr;)*) => {
+        /// All of them. Those of a GPU, of a client's process and host, and of a node.
+        pub(super) const ALL: &[Structure] = &[$(Structure {
+            name: $name,
+            unit: Unit::$unit,
+            axis: Axis::$axis,
+            limited_by: $limited_by,
+            size: $size,
+            limit: $limit,
+        }),*];
+    };
+}
+
+structures! {
+    "queue pairs of a client", Count by Nodes, "layouts: QUEUES_MAX":
+        queue_pairs, |_| layout::QUEUES_MAX.into();
+    "requests in flight that fill a GPU's link", Count by Nics, "queue pairs by READs in flight of each":
+        wanted_in_flight, |site| queue_pairs(site) * READS_PER_QUEUE_PAIR;
+    "rings and records of queue pairs, GPU memory", Bytes by Nodes, "a sixteenth of the GPU's memory":
+        queue_bytes, gpu_tables;
+    "page tables, GPU memory", Bytes by Data, "a sixteenth of the GPU's memory":
+        |site| pages_of(site.data_bytes, site) * size_of::<u64>() as f64, gpu_tables;
+    "stripe tables, GPU memory", Bytes by Nodes, "a sixteenth of the GPU's memory":
+        stripe_bytes, gpu_tables;
+    "regions of a client", Count by Regions, "layouts: REGIONS_MAX":
+        |site| site.regions as f64, |_| layout::REGIONS_MAX.into();
+    "pages of a region", Count by Data, "layouts: REGION_PAGES_MAX":
+        |site| pages_of(site.data_bytes / site.regions.max(1), site), |_| layout::REGION_PAGES_MAX as f64;
+    "threads of a client's process", Count by Nodes, "kernel.pid_max, Linux's default":
+        |site| site.nodes as f64 * limits::CLIENT_THREADS_PER_NODE as f64, |_| THREADS_MAX;
+    "files of a client's process", Count by Nodes, "ulimit -Hn, systemd's default":
+        |site| site.nodes as f64 * limits::CLIENT_FILES_PER_NODE as f64, |_| FILES_MAX;
+    "pinned memory for nodes, a client's host", Bytes by Nodes, "a sixteenth of the host's memory":
+        |site| clients_on_host(site) * site.nodes as f64 * limits::CLIENT_BYTES_PER_NODE as f64, host_tables;
+    "clients of a node", Count by Clients, "memory_node: CLIENTS_MAX":
+        |site| site.clients as f64, |_| limits::CLIENTS_MAX.into();
+    "completions of clients in one queue of a node", Count by Clients, "memory_node: COMPLETION_ENTRIES_MAX":
+        completions_of_a_queue, |_| limits::COMPLETION_ENTRIES_MAX.into();
+    "queue pairs of a node", Count by Clients, "2^18 for each of its NICs":
+        |site| site.clients as f64 * (site.pairs() + 1.0), |site| site.nics.max(1) as f64 * DEVICE_QUEUE_PAIRS_MAX;
+    "pinned memory for messages, a node", Bytes by Clients, "a sixteenth of the host's memory":
+        |site| site.clients as f64 * limits::NODE_BYTES_PER_CLIENT as f64, host_tables;
+    "grants of a client at a node", Count by Regions, "memory_node: grants_per_client_max, its default":
+        grants, |_| usual_node().grants_per_client_max.into();
+    "memory regions of a node", Count by Clients, "2^24 keys for each of its NICs":
+        |site| site.clients as f64 * (grants(site) + 1.0), |site| site.nics.max(1) as f64 * DEVICE_REGIONS_MAX;
+    "memory of a node", Bytes by Data, "the host's memory":
+        Site::bytes_at_node, |site| site.host_memory_bytes as f64;
+    "calling the nodes that are lost", Seconds by Nodes, "the longest pause between two tries":
+        calls_seconds, |_| CALLS_SECONDS_MAX;
+    "catching up with a node that has returned", Seconds by Data, "10 minutes without a second copy":
+        |site| site.bytes_at_node() / (site.nics.max(1) as f64 * NIC_BYTES_PER_SECOND), |_| CATCH_UP_SECONDS_MAX;
+}
 
 /// All structures at a site, that which is nearest to its limit, or farthest beyond it, first.
 pub fn rows(site: &Site) -> Vec<Row> {
