@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Parts, by where they begin: with what was there before the host could write it, where it can.
+/// What was there before the host could write it, where it can.
+type Before = Option<Box<[u8]>>;
+
+/// Parts, by where they begin, with where they end.
 #[derive(Default)]
-pub struct Early(BTreeMap<u64, (u64, Option<Box<[u8]>>)>);
+pub struct Early(BTreeMap<u64, (u64, Before)>);
 
 /// Whether there are any.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
@@ -41,7 +44,7 @@ impl Early {
     }
 
     /// Takes out those in a range, with what was there before.
-    pub fn remove(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, Option<Box<[u8]>>)> {
+    pub fn remove(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, Before)> {
         let starts: Vec<u64> = self.0.range(range.clone()).map(|(start, _)| *start).collect();
         let one = |start| self.0.remove(&start).map(|(end, before)| (start..end, before));
         starts.into_iter().filter_map(one).collect()
