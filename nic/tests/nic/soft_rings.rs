@@ -223,10 +223,13 @@ fn a_lax_nic_holds_nothing_against_anyone() {
     bed.assert_clean();
 }
 
+/// What spoils a request, and how it is refused.
+type Spoil = (fn(&mut [u8]), ViolationKind, u8);
+
 /// A slot that was not rewritten, or a request for another queue pair, must not be executed.
 #[test]
 fn stale_and_foreign_requests_are_refused() {
-    let spoil: [(fn(&mut [u8]), _, _); 5] = [
+    let spoil: [Spoil; 5] = [
         (|block| block[2] = 0, ViolationKind::WrongIndex, vendor::WRONG_INDEX),
         (
             |block| block[6] ^= 1,
