@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use gpuvm_ptx::exec;
+
 use crate::args::ExecArgs;
 use crate::error::CliError;
 
@@ -28,11 +30,11 @@ pub fn run(args: &ExecArgs) -> Result<(), CliError> {
     let mut command = Command::new(program);
     command.args(arguments).env(PRELOAD, before_others(library));
     let settings = [
-        ("GPUVM_EXEC_PAGE_SIZE", Some(args.page_size)),
-        ("GPUVM_EXEC_FRAMES", args.frames),
-        ("GPUVM_EXEC_REGISTERS", args.registers.map(u64::from)),
-        ("GPUVM_EXEC_QUIET", args.quiet.then_some(1)),
-        ("GPUVM_EXEC_VERBOSE", args.verbose.then_some(1)),
+        (exec::PAGE_SIZE, Some(args.page_size)),
+        (exec::FRAMES, args.frames),
+        (exec::REGISTERS, args.registers.map(u64::from)),
+        (exec::QUIET, args.quiet.then_some(1)),
+        (exec::VERBOSE, args.verbose.then_some(1)),
     ];
     for (name, value) in settings {
         match value {

@@ -25,6 +25,7 @@ mod access;
 mod bases;
 mod calls;
 mod error;
+pub mod exec;
 mod fat_binary;
 mod look_up;
 mod model;
