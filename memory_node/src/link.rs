@@ -75,9 +75,11 @@ impl QueueLink {
                 EventKind::Disconnected | EventKind::DeviceRemoved | EventKind::Failed(_)
             )
         });
-        // Relaxed: the flag alone is read, under the lock or after it.
-        let over = self.over.fetch_or(ended, Ordering::Relaxed) || ended;
-        over || self.client.failure().is_some()
+        // Relaxed, both: the flag alone is read, under the lock or after it.
+        if ended {
+            self.over.store(true, Ordering::Relaxed);
+        }
+        self.over.load(Ordering::Relaxed) || self.client.failure().is_some()
     }
 }
 
