@@ -68,8 +68,9 @@ pub struct Place {
     context: usize,
     device: i32,
     copier: u64,
-    /// Bytes that are there.
+    /// Bytes that are there, and copies to the GPU that have arrived.
     held: u64,
+    arrived: u64,
 }
 
 /// A wait for what was put on streams by some time. Nobody keeps the state meanwhile.
@@ -172,6 +173,7 @@ impl Resident {
             device,
             copier,
             held: 0,
+            arrived: 0,
         };
         let resident = Self {
             place,
@@ -199,6 +201,7 @@ impl Resident {
     pub fn place(&self) -> Place {
         Place {
             held: self.bytes,
+            arrived: self.arrived,
             ..self.place
         }
     }
@@ -499,7 +502,7 @@ impl Place {
     /// Gives an allocation's memory back, which nothing on the GPU uses any more.
     pub fn end(&self, twin: &mut Twin) -> Result<(), ExecError> {
         self.enter();
-        if twin.copied > 0 {
+        if twin.copied > self.arrived {
             // The driver may copy from it still. Where it cannot be waited for nothing is copied any more.
             let _ = self.wait_for_copies();
         }
@@ -737,7 +740,7 @@ impl Twin {
         let all = Asked::Part(self.pages.clone());
         self.open(resident, (&all, true, false), summary)?;
         resident.release(self);
-        resident.place.end(self)
+        resident.place().end(self)
     }
 }
 

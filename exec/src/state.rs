@@ -380,10 +380,14 @@ fn close() {
     let (Pager::Resident(resident), Some(memory)) = (&mut state.pager, &mut state.memory) else {
         return;
     };
-    let mut twins = memory.slabs.values_mut().filter_map(|slab| slab.twin.as_mut());
-    let closed = twins.try_for_each(|twin| twin.close_early(resident, &mut state.summary));
-    if let Err(error) = closed.and_then(|()| resident.wait_for_all_copies()) {
-        state.summary.note(chain(&error));
+    let summary = &mut state.summary;
+    let closed = driver::unhindered(|| {
+        let mut twins = memory.slabs.values_mut().filter_map(|slab| slab.twin.as_mut());
+        twins.try_for_each(|twin| twin.close_early(resident, summary))?;
+        resident.wait_for_all_copies()
+    });
+    if let Err(error) = closed {
+        summary.note(chain(&error));
     }
 }
 
@@ -735,7 +739,7 @@ impl State {
             Err(_) if parts.is_empty() => return Ok(None),
             checked => checked?,
         }
-        memory.close(resident, parts, &mut self.summary)?;
+        driver::unhindered(|| memory.close(resident, parts, &mut self.summary))?;
         resident.expect(stream)?;
         Ok(Some(resident.opened))
     }

@@ -322,6 +322,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_that_is_not_there_is_refused() {
+        assert_eq!(has_memory(1), Ok(()));
+        let missing = has_memory(1 << 62).unwrap_err();
+        assert!(
+            missing.contains("of 4611686018427387904 bytes of the host's memory"),
+            "{missing}"
+        );
+    }
+
+    #[test]
     fn a_window_holds_what_was_written_and_forgets_what_is_freed() {
         let window = reserve().expect("addresses");
         assert!(window.start.is_multiple_of(GRANULE_BYTES) && window.end.is_multiple_of(GRANULE_BYTES));
