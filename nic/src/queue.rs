@@ -44,7 +44,7 @@ pub enum QueueFormat {
 }
 
 /// A ring in memory: `slots` entries of `1 << shift` bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingSpan {
     /// Address of slot 0, in this process.
     pub address: u64,

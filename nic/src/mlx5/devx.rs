@@ -10,7 +10,6 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::rdma_sys as sys;
 use parking_lot::Mutex;
@@ -26,14 +25,13 @@ use memory::{Chunk, PAGE};
 use super::domain::Domain;
 use super::dv;
 use super::failure::failed_with;
-use super::made::{Made, Refusal};
+use super::made::{Made, Parts, Refusal, destroy_at_last};
 use super::prm::{
     Answer, Command, CreateCompletionQueue, CreateQueuePair, GlobalHeader, Link, Place, RemoteAccess, ToInit,
     ToReadyToReceive, ToReadyToSend,
 };
-use crate::attributes::psn;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID};
-use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};
+use crate::{AddressAttributes, NicError, QueueAttributes, RingSpan};
 
 /// Where the doorbell record of the completion queue lies after the queue pair's.
 const CQ_RECORD: u64 = 64;
@@ -64,15 +62,9 @@ struct Local {
 
 /// A queue pair and its completion queue.
 pub(super) struct DevxPair {
-    /// Dropped first: its calls store to the register.
-    proxy: Mutex<Option<ProxySlot>>,
+    /// Dropped first.
+    parts: Parts,
     objects: Mutex<Objects>,
-    number: u32,
-    send: RingSpan,
-    completion: RingSpan,
-    record: u64,
-    register: u64,
-    first_psn: AtomicU32,
     local: Mutex<Local>,
     domain: Arc<Domain>,
 }
@@ -85,27 +77,18 @@ unsafe impl Sync for DevxPair {}
 impl DevxPair {
     /// Makes one for `depth` requests in flight, a power of two, in state reset.
     pub fn create(domain: &Arc<Domain>, depth: u32) -> Result<Self, NicError> {
-        let none = RingSpan {
-            address: 0,
+        let ring = |bytes: usize| RingSpan {
             slots: depth,
-            shift: 0,
-            start: 0,
+            shift: bytes.trailing_zeros(),
+            ..RingSpan::default()
         };
         let mut pair = Self {
-            proxy: Mutex::default(),
+            parts: Parts {
+                send: ring(BLOCK_BYTES),
+                completion: ring(CQE_BYTES),
+                ..Parts::default()
+            },
             objects: Mutex::default(),
-            number: 0,
-            send: RingSpan {
-                shift: BLOCK_BYTES.trailing_zeros(),
-                ..none
-            },
-            completion: RingSpan {
-                shift: CQE_BYTES.trailing_zeros(),
-                ..none
-            },
-            record: 0,
-            register: 0,
-            first_psn: AtomicU32::new(0),
             local: Mutex::default(),
             domain: Arc::clone(domain),
         };
@@ -128,10 +111,10 @@ impl DevxPair {
             ..at
         };
         let records = send_bytes + completion_bytes;
-        self.send.address = start;
-        self.completion.address = start + send_bytes;
+        self.parts.send.address = start;
+        self.parts.completion.address = start + send_bytes;
         // Receive, then send.
-        self.record = start + records + 4;
+        self.parts.record = start + records + 4;
         self.clear(depth)?;
 
         let log = depth.trailing_zeros() as u8;
@@ -155,8 +138,7 @@ impl DevxPair {
         });
         let (queue_pair, number) = self.create_object(format!("creating a queue pair of {depth} requests"), command)?;
         self.objects.lock().queue_pair = Some(queue_pair);
-        self.number = number;
-        self.first_psn = AtomicU32::new(psn(number));
+        self.parts.numbered(number);
         Ok(())
     }
 
@@ -179,9 +161,8 @@ impl DevxPair {
         self.objects.lock().registers = Some(made);
         // SAFETY: just made; the library does not change it.
         let page = unsafe { made.as_ref() };
-        self.register = page.reg_addr.expose_provenance() as u64;
-        if self.register == 0 || !self.register.is_multiple_of(8) {
-            let found = format!("it is at {:#x}", self.register);
+        self.parts.register = page.reg_addr.expose_provenance() as u64;
+        if let Some(found) = self.parts.odd_register() {
             let source = io::Error::other(found);
             return Err(domain.failed("using the doorbell register", "mlx5dv_devx_alloc_uar", source));
         }
@@ -197,8 +178,8 @@ impl DevxPair {
         // SAFETY: both lie within this queue pair's chunk, by `make`; it is in reset, or not made yet.
         let written = unsafe {
             memory
-                .write_queues(self.completion.address, &invalid.repeat(entries as usize))
-                .and_then(|()| memory.write_queues(self.record - 4, &records))
+                .write_queues(self.parts.completion.address, &invalid.repeat(entries as usize))
+                .and_then(|()| memory.write_queues(self.parts.record - 4, &records))
         };
         written.map_err(|error| {
             let source = io::Error::other(error);
@@ -240,7 +221,7 @@ impl DevxPair {
         let library = library(&self.domain.dv, &self.domain.device.name)?;
         let objects = self.objects.lock();
         let object = objects.queue_pair.ok_or(NicError::UnknownQueuePair {
-            queue_pair: self.number,
+            queue_pair: self.parts.number,
         })?;
         let (input, mut out) = (command.encode(), vec![0u8; command.answer_bytes()]);
         let (call, name) = match command {
@@ -295,7 +276,7 @@ impl DevxPair {
         *self.local.lock() = local;
         let [write, read] = REMOTE.map(|bit| wanted.access_flags & bit != 0);
         Command::ToInit(ToInit {
-            queue_pair: self.number,
+            queue_pair: self.parts.number,
             port: local.port,
             pkey_index: local.pkey_index,
             access: RemoteAccess { read, write },
@@ -328,7 +309,7 @@ impl DevxPair {
             }
         };
         Ok(Command::ToReadyToReceive(ToReadyToReceive {
-            queue_pair: self.number,
+            queue_pair: self.parts.number,
             port: local.port,
             pkey_index: local.pkey_index,
             mtu: wanted.mtu as u8 & 7,
@@ -345,7 +326,7 @@ impl DevxPair {
 
     fn to_ready_to_send(&self, wanted: &QueueAttributes) -> Command {
         Command::ToReadyToSend(ToReadyToSend {
-            queue_pair: self.number,
+            queue_pair: self.parts.number,
             send_psn: wanted.sq_psn & 0xff_ffff,
             // No more than the peer has room for.
             log_reads_out: wanted.max_rd_atomic.checked_ilog2().unwrap_or(0).min(7) as u8,
@@ -370,52 +351,27 @@ fn with_answer(doing: String, answer: &Answer) -> String {
 }
 
 impl Made for DevxPair {
-    fn number(&self) -> u32 {
-        self.number
-    }
-
-    fn send(&self) -> RingSpan {
-        self.send
+    fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     fn completion(&self) -> RingSpan {
-        self.completion
+        self.parts.completion
     }
 
     fn collapsed(&self) -> bool {
         true
     }
 
-    fn record(&self) -> u64 {
-        self.record
-    }
-
-    fn register(&self) -> u64 {
-        self.register
-    }
-
-    fn first_psn(&self) -> &AtomicU32 {
-        &self.first_psn
-    }
-
-    fn proxy(&self) -> &Mutex<Option<ProxySlot>> {
-        &self.proxy
-    }
-
     /// Indexes begin at 0 again, and the NIC's count of completions is in no entry that is looked at.
     fn begin_anew(&self) -> Result<(), NicError> {
-        self.clear(self.completion.slots)?;
-        if let Some(slot) = &*self.proxy.lock() {
-            slot.reset();
-        }
-        // Relaxed: a number; its owner makes connections one after the other.
-        let next = psn(self.first_psn.load(Ordering::Relaxed).wrapping_add(self.number));
-        self.first_psn.store(next, Ordering::Relaxed);
+        self.clear(self.parts.completion.slots)?;
+        self.parts.begin_anew();
         Ok(())
     }
 
     fn modify(&self, wanted: &QueueAttributes) -> Result<Result<(), Refusal>, NicError> {
-        let queue_pair = self.number;
+        let queue_pair = self.parts.number;
         let command = match wanted.state {
             QueueAttributes::RESET => Command::ToReset { queue_pair },
             QueueAttributes::INIT => self.to_init(wanted),
@@ -437,14 +393,14 @@ impl Made for DevxPair {
     }
 
     fn query(&self) -> Result<Result<u32, Refusal>, NicError> {
-        let queue_pair = self.number;
+        let queue_pair = self.parts.number;
         let asked = self.command(Command::QueryQueuePair { queue_pair })?;
         Ok(asked.map(|answer| answer.value))
     }
 
     fn destroy(&self) -> Result<(), NicError> {
         // No doorbell call comes after the queue pair is destroyed.
-        drop(self.proxy.lock().take());
+        drop(self.parts.proxy.lock().take());
         let domain = &self.domain;
         let library = library(&domain.dv, &domain.device.name)?;
         let mut objects = self.objects.lock();
@@ -454,7 +410,7 @@ impl Made for DevxPair {
             registers,
             chunk,
         } = &mut *objects;
-        let number = self.number;
+        let number = self.parts.number;
         for (object, what) in [
             (queue_pair, "queue pair"),
             (completion_queue, "completion queue of queue pair"),
@@ -483,12 +439,7 @@ impl Made for DevxPair {
 
 impl Drop for DevxPair {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "it is left to the kernel, which destroys it with the device's file"
-            );
-        }
+        destroy_at_last(self);
     }
 }
 

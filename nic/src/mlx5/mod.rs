@@ -131,13 +131,13 @@ impl Mlx5Nic {
     }
 
     fn describe(&self, pair: &dyn Made) -> QueuePair {
-        let proxied = pair.proxy().lock().as_ref().map(crate::ProxySlot::address);
+        let proxied = pair.parts().proxy.lock().as_ref().map(crate::ProxySlot::address);
         QueuePair {
-            number: pair.number(),
+            number: pair.parts().number,
             format: QueueFormat::Mlx5,
-            doorbell: proxied.unwrap_or(pair.register()),
-            doorbell_record: pair.record(),
-            send: pair.send(),
+            doorbell: proxied.unwrap_or(pair.parts().register),
+            doorbell_record: pair.parts().record,
+            send: pair.parts().send,
             completion: pair.completion(),
             collapsed: pair.collapsed(),
             completion_produced: 0,
@@ -183,7 +183,7 @@ impl Mlx5Nic {
             _ => "error",
         };
         let doing = refused(
-            format!("taking queue pair {:#x} to state {state}", pair.number()),
+            format!("taking queue pair {:#x} to state {state}", pair.parts().number),
             &said,
         );
         if attributes.state == QueueAttributes::READY_TO_RECEIVE && source.raw_os_error() == Some(libc::EINVAL) {
@@ -220,7 +220,7 @@ impl Mlx5Nic {
 
     fn state_of(&self, pair: &dyn Made) -> Result<QueuePairState, NicError> {
         let found = pair.query()?.map_err(|Refusal { call, source, said }| {
-            let doing = format!("asking for the state of queue pair {:#x}", pair.number());
+            let doing = format!("asking for the state of queue pair {:#x}", pair.parts().number);
             self.domain.failed(refused(doing, &said), call, source)
         })?;
         Ok(match found {
@@ -374,8 +374,8 @@ impl Nic for Mlx5Nic {
         let described = self.describe(&*pair);
         self.register_pages
             .lock()
-            .insert(pair.register() & !(REGISTER_PAGE - 1));
-        self.pairs.lock().insert(pair.number(), pair);
+            .insert(pair.parts().register & !(REGISTER_PAGE - 1));
+        self.pairs.lock().insert(pair.parts().number, pair);
         Ok(described)
     }
 
@@ -398,7 +398,7 @@ impl Nic for Mlx5Nic {
         let peer = Peer {
             number: remote,
             // Relaxed: a number; connections are made one after the other by their owner.
-            first_psn: responder.first_psn().load(Ordering::Relaxed),
+            first_psn: responder.parts().first_psn.load(Ordering::Relaxed),
             mtu: port.mtu,
             address: AddressAttributes {
                 // Back to this port: the NIC turns such packets round inside.
@@ -418,7 +418,7 @@ impl Nic for Mlx5Nic {
             count: options.retry_count,
         };
         // Relaxed: as above.
-        let first_psn = pair.first_psn().load(Ordering::Relaxed);
+        let first_psn = pair.parts().first_psn.load(Ordering::Relaxed);
         for step in [
             QueueAttributes::to_init(port.number, REMOTE_ACCESS),
             QueueAttributes::to_ready_to_receive(&peer, self.outstanding()),
@@ -445,9 +445,9 @@ impl Nic for Mlx5Nic {
     fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
         let pair = self.find(qp)?;
         let proxy = self.proxy()?;
-        let mut slot = pair.proxy().lock();
+        let mut slot = pair.parts().proxy.lock();
         if slot.is_none() {
-            let register = pair.register();
+            let register = pair.parts().register;
             *slot = Some(proxy.serve(move |value| {
                 // SAFETY: the register is mapped while the queue pair lives, whose destruction ends this service before.
                 unsafe { ring_register(register, value) };

@@ -10,10 +10,9 @@ use parking_lot::Mutex;
 
 use super::domain::Domain;
 use super::dv;
-use super::made::{Made, Refusal};
-use crate::attributes::psn;
+use super::made::{Made, Parts, Refusal, destroy_at_last};
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
-use crate::{NicError, ProxySlot, QueueAttributes, RingSpan};
+use crate::{NicError, QueueAttributes, RingSpan};
 
 /// Verbs objects, each until it is destroyed.
 struct Objects {
@@ -22,20 +21,10 @@ struct Objects {
 }
 
 pub(super) struct Pair {
-    /// Dropped first: its calls store to the register.
-    pub proxy: Mutex<Option<ProxySlot>>,
+    /// Dropped first.
+    parts: Parts,
     objects: Mutex<Objects>,
-    pub number: u32,
-    pub send: RingSpan,
-    /// Of the completion ring.
-    completion: RingSpan,
     completion_start: AtomicU32,
-    /// The send half of the doorbell record.
-    pub record: u64,
-    /// The doorbell register.
-    pub register: u64,
-    /// First packet sequence number of the requests that it sends; a new one after each reset.
-    pub first_psn: AtomicU32,
     domain: Arc<Domain>,
 }
 
@@ -51,31 +40,25 @@ impl Pair {
         loop {
             let objects = Objects { qp: None, cq: None };
             let mut pair = Pair {
-                proxy: Mutex::default(),
+                parts: Parts::default(),
                 objects: Mutex::new(objects),
-                number: 0,
-                send: NO_RING,
-                completion: NO_RING,
                 completion_start: AtomicU32::new(0),
-                record: 0,
-                register: 0,
-                first_psn: AtomicU32::new(0),
                 domain: Arc::clone(domain),
             };
             // On an error `pair` is dropped, with what it has.
             pair.make(depth, entries)?;
-            if pair.completion.slots >= pair.send.slots {
+            if pair.parts.completion.slots >= pair.parts.send.slots {
                 return Ok(pair);
             }
             // The driver made the send ring longer than asked for: each of its slots needs a completion's.
-            if entries >= pair.send.slots {
+            if entries >= pair.parts.send.slots {
                 let sizes = format!(
                     "{} entries for a send ring of {} blocks",
-                    pair.completion.slots, pair.send.slots
+                    pair.parts.completion.slots, pair.parts.send.slots
                 );
                 return Err(pair.odd("sizing the completion ring", sizes));
             }
-            entries = pair.send.slots;
+            entries = pair.parts.send.slots;
         }
     }
 
@@ -126,8 +109,7 @@ impl Pair {
         })?;
         self.objects.lock().qp = Some(qp);
         // SAFETY: just made; the library does not change the number.
-        self.number = unsafe { qp.as_ref() }.qp_num;
-        self.first_psn = AtomicU32::new(psn(self.number));
+        self.parts.numbered(unsafe { qp.as_ref() }.qp_num);
 
         // SAFETY: both live and, like the device, are of mlx5.
         let (qp, cq) = unsafe { domain.dv.layout(qp.as_ptr(), cq.as_ptr()) }
@@ -139,20 +121,20 @@ impl Pair {
     fn take_layout(&mut self, qp: &dv::Qp, cq: &dv::Cq) -> Result<(), NicError> {
         let address = |pointer: *mut libc::c_void| pointer.expose_provenance() as u64;
         let record = qp.dbrec.expose_provenance() as u64;
-        self.send = RingSpan {
+        self.parts.send = RingSpan {
             address: address(qp.sq.buf),
             slots: qp.sq.wqe_cnt,
             shift: BLOCK_BYTES.trailing_zeros(),
             start: 0,
         };
-        self.completion = RingSpan {
+        self.parts.completion = RingSpan {
             address: address(cq.buf),
             slots: cq.cqe_cnt,
             shift: CQE_BYTES.trailing_zeros(),
             start: 0,
         };
-        self.record = record + 4;
-        self.register = address(qp.bf.reg);
+        self.parts.record = record + 4;
+        self.parts.register = address(qp.bf.reg);
         let sizes = [
             ("send ring", qp.sq.wqe_cnt, qp.sq.stride, BLOCK_BYTES as u32),
             ("completion ring", cq.cqe_cnt, cq.cqe_size, CQE_BYTES as u32),
@@ -168,20 +150,19 @@ impl Pair {
             let found = format!("{} blocks, at most {QUEUE_BLOCKS_MAX} can be told apart", qp.sq.wqe_cnt);
             return Err(self.odd("using the send ring", found));
         }
-        if self.register == 0 || !self.register.is_multiple_of(8) {
-            let found = format!("it is at {:#x}", self.register);
+        if let Some(found) = self.parts.odd_register() {
             return Err(self.odd("using the doorbell register", found));
         }
         let spans = [
             (
                 "send ring",
-                self.send.address,
-                u64::from(self.send.slots) << self.send.shift,
+                self.parts.send.address,
+                u64::from(self.parts.send.slots) << self.parts.send.shift,
             ),
             (
                 "completion ring",
-                self.completion.address,
-                u64::from(self.completion.slots) << self.completion.shift,
+                self.parts.completion.address,
+                u64::from(self.parts.completion.slots) << self.parts.completion.shift,
             ),
             ("doorbell record", record, 8),
         ];
@@ -195,7 +176,7 @@ impl Pair {
             }
         }
         // What was never written holds 0xf0: opcode "invalid", owner of the first lap.
-        let wrong = (0..self.completion.slots).find(|slot| self.owner_byte(*slot) != CQE_INVALID);
+        let wrong = (0..self.parts.completion.slots).find(|slot| self.owner_byte(*slot) != CQE_INVALID);
         if let Some(slot) = wrong {
             let found = format!(
                 "entry {slot} of a new ring ends in {:#04x}, expected 0xf0",
@@ -215,7 +196,8 @@ impl Pair {
 
     /// The last byte of a completion ring's entry.
     fn owner_byte(&self, slot: u32) -> u8 {
-        let place = self.completion.address + (u64::from(slot) << self.completion.shift) + CQE_BYTES as u64 - 1;
+        let place =
+            self.parts.completion.address + (u64::from(slot) << self.parts.completion.shift) + CQE_BYTES as u64 - 1;
         // SAFETY: within the ring, which lives as long as the completion queue; all access to it is atomic.
         let byte = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU8>(place as usize) };
         // Relaxed: no request is in flight.
@@ -228,7 +210,7 @@ impl Pair {
     /// for. But each entry bears its lap's owner bit, so the ring shows how far it is written: the slots of the present
     /// lap come first and have one owner, the others have the lap's before, or were never written.
     fn find_position(&self) -> u32 {
-        let slots = self.completion.slots;
+        let slots = self.parts.completion.slots;
         let first = self.owner_byte(0);
         if first == CQE_INVALID {
             return 0;
@@ -245,71 +227,79 @@ impl Pair {
         }
     }
 
-    /// The completion ring.
-    pub fn completion(&self) -> RingSpan {
+    /// Makes a call on the queue pair, which returns 0 or an errno.
+    fn with(
+        &self,
+        call: &'static str,
+        make: impl FnOnce(*mut sys::ibv_qp) -> libc::c_int,
+    ) -> Result<Result<(), Refusal>, NicError> {
+        let objects = self.objects.lock();
+        let queue_pair = self.parts.number;
+        let qp = objects.qp.ok_or(NicError::UnknownQueuePair { queue_pair })?;
+        Ok(match make(qp.as_ptr()) {
+            0 => Ok(()),
+            error => Err(Refusal {
+                call,
+                source: io::Error::from_raw_os_error(error.abs()),
+                said: String::new(),
+            }),
+        })
+    }
+}
+
+impl Made for Pair {
+    fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    fn completion(&self) -> RingSpan {
         RingSpan {
             // Relaxed: changed by a reset alone, during which nobody posts.
             start: self.completion_start.load(Ordering::Relaxed),
-            ..self.completion
+            ..self.parts.completion
         }
     }
 
-    /// After the queue pair was taken to reset: both rings begin anew where the NIC stands.
-    pub fn begin_anew(&self) {
+    fn collapsed(&self) -> bool {
+        false
+    }
+
+    fn begin_anew(&self) -> Result<(), NicError> {
         // SAFETY: the record lives as long as the queue pair; all access to it is atomic. The library clears it as well.
-        let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.record as usize) };
+        let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.parts.record as usize) };
         // Relaxed: nobody posts to a queue pair in reset.
         record.store(0, Ordering::Relaxed);
         self.completion_start.store(self.find_position(), Ordering::Relaxed);
-        if let Some(slot) = &*self.proxy.lock() {
-            slot.reset();
-        }
-        let next = psn(self.first_psn.load(Ordering::Relaxed).wrapping_add(self.number));
-        self.first_psn.store(next, Ordering::Relaxed);
+        self.parts.begin_anew();
+        Ok(())
     }
 
-    /// Makes a call on the queue pair.
-    pub fn with<R>(&self, call: impl FnOnce(*mut sys::ibv_qp) -> R) -> Result<R, NicError> {
-        let objects = self.objects.lock();
-        let qp = objects.qp.ok_or(NicError::UnknownQueuePair {
-            queue_pair: self.number,
-        })?;
-        Ok(call(qp.as_ptr()))
-    }
-
-    /// Changes its state.
-    pub fn modify(&self, attributes: &QueueAttributes) -> Result<io::Result<()>, NicError> {
+    fn modify(&self, attributes: &QueueAttributes) -> Result<Result<(), Refusal>, NicError> {
         let mut wanted = attributes.to_verbs();
         let mask = attributes.mask as libc::c_int;
-        self.with(|qp| {
-            // SAFETY: the queue pair lives: its lock is held. The attributes are a local.
-            match unsafe { sys::ibv_modify_qp(qp, &mut wanted, mask) } {
-                0 => Ok(()),
-                error => Err(io::Error::from_raw_os_error(error.abs())),
-            }
+        // SAFETY: the queue pair lives: its lock is held. The attributes are a local.
+        self.with("ibv_modify_qp", |qp| unsafe {
+            sys::ibv_modify_qp(qp, &mut wanted, mask)
         })
     }
 
-    /// Its state, `enum ibv_qp_state`.
-    pub fn query(&self) -> Result<io::Result<u32>, NicError> {
+    fn query(&self) -> Result<Result<u32, Refusal>, NicError> {
         // SAFETY: all zero bytes are valid for both, which hold integers and null pointers.
         let (mut found, mut made): (sys::ibv_qp_attr, sys::ibv_qp_init_attr) = unsafe { std::mem::zeroed() };
-        self.with(|qp| {
-            let mask = QueueAttributes::STATE as libc::c_int;
-            // SAFETY: the queue pair lives: its lock is held. What is filled are locals.
-            match unsafe { sys::ibv_query_qp(qp, &mut found, mask, &mut made) } {
-                0 => Ok(found.qp_state),
-                error => Err(io::Error::from_raw_os_error(error.abs())),
-            }
-        })
+        let mask = QueueAttributes::STATE as libc::c_int;
+        // SAFETY: the queue pair lives: its lock is held. What is filled are locals.
+        let asked = self.with("ibv_query_qp", |qp| unsafe {
+            sys::ibv_query_qp(qp, &mut found, mask, &mut made)
+        })?;
+        Ok(asked.map(|()| found.qp_state))
     }
 
-    /// Destroys what is left of it: the queue pair, then its completion queue. May be repeated after an error.
-    pub fn destroy(&self) -> Result<(), NicError> {
+    /// The queue pair, then its completion queue.
+    fn destroy(&self) -> Result<(), NicError> {
         // No doorbell call comes after the queue pair is destroyed.
-        drop(self.proxy.lock().take());
+        drop(self.parts.proxy.lock().take());
         let mut objects = self.objects.lock();
-        let number = self.number;
+        let number = self.parts.number;
         if let Some(qp) = objects.qp {
             // SAFETY: made by `make`, and taken out when it is destroyed.
             let result = unsafe { sys::ibv_destroy_qp(qp.as_ptr()) };
@@ -334,81 +324,8 @@ impl Pair {
     }
 }
 
-impl Made for Pair {
-    fn number(&self) -> u32 {
-        self.number
-    }
-
-    fn send(&self) -> RingSpan {
-        self.send
-    }
-
-    fn completion(&self) -> RingSpan {
-        self.completion()
-    }
-
-    fn collapsed(&self) -> bool {
-        false
-    }
-
-    fn record(&self) -> u64 {
-        self.record
-    }
-
-    fn register(&self) -> u64 {
-        self.register
-    }
-
-    fn first_psn(&self) -> &AtomicU32 {
-        &self.first_psn
-    }
-
-    fn proxy(&self) -> &Mutex<Option<ProxySlot>> {
-        &self.proxy
-    }
-
-    fn begin_anew(&self) -> Result<(), NicError> {
-        self.begin_anew();
-        Ok(())
-    }
-
-    fn modify(&self, attributes: &QueueAttributes) -> Result<Result<(), Refusal>, NicError> {
-        Ok(self
-            .modify(attributes)?
-            .map_err(|source| refusal("ibv_modify_qp", source)))
-    }
-
-    fn query(&self) -> Result<Result<u32, Refusal>, NicError> {
-        Ok(self.query()?.map_err(|source| refusal("ibv_query_qp", source)))
-    }
-
-    fn destroy(&self) -> Result<(), NicError> {
-        self.destroy()
-    }
-}
-
-fn refusal(call: &'static str, source: io::Error) -> Refusal {
-    Refusal {
-        call,
-        source,
-        said: String::new(),
-    }
-}
-
 impl Drop for Pair {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "it is left to the kernel, which destroys it with the device's file"
-            );
-        }
+        destroy_at_last(self);
     }
 }
-
-const NO_RING: RingSpan = RingSpan {
-    address: 0,
-    slots: 0,
-    shift: 0,
-    start: 0,
-};
