@@ -1,5 +1,6 @@
 //! What takes a queue pair from one state to the next.
 
+use crate::QueuePairState;
 use crate::rdma_sys as sys;
 
 /// What takes a queue pair from one state to the next: `ibv_qp_attr` as plain numbers, such as `rdma_init_qp_attr` fills
@@ -180,8 +181,28 @@ impl QueueAttributes {
         }
     }
 
+    /// From reset to ready to send: the peer may do what `access` allows; `reads` READs may be in flight each way.
+    pub(crate) fn to_connected(peer: &Peer, access: u32, first_psn: u32, reads: u8, repeats: Repeats) -> [Self; 3] {
+        [
+            Self::to_init(peer.address.port, access),
+            Self::to_ready_to_receive(peer, reads),
+            Self::to_ready_to_send(first_psn, reads, repeats),
+        ]
+    }
+
+    /// The state that verbs call that.
+    pub(crate) fn state_of(state: u32) -> QueuePairState {
+        match state {
+            Self::RESET => QueuePairState::Reset,
+            Self::INIT => QueuePairState::Init,
+            Self::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
+            Self::READY_TO_SEND => QueuePairState::ReadyToSend,
+            _ => QueuePairState::Error,
+        }
+    }
+
     /// From reset to initialised, at local port `port`: the peer may do what `access` allows, as `enum ibv_access_flags`.
-    pub(crate) fn to_init(port: u8, access: u32) -> Self {
+    fn to_init(port: u8, access: u32) -> Self {
         Self {
             mask: Self::STATE | Self::PKEY_INDEX | Self::PORT | Self::ACCESS_FLAGS,
             state: Self::INIT,
@@ -192,7 +213,7 @@ impl QueueAttributes {
     }
 
     /// From initialised to ready to receive from `peer`, which may have `reads` READs in flight.
-    pub(crate) fn to_ready_to_receive(peer: &Peer, reads: u8) -> Self {
+    fn to_ready_to_receive(peer: &Peer, reads: u8) -> Self {
         Self {
             mask: Self::STATE
                 | Self::ADDRESS
@@ -213,7 +234,7 @@ impl QueueAttributes {
     }
 
     /// From ready to receive to ready to send, with at most `reads` READs in flight.
-    pub(crate) fn to_ready_to_send(first_psn: u32, reads: u8, repeats: Repeats) -> Self {
+    fn to_ready_to_send(first_psn: u32, reads: u8, repeats: Repeats) -> Self {
         Self {
             mask: Self::STATE
                 | Self::TIMEOUT

@@ -177,3 +177,16 @@ pub trait Nic: Send + Sync {
     /// motor of a NIC in manual mode; with engine threads it lends them the caller's time, where the NIC can.
     fn step(&self) -> bool;
 }
+
+/// Whether memory can be registered so.
+pub(crate) fn check_span(start: u64, bytes: u64, access: Access) -> Result<(), NicError> {
+    let remote_change = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
+    if bytes == 0 || start.checked_add(bytes).is_none() || remote_change && !access.contains(Access::LOCAL_WRITE) {
+        return Err(NicError::BadArgument {
+            what: "memory to register",
+            value: bytes,
+            expected: "a span that is not empty; local write access where others may write",
+        });
+    }
+    Ok(())
+}

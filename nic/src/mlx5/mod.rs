@@ -45,6 +45,7 @@ use made::{Made, Refusal};
 use pair::Pair;
 
 use crate::attributes::{Peer, Repeats};
+use crate::nic::check_span;
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
 use crate::write_combining::{flush_write_combining, order_before_register};
 use crate::{
@@ -175,13 +176,7 @@ impl Mlx5Nic {
             Ok(()) => return Ok(()),
             Err(refusal) => refusal,
         };
-        let state = match attributes.state {
-            QueueAttributes::RESET => "reset",
-            QueueAttributes::INIT => "init",
-            QueueAttributes::READY_TO_RECEIVE => "ready to receive",
-            QueueAttributes::READY_TO_SEND => "ready to send",
-            _ => "error",
-        };
+        let state = QueueAttributes::state_of(attributes.state);
         let doing = refused(
             format!("taking queue pair {:#x} to state {state}", pair.parts().number),
             &said,
@@ -223,13 +218,7 @@ impl Mlx5Nic {
             let doing = format!("asking for the state of queue pair {:#x}", pair.parts().number);
             self.domain.failed(refused(doing, &said), call, source)
         })?;
-        Ok(match found {
-            QueueAttributes::RESET => QueuePairState::Reset,
-            QueueAttributes::INIT => QueuePairState::Init,
-            QueueAttributes::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
-            QueueAttributes::READY_TO_SEND => QueuePairState::ReadyToSend,
-            _ => QueuePairState::Error,
-        })
+        Ok(QueueAttributes::state_of(found))
     }
 
     fn proxy(&self) -> Result<&DoorbellProxy, NicError> {
@@ -249,19 +238,6 @@ fn refused(doing: String, said: &str) -> String {
         "" => doing,
         said => format!("{doing} ({said})"),
     }
-}
-
-/// Whether memory can be registered so.
-fn check_span(start: u64, bytes: u64, access: Access) -> Result<(), NicError> {
-    let remote_change = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
-    if bytes == 0 || start.checked_add(bytes).is_none() || remote_change && !access.contains(Access::LOCAL_WRITE) {
-        return Err(NicError::BadArgument {
-            what: "memory to register",
-            value: bytes,
-            expected: "a span that is not empty; local write access where others may write",
-        });
-    }
-    Ok(())
 }
 
 /// Stores a doorbell value to a register.
@@ -326,13 +302,7 @@ impl Nic for Mlx5Nic {
         self.keep_region(made, "ibv_reg_dmabuf_mr", doing)
     }
 
-    fn register_backed(
-        &self,
-        _addr: u64,
-        _bytes: u64,
-        _access: Access,
-        _backing: Arc<dyn Backing>,
-    ) -> Result<MemoryKey, NicError> {
+    fn register_backed(&self, _: u64, _: u64, _: Access, _: Arc<dyn Backing>) -> Result<MemoryKey, NicError> {
         Err(NicError::Unsupported {
             nic: "mlx5",
             what: "serve addresses that are no memory: files are the software NIC's",
@@ -419,11 +389,8 @@ impl Nic for Mlx5Nic {
         };
         // Relaxed: as above.
         let first_psn = pair.parts().first_psn.load(Ordering::Relaxed);
-        for step in [
-            QueueAttributes::to_init(port.number, REMOTE_ACCESS),
-            QueueAttributes::to_ready_to_receive(&peer, self.outstanding()),
-            QueueAttributes::to_ready_to_send(first_psn, self.outstanding(), repeats),
-        ] {
+        let reads = self.outstanding();
+        for step in QueueAttributes::to_connected(&peer, REMOTE_ACCESS, first_psn, reads, repeats) {
             self.change(&*pair, &step)?;
         }
         Ok(())
@@ -538,41 +505,19 @@ mod tests {
     fn options_out_of_range_are_refused() {
         let good = Mlx5Options::default();
         assert!(good.check().is_ok());
-        let bad = [
-            Mlx5Options {
-                port: 0,
-                ..good.clone()
-            },
-            Mlx5Options {
-                service_level: 16,
-                ..good.clone()
-            },
-            Mlx5Options {
-                ack_timeout: 0,
-                ..good.clone()
-            },
-            Mlx5Options {
-                ack_timeout: 32,
-                ..good.clone()
-            },
-            Mlx5Options {
-                retry_count: 8,
-                ..good.clone()
-            },
-            Mlx5Options {
-                mtu: Some(0),
-                ..good.clone()
-            },
-            Mlx5Options {
-                mtu: Some(1500),
-                ..good.clone()
-            },
-            Mlx5Options {
-                mtu: Some(8192),
-                ..good.clone()
-            },
+        let bad: [fn(&mut Mlx5Options); 8] = [
+            |options| options.port = 0,
+            |options| options.service_level = 16,
+            |options| options.ack_timeout = 0,
+            |options| options.ack_timeout = 32,
+            |options| options.retry_count = 8,
+            |options| options.mtu = Some(0),
+            |options| options.mtu = Some(1500),
+            |options| options.mtu = Some(8192),
         ];
-        for options in bad {
+        for spoil in bad {
+            let mut options = good.clone();
+            spoil(&mut options);
             let opened = Mlx5Nic::open(options.clone(), Arc::new(ProcessMemory::new()));
             assert!(
                 matches!(opened, Err(NicError::BadArgument { .. })),

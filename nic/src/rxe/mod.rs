@@ -25,6 +25,7 @@ use uverbs::Uverbs;
 
 use crate::attributes::{Peer, Repeats, psn};
 use crate::devices::Machine;
+use crate::nic::check_span;
 use crate::{
     Access, AddressAttributes, Backing, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot,
     QueueAttributes, QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
@@ -293,14 +294,7 @@ impl Nic for RxeNic {
     }
 
     unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
-        let remote_change = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
-        if bytes == 0 || addr.checked_add(bytes).is_none() || remote_change && !access.contains(Access::LOCAL_WRITE) {
-            return Err(NicError::BadArgument {
-                what: "memory to register",
-                value: bytes,
-                expected: "a span that is not empty; local write access where others may write",
-            });
-        }
+        check_span(addr, bytes, access)?;
         // SAFETY: the caller's promise.
         let made = unsafe { self.uverbs.reg_mr(self.protection_domain, addr, bytes, access.bits()) };
         let region = made.map_err(|error| self.failed(format!("registering {bytes} bytes"), error))?;
@@ -327,13 +321,7 @@ impl Nic for RxeNic {
         })
     }
 
-    fn register_backed(
-        &self,
-        _addr: u64,
-        _bytes: u64,
-        _access: Access,
-        _backing: Arc<dyn Backing>,
-    ) -> Result<MemoryKey, NicError> {
+    fn register_backed(&self, _: u64, _: u64, _: Access, _: Arc<dyn Backing>) -> Result<MemoryKey, NicError> {
         Err(NicError::Unsupported {
             nic: "SoftRoCE",
             what: "serve addresses that are no memory: files are the software NIC's",
@@ -397,11 +385,7 @@ impl Nic for RxeNic {
         };
         // Relaxed: as above.
         let first_psn = pair.first_psn.load(Ordering::Relaxed);
-        for step in [
-            QueueAttributes::to_init(PORT, Access::ALL.bits()),
-            QueueAttributes::to_ready_to_receive(&peer, outstanding),
-            QueueAttributes::to_ready_to_send(first_psn, outstanding, repeats),
-        ] {
+        for step in QueueAttributes::to_connected(&peer, Access::ALL.bits(), first_psn, outstanding, repeats) {
             self.change(&pair, &step)?;
         }
         Ok(())
@@ -430,13 +414,7 @@ impl Nic for RxeNic {
             .uverbs
             .query_qp_state(pair.handle)
             .map_err(|error| self.failed(format!("querying queue pair {qp:#x}"), error))?;
-        Ok(match u32::from(found) {
-            QueueAttributes::RESET => QueuePairState::Reset,
-            QueueAttributes::INIT => QueuePairState::Init,
-            QueueAttributes::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
-            QueueAttributes::READY_TO_SEND => QueuePairState::ReadyToSend,
-            _ => QueuePairState::Error,
-        })
+        Ok(QueueAttributes::state_of(found.into()))
     }
 
     fn reset(&self, qp: u32) -> Result<(), NicError> {
