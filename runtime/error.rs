@@ -8,7 +8,7 @@ use gpuvm_memory_node::NodeError;
 use gpuvm_nic::NicError;
 use gpuvm_tenants::{AskError, TermsError};
 
-use crate::fault::Fault;
+use crate::{fault::Fault, slot_fault::SlotFault};
 
 /// Everything the runtime reports. Each error names the thing and the cause, and keeps what lies below as its source.
 #[derive(Debug, thiserror::Error)]
@@ -400,6 +400,14 @@ pub enum Error {
         /// The system's reason.
         #[source]
         source: std::io::Error,
+    },
+    /// Calls of a slot cache could not do all that was asked of them.
+    #[error("slot cache `{cache}`: {fault}")]
+    Slots {
+        /// The cache's name.
+        cache: String,
+        /// What they met.
+        fault: SlotFault,
     },
 }
 

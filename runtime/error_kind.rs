@@ -2,7 +2,7 @@
 
 use gpuvm_gpu::GpuError;
 
-use crate::{error::Error, fault::FaultKind};
+use crate::{error::Error, fault::FaultKind, slot_fault::SlotFault};
 
 /// Hands the table to a macro: of each kind what it is, its name, C's `gpuvm_code` without its prefix, and the class of Python's
 /// `gpuvm.errors`.
@@ -42,6 +42,7 @@ macro_rules! error_kinds {
             "Memory that was lent or borrowed is still used.", StillUsed, StillUsed, "Error";
             "A page that a GPU alone subscribes to.", LastSubscriber, InvalidValue, "Error";
             "An elastic buffer would be longer than it may be.", BeyondMax, BeyondMax, "BeyondMaxError";
+            "Records that a slot cache has no room for, or calls of it beside each other.", Slots, InvalidValue, "SlotsError";
             "An elastic buffer whose contents are in host memory.", Paused, Paused, "PausedError";
         }
     };
@@ -88,7 +89,12 @@ impl Error {
             | Self::Sync { .. }
             | Self::Timeline { .. } => ErrorKind::File,
             Self::Overlap { .. } => ErrorKind::Overlap,
-            Self::OutOfRange { .. } => ErrorKind::OutOfRange,
+            Self::OutOfRange { .. }
+            | Self::Slots {
+                fault: SlotFault::NoSuchRecord { .. },
+                ..
+            } => ErrorKind::OutOfRange,
+            Self::Slots { .. } => ErrorKind::Slots,
             Self::Arguments { .. } => ErrorKind::Arguments,
             Self::OtherGpu { .. } => ErrorKind::OtherGpu,
             Self::Spans { .. } => ErrorKind::Spans,

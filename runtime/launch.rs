@@ -318,6 +318,8 @@ pub(crate) enum Table {
     Entries,
     /// Nothing: all pages are at their home, and the kernel has its address.
     Home,
+    /// Nothing: it reads what the home holds, whatever frames hold besides, and pages come and go beside it.
+    HomeAlone,
 }
 
 /// The launches that name one piece of memory, and what they make of its copies on several GPUs.
@@ -354,9 +356,9 @@ impl Naming {
         }
     }
 
-    /// Whether one of them runs on a GPU, or may yet.
+    /// Whether one of them that uses pages runs on a GPU, or may yet.
     pub fn any_on(&self, gpu: usize) -> bool {
-        self.any(|kind| kind.gpu == gpu)
+        self.any(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone)
     }
 
     /// Whether none of them that may write runs, or may yet.

@@ -96,6 +96,8 @@ mod rewritten;
 mod scope;
 mod settings;
 mod shared;
+mod slot_cache;
+mod slot_fault;
 mod stats;
 mod stored;
 mod tenancy;
@@ -144,6 +146,8 @@ pub use settings::{
     CudaGpu, Gpu, MemoryNodes, Mlx5, NamedSetting, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft,
     Transport, TransportKind, VmBuilder,
 };
+pub use slot_cache::{Ids, SlotCache, SlotCacheBuilder, SlotPolicy, SlotStats};
+pub use slot_fault::SlotFault;
 pub use stats::Stats;
 pub use tenancy::Tenancy;
 pub use timeline::Timeline;

@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -83,6 +83,8 @@ pub(crate) struct RegionInner {
     launches: Mutex<Naming>,
     /// The homes may hold what the system has not stored. Relaxed: the lock on the launches orders it.
     unsynced: AtomicBool,
+    /// How often somebody began to store to it. Relaxed: who stores is ordered by streams, or by the lock on the launches.
+    stores: AtomicU64,
     /// `close` has begun.
     closed: AtomicBool,
     /// The home may be reached still: its memory is never given back.
@@ -142,6 +144,7 @@ impl RegionInner {
             length: plan.length,
             launches: Mutex::default(),
             unsynced: AtomicBool::new(false),
+            stores: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             leaked: AtomicBool::new(false),
             failure: Mutex::default(),
@@ -291,6 +294,18 @@ impl RegionInner {
     /// The homes are about to be written.
     pub fn expect_stores(&self) {
         self.unsynced.store(true, Ordering::Relaxed);
+        self.stores.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often somebody began to store to it.
+    pub fn stores(&self) -> u64 {
+        self.stores.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ended, or is about to.
+    pub fn is_closed(&self) -> bool {
+        // Acquire: pairs with `close`.
+        self.closed.load(Ordering::Acquire)
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {

@@ -27,6 +27,7 @@ use crate::{
     region::{RawRegion, RegionBuilder, RegionPlace},
     scope::Scope,
     shared::Shared,
+    slot_cache::SlotCacheBuilder,
     stats::Stats,
     timeline::Sheet,
 };
@@ -343,6 +344,11 @@ impl VmGpu {
     /// What elastic buffers have, and what their growth cost.
     pub fn elastic_stats(&self) -> ElasticStats {
         self.elastics.stats()
+    }
+
+    /// A cache of records: `slots` slots in this GPU's memory for records of tables in home memory, which calls on the GPU fill.
+    pub fn slot_cache(&self, slots: u64) -> SlotCacheBuilder {
+        SlotCacheBuilder::new(Arc::clone(self.paged()), slots)
     }
 
     /// A region of elements whose type is known at run time alone: as [`region`](Self::region), with

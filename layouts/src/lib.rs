@@ -16,6 +16,7 @@ mod launch;
 mod page_word;
 mod pool;
 mod queue;
+mod slots;
 mod timeline;
 mod vm;
 
@@ -26,6 +27,7 @@ pub use launch::*;
 pub use page_word::*;
 pub use pool::*;
 pub use queue::*;
+pub use slots::*;
 pub use timeline::*;
 pub use vm::*;
 
@@ -41,6 +43,7 @@ pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
         pool::FACTS,
         launch::FACTS,
         broadcast::FACTS,
+        slots::FACTS,
         timeline::FACTS,
     ]
     .into_iter()

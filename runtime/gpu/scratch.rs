@@ -1,9 +1,10 @@
-//! Memory of a GPU that launches which look pages up need, once one does.
+//! What launches of a GPU need that look pages up, or of slot caches, once there are some.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
 
+use super::slot_kernels::SlotKernels;
 use crate::device::DeviceArray;
 
 /// None of it before it is needed.
@@ -15,6 +16,8 @@ pub(super) struct Scratch {
     pub counts: Mutex<Option<DeviceArray<u64>>>,
     /// Of who brings pages: frames that are out of the pool meanwhile, a bit each.
     pub own: Mutex<Option<DeviceArray<u64>>>,
+    /// Of slot caches.
+    pub slot_kernels: Mutex<Option<Arc<SlotKernels>>>,
     /// How often the pool was rebuilt, with the GPU's state locked. Relaxed: that lock orders it.
     pub rebuilt: AtomicU64,
 }

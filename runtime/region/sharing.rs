@@ -44,6 +44,9 @@ impl Memory for RegionInner {
                 Step::Drop { gpu } => self.at(gpu).map_or(Ok(()), |on| self.release_on(launches, &on, true))?,
             }
         }
+        if by == Table::HomeAlone {
+            return self.write_home(launches, gpu);
+        }
         let Some(on) = self.at(gpu).filter(|on| looks_up || on.view.is_held()) else {
             return Ok(());
         };
@@ -52,7 +55,7 @@ impl Memory for RegionInner {
             self.refuse_beside_graphs(&on)?;
         }
         // Launches that fetch pages and those that look them up are never beside each other.
-        launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up);
+        launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
         if !looks_up {
             return on.gpu.let_go(&on.view);
         }
@@ -73,7 +76,7 @@ impl Memory for RegionInner {
             Table::Places => on.gpu.write_places(&on.view),
             // Its entries are those of the kernels beside it in its module.
             Table::Home if on.gpu.window()?.is_over_homes() => on.gpu.write_entries(&on.view),
-            Table::Home => Ok(()),
+            Table::Home | Table::HomeAlone => Ok(()),
         }
     }
 
@@ -132,7 +135,7 @@ impl Memory for RegionInner {
             if stores {
                 self.expect_stores();
             }
-            if by != Table::Home {
+            if !matches!(by, Table::Home | Table::HomeAlone) {
                 on.view.expect_pages();
                 if stores {
                     on.view.expect_writes();
@@ -144,6 +147,17 @@ impl Memory for RegionInner {
 }
 
 impl RegionInner {
+    /// Has the home hold what launches on a GPU wrote, or are writing.
+    fn write_home(&self, launches: &mut Naming, gpu: usize) -> Result<()> {
+        match self.at(gpu).filter(|on| on.view.may_have_writes()) {
+            Some(on) => {
+                launches.settle_those(|kind| kind.gpu == gpu && kind.writes);
+                self.flush_on(launches, &on)
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Does `act` where pages stay where they are for launches on the GPU at a place. False where launches use the region there.
     fn if_idle(
         &self,

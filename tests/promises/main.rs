@@ -55,6 +55,7 @@ mod seeds;
 mod several_nics;
 mod shared_regions;
 mod short_memory;
+mod slots;
 mod stores_in_place;
 mod tenants;
 mod timeline;

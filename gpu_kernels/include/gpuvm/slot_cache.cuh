@@ -1,0 +1,432 @@
+// A cache of records: slots in GPU memory for records of tables in home memory, which calls fill without the host.
+//
+// A call is a few kernels in stream order. Of up to a few thousand ids one block plans all of it; else each step below
+// is a kernel. The ends of kernels, or of the block's steps, order what one step stores before what the next one loads.
+//
+//   claim    ids find their records' slots and mark them as used by this call; of each other record one id enters the
+//            list of misses
+//   survey   slots that this call does not use, and that are not held, are counted by class
+//   choose   of which classes slots leave
+//   pick     slots that leave lose their record, and get one of the misses
+//   give_out ids of misses find their slots
+//   fetch    misses are copied, and each is entered in the index when all of it is in its slot
+//
+// One call of a cache runs at a time. Whoever reads frames or the index is behind a call, or ahead of it, by its
+// stream.
+#pragma once
+
+#include "detail/platform.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+using i32 = int;
+using SlotCache = layout::SlotCacheDesc;
+
+constexpr u32 kAllLanes = ~0u;
+// The class of a slot that stays, and that of one which has no record.
+constexpr u32 kStays = layout::SLOT_BUCKETS;
+constexpr u32 kFree = layout::SLOT_BUCKETS - 1;
+// Ids that a thread looks up at a time: their loads are under way together.
+constexpr u32 kIdsAtOnce = 4;
+constexpr u32 kCountBits = 16;
+
+// What of a cache is told to the host, by its word.
+enum SlotTold : u32 { kNoSuchRecord, kTooManyRecords, kCallsBeside, kNotHeld };
+
+// Ids of 32 bits, or of 64 where they are wide, and where their slots' numbers go. A call that is `ahead` of those that
+// need the records fetches what there is room for.
+struct SlotCall {
+    const void* ids;
+    u64 wide;
+    u64 count;
+    i32* out;
+    u64 ahead;
+};
+
+// The threads that work on a step, whole warps.
+struct SlotTeam {
+    u64 rank;
+    u64 size;
+};
+
+GPUVM_DEVICE SlotTeam block_team() { return {threadIdx.x, blockDim.x}; }
+GPUVM_DEVICE SlotTeam grid_team() {
+    return {blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, gridDim.x * static_cast<u64>(blockDim.x)};
+}
+
+GPUVM_DEVICE u32* index_of(const SlotCache& c, u64 record) { return reinterpret_cast<u32*>(c.index) + record; }
+GPUVM_DEVICE u32* record_of(const SlotCache& c, u32 slot) { return reinterpret_cast<u32*>(c.records) + slot; }
+GPUVM_DEVICE u64* used_of(const SlotCache& c, u32 slot) { return reinterpret_cast<u64*>(c.used) + slot; }
+GPUVM_DEVICE u64* came_of(const SlotCache& c, u32 slot) { return reinterpret_cast<u64*>(c.came) + slot; }
+GPUVM_DEVICE u32* held_of(const SlotCache& c, u32 slot) { return reinterpret_cast<u32*>(c.held) + slot; }
+GPUVM_DEVICE layout::SlotMiss* miss_of(const SlotCache& c, u32 n) {
+    return reinterpret_cast<layout::SlotMiss*>(c.misses) + n;
+}
+GPUVM_DEVICE layout::SlotCacheState* state_of(const SlotCache& c) {
+    return reinterpret_cast<layout::SlotCacheState*>(c.state);
+}
+GPUVM_DEVICE void tell(const SlotCache& c, SlotTold what, u64 value) {
+    st_relaxed_sys(reinterpret_cast<u64*>(c.told) + what, value);
+}
+
+GPUVM_DEVICE i64 id_at(const SlotCall& call, u64 k) {
+    return call.wide ? static_cast<const i64*>(call.ids)[k] : static_cast<const i32*>(call.ids)[k];
+}
+GPUVM_DEVICE bool has_slot(u32 entry) { return entry != layout::SLOT_NONE && !(entry & layout::SLOT_CLAIMED_BIT); }
+// Slots with this mark of use stay: of an ensuring call its own number, and of one ahead that of the last such call.
+GPUVM_DEVICE u64 kept_by(const SlotCache& c, const SlotCall& call) {
+    return ld_relaxed_gpu(&state_of(c)->epoch) - call.ahead;
+}
+
+// Numbers from a counter for the lanes that want one. The whole warp comes.
+GPUVM_DEVICE u32 take_numbers(u32* counter, bool wants) {
+    u32 with = __ballot_sync(kAllLanes, wants), first = 0;
+    if (!with) return 0;
+    u32 leader = __ffs(with) - 1;
+    if (lane_id() == leader) first = atomicAdd(counter, static_cast<u32>(__popc(with)));
+    return __shfl_sync(kAllLanes, first, leader) + __popc(with & ((1u << lane_id()) - 1));
+}
+
+// Uses are counted for as many records as there are counts, by a hash, and halved now and then: each count has the era
+// of its last use. They are hints: one that is lost, or is of an era that came round, costs a miss at most.
+GPUVM_DEVICE u32 era_of(const SlotCache& c) {
+    const auto* state = state_of(c);
+    return static_cast<u32>((ld_relaxed_gpu(&state->hits) + ld_relaxed_gpu(&state->misses)) >> c.era_shift) & 0xffff;
+}
+GPUVM_DEVICE u32* uses_of(const SlotCache& c, u32 record) {
+    return reinterpret_cast<u32*>(c.uses) + (record * 0x9e3779b1u >> 5 & c.uses_mask);
+}
+GPUVM_DEVICE u32 uses_by(u32 word, u32 era) {
+    u32 halved = (era - (word >> kCountBits)) & 0xffff;
+    return halved < kCountBits ? (word & 0xffff) >> halved : 0;
+}
+GPUVM_DEVICE void count_use(const SlotCache& c, u32 record, u32 era) {
+    u32* uses = uses_of(c, record);
+    u32 count = uses_by(ld_relaxed_gpu(uses), era);
+    st_relaxed_gpu(uses, era << kCountBits | (count < 0xffff ? count + 1 : count));
+}
+
+// One id: what stands in its place in the output, and whether its record has just become a miss of this id's.
+GPUVM_DEVICE i32 find_slot(const SlotCache& c, i64 id, u32 entry, u64 keeps, bool* first) {
+    if (id == layout::SLOT_PADDING) return layout::SLOT_PADDING;
+    if (static_cast<u64>(id) >= c.record_count) {
+        tell(c, kNoSuchRecord, static_cast<u64>(id));
+        return layout::SLOT_PADDING;
+    }
+    if (has_slot(entry)) {
+        // From here on it stays: those who look for slots that leave are behind the end of this step.
+        st_relaxed_gpu(used_of(c, entry - 1), keeps);
+        return static_cast<i32>(entry - 1);
+    }
+    // One of all ids of the record finds it as it was.
+    if (entry == layout::SLOT_NONE)
+        *first = atom_cas_relaxed_gpu(index_of(c, id), u32{layout::SLOT_NONE}, u32{layout::SLOT_CLAIMING}) ==
+                 layout::SLOT_NONE;
+    return layout::SLOT_PENDING;
+}
+
+GPUVM_DEVICE void claim(const SlotCache& c, layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
+    u64 keeps = kept_by(c, call);
+    u32 lane = lane_id(), hits = 0, era = c.uses ? era_of(c) : 0;
+    // All lanes of a warp go round as often.
+    for (u64 base = team.rank - lane; base < call.count; base += kIdsAtOnce * team.size) {
+        i64 id[kIdsAtOnce];
+        u32 entry[kIdsAtOnce];
+#pragma unroll
+        for (u32 n = 0; n < kIdsAtOnce; ++n) {
+            u64 k = base + lane + n * team.size;
+            id[n] = k < call.count ? id_at(call, k) : i64{layout::SLOT_PADDING};
+        }
+#pragma unroll
+        for (u32 n = 0; n < kIdsAtOnce; ++n)
+            entry[n] = static_cast<u64>(id[n]) < c.record_count ? ld_relaxed_gpu(index_of(c, id[n])) : u32{0};
+#pragma unroll
+        for (u32 n = 0; n < kIdsAtOnce; ++n) {
+            u64 k = base + lane + n * team.size;
+            bool first = false;
+            i32 slot = find_slot(c, id[n], entry[n], keeps, &first);
+            hits += __popc(__ballot_sync(kAllLanes, slot >= 0));
+            u32 miss = take_numbers(&counts->misses, first);
+            if (first && miss < c.slot_count) {
+                miss_of(c, miss)->record = static_cast<u32>(id[n]);
+                st_relaxed_gpu(index_of(c, id[n]), layout::SLOT_CLAIMED_BIT | miss);
+            }
+            if (c.uses && slot != layout::SLOT_PADDING) count_use(c, static_cast<u32>(id[n]), era);
+            if (k < call.count && call.out) call.out[k] = slot;
+        }
+    }
+    if (lane == 0 && hits && !call.ahead) atom_add_relaxed_gpu(&state_of(c)->hits, u64{hits});
+}
+
+// Exact up to 15, then eight steps an octave.
+GPUVM_DEVICE u32 class_of_age(u64 age) {
+    if (age < 16) return static_cast<u32>(age);
+    u32 octave = 63 - static_cast<u32>(__clzll(static_cast<i64>(age)));
+    u32 found = 8 * (octave - 2) + (static_cast<u32>(age >> (octave - 3)) & 7);
+    return found < kFree ? found : kFree - 1;
+}
+// Sixteen steps of how seldom a record is used, and within each sixteen of its age.
+GPUVM_DEVICE u32 class_of_uses(u32 uses, u64 age) {
+    u32 level = uses, octave = 31 - static_cast<u32>(__clz(static_cast<int>(uses | 1)));
+    if (uses >= 4) level = 2 * octave + (uses >> (octave - 1) & 1);
+    u32 aged = 64 - static_cast<u32>(__clzll(static_cast<i64>(age)));
+    u32 found = (15 - (level < 15 ? level : 15)) * 16 + (aged < 15 ? aged : 15);
+    return found < kFree ? found : kFree - 1;
+}
+
+// How soon a slot leaves: those of the highest class first.
+GPUVM_DEVICE u32 class_of_slot(const SlotCache& c, u32 slot, u64 keeps, u32 rule, u32 era) {
+    u64 used = ld_relaxed_gpu(used_of(c, slot));
+    if (used == keeps || ld_relaxed_gpu(held_of(c, slot))) return kStays;
+    if (!used) return kFree;
+    if (rule == layout::SLOTS_FIRST_COME) {
+        u32 age = class_of_age(keeps - ld_relaxed_gpu(came_of(c, slot)));
+        return kFree - 1 - age;
+    }
+    if (rule == layout::SLOTS_FREQUENCY && c.uses) {
+        u32 record = ld_relaxed_gpu(record_of(c, slot)) - 1;
+        return class_of_uses(uses_by(ld_relaxed_gpu(uses_of(c, record)), era), keeps - used);
+    }
+    return class_of_age(keeps - used);
+}
+
+// Counts slots by class in `histogram`, shared memory that was zeroed.
+GPUVM_DEVICE void survey(const SlotCache& c, u32* histogram, const SlotCall& call, SlotTeam team) {
+    u64 keeps = kept_by(c, call);
+    u32 lane = lane_id(), rule = ld_relaxed_gpu(&state_of(c)->rule), era = c.uses ? era_of(c) : 0;
+    for (u64 base = team.rank - lane; base < c.slot_count; base += team.size) {
+        u64 slot = base + lane;
+        u32 its = slot < c.slot_count ? class_of_slot(c, static_cast<u32>(slot), keeps, rule, era) : kStays;
+        // Most neighbours are of one class: they are added together.
+        u32 peers = __match_any_sync(kAllLanes, its);
+        if (its != kStays && lane == static_cast<u32>(__ffs(peers) - 1))
+            atomicAdd(&histogram[its], static_cast<u32>(__popc(peers)));
+    }
+}
+
+// Finds of which classes slots leave. By the lanes of one warp.
+GPUVM_DEVICE void choose(layout::SlotCounts* counts, const u32* histogram) {
+    constexpr u32 each = layout::SLOT_BUCKETS / 32;
+    u32 lane = lane_id(), top = layout::SLOT_BUCKETS - 1 - lane * each, own = 0;
+    for (u32 n = 0; n < each; ++n) own += histogram[top - n];
+    u32 through = own;
+    for (u32 step = 1; step < 32; step *= 2) {
+        u32 before = __shfl_up_sync(kAllLanes, through, step);
+        if (lane >= step) through += before;
+    }
+    u32 all = __shfl_sync(kAllLanes, through, 31), misses = counts->misses, served = misses < all ? misses : all;
+    u32 above = through - own;
+    if (lane == 0) counts->served = served;
+    if (above >= served || served > through) return;
+    u32 threshold = top;
+    for (; above + histogram[threshold] < served; --threshold) above += histogram[threshold];
+    counts->threshold = threshold;
+    counts->above = above;
+}
+
+// A slot leaves its record for a miss. Whether it had one.
+GPUVM_DEVICE bool give_slot(const SlotCache& c, u32 slot, u32 number, u64 keeps) {
+    layout::SlotMiss* miss = miss_of(c, number);
+    u32 old = ld_relaxed_gpu(record_of(c, slot));
+    // Nobody finds the old record here any more; its bytes are overwritten behind the end of this step.
+    if (old) st_relaxed_gpu(index_of(c, old - 1), u32{layout::SLOT_NONE});
+    st_relaxed_gpu(record_of(c, slot), miss->record + 1);
+    st_relaxed_gpu(used_of(c, slot), keeps);
+    st_relaxed_gpu(came_of(c, slot), keeps);
+    miss->slot = slot;
+    miss->pieces_left = c.pieces;
+    return old != 0;
+}
+
+GPUVM_DEVICE void pick(const SlotCache& c, layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
+    u64 keeps = kept_by(c, call);
+    u32 lane = lane_id(), rule = ld_relaxed_gpu(&state_of(c)->rule), era = c.uses ? era_of(c) : 0, evicted = 0;
+    u32 threshold = counts->threshold, above = counts->above, served = counts->served;
+    if (!served) return;
+    for (u64 base = team.rank - lane; base < c.slot_count; base += team.size) {
+        u64 slot = base + lane;
+        u32 its = slot < c.slot_count ? class_of_slot(c, static_cast<u32>(slot), keeps, rule, era) : kStays;
+        bool goes = its != kStays && its > threshold, may_go = its == threshold;
+        u32 number = take_numbers(&counts->taken_above, goes), at = above + take_numbers(&counts->taken_at, may_go);
+        if (may_go) number = at;
+        bool had = (goes || may_go) && number < served && give_slot(c, static_cast<u32>(slot), number, keeps);
+        evicted += __popc(__ballot_sync(kAllLanes, had));
+    }
+    if (lane == 0 && evicted) atom_add_relaxed_gpu(&state_of(c)->evictions, u64{evicted});
+}
+
+// The slot of a record that was missed; none where all slots are needed, and then it is no longer claimed.
+GPUVM_DEVICE i32 slot_of_miss(const SlotCache& c, const layout::SlotCounts* counts, u64 record) {
+    u32 entry = ld_relaxed_gpu(index_of(c, record));
+    if (has_slot(entry)) return static_cast<i32>(entry - 1);
+    u32 miss = entry & ~layout::SLOT_CLAIMED_BIT;
+    if (entry != layout::SLOT_NONE && miss < counts->served) return static_cast<i32>(miss_of(c, miss)->slot);
+    st_relaxed_gpu(index_of(c, record), u32{layout::SLOT_NONE});
+    return layout::SLOT_PADDING;
+}
+
+GPUVM_DEVICE void give_out(const SlotCache& c, const layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
+    for (u64 k = team.rank; k < call.count; k += team.size) {
+        if (call.out && call.out[k] != layout::SLOT_PENDING) continue;
+        u64 id = static_cast<u64>(id_at(call, k));
+        if (id >= c.record_count) continue;
+        i32 slot = slot_of_miss(c, counts, id);
+        if (call.out) call.out[k] = slot;
+    }
+}
+
+// Copies part `piece` of a record to its slot, by the lanes of a group, of which this is number `own`.
+GPUVM_DEVICE void copy_piece(const layout::SlotTable& table, const layout::SlotMiss& miss, u64 piece, u32 own) {
+    constexpr u32 each = layout::SLOT_CHUNKS_A_LANE;
+    u64 chunks = table.record_bytes / sizeof(pair64), lanes = u64{1} << table.lanes_shift;
+    const pair64* from = reinterpret_cast<const pair64*>(table.home) + miss.record * chunks;
+    pair64* to = reinterpret_cast<pair64*>(table.frames) + miss.slot * chunks;
+    u64 first = piece * each * lanes + own;
+    pair64 kept[each];
+    // Nobody writes the home while calls run: weak loads find what is there. All are under way before the first store.
+#pragma unroll
+    for (u32 n = 0; n < each; ++n)
+        if (first + n * lanes < chunks) kept[n] = ld_weak(from + first + n * lanes);
+#pragma unroll
+    for (u32 n = 0; n < each; ++n)
+        if (first + n * lanes < chunks) st_relaxed_gpu_v2(to + first + n * lanes, kept[n]);
+}
+
+// Enters a miss in the index, once all parts of it are in the slot. By one lane of the group, behind the others'
+// stores.
+GPUVM_DEVICE void publish(const SlotCache& c, layout::SlotMiss* miss) {
+    if (c.pieces > 1) {
+        // Release of this part, and acquire of those before it by whoever is last.
+        fence_acq_rel_gpu();
+        if (atom_add_relaxed_gpu(&miss->pieces_left, ~0u) != 1) return;
+        fence_acq_rel_gpu();
+    }
+    // Release: who finds the entry finds the bytes.
+    st_release_gpu(index_of(c, miss->record), miss->slot + 1);
+}
+
+GPUVM_DEVICE void fetch(const SlotCache& c, SlotTeam team) {
+    u64 served = state_of(c)->counts.served;
+    for (u32 n = 0; n < c.table_count; ++n) {
+        const layout::SlotTable& table = c.tables[n];
+        u32 lanes = 1u << table.lanes_shift, own = lane_id() & (lanes - 1);
+        u32 group = (lanes == 32 ? kAllLanes : (1u << lanes) - 1) << (lane_id() & ~(lanes - 1));
+        u64 all = served * table.pieces;
+        for (u64 at = team.rank >> table.lanes_shift; at < all; at += team.size >> table.lanes_shift) {
+            u64 number = table.pieces == 1 ? at : at / table.pieces;
+            layout::SlotMiss* miss = miss_of(c, static_cast<u32>(number));
+            copy_piece(table, *miss, at - number * table.pieces, own);
+            __syncwarp(group);
+            if (own == 0) publish(c, miss);
+        }
+    }
+}
+
+// The call is over when all blocks of its last kernel are: its counts are added, and taken back for the next one.
+GPUVM_DEVICE void finish(const SlotCache& c, const SlotCall& call) {
+    layout::SlotCacheState* state = state_of(c);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    // Release of what this block has done with the counts, and acquire of the others' by the last one.
+    fence_acq_rel_gpu();
+    if (atom_add_relaxed_gpu(&state->blocks_done, 1u) + 1 != gridDim.x) return;
+    fence_acq_rel_gpu();
+    layout::SlotCounts& counts = state->counts;
+    u64 served = counts.served;
+    if (counts.misses > served && !call.ahead) tell(c, kTooManyRecords, counts.misses - served);
+    (call.ahead ? state->prefetched : state->misses) += served;
+    state->bytes += served * c.bytes;
+    counts.misses = counts.served = counts.threshold = counts.above = counts.taken_above = counts.taken_at = 0;
+    state->blocks_done = state->surveyed = 0;
+    state->epoch += 1 - call.ahead;
+    state->busy = 0;
+}
+
+// A call begins: none runs beside it.
+GPUVM_DEVICE void begin(const SlotCache& c, SlotTeam team) {
+    if (team.rank == 0 && atom_exch_acq_rel_gpu(&state_of(c)->busy, 1u)) tell(c, kCallsBeside, 1);
+}
+
+// All steps but the fetch, by one block. `counts` and `histogram` are shared memory.
+GPUVM_DEVICE void plan(const SlotCache& c, layout::SlotCounts* counts, u32* histogram, const SlotCall& call) {
+    SlotTeam team = block_team();
+    begin(c, team);
+    if (team.rank == 0) *counts = layout::SlotCounts{};
+    for (u64 n = team.rank; n < layout::SLOT_BUCKETS; n += team.size) histogram[n] = 0;
+    __syncthreads();
+    claim(c, counts, call, team);
+    __syncthreads();
+    if (!counts->misses) return;
+    survey(c, histogram, call, team);
+    __syncthreads();
+    if (team.rank < 32) choose(counts, histogram);
+    __syncthreads();
+    pick(c, counts, call, team);
+    __syncthreads();
+    give_out(c, counts, call, team);
+    if (team.rank == 0) state_of(c)->counts = *counts;
+}
+
+// The survey of a call of several blocks, whose last one chooses. `histogram` and `last` are shared memory.
+GPUVM_DEVICE void survey_all(const SlotCache& c, u32* histogram, u32* last, const SlotCall& call) {
+    layout::SlotCacheState* state = state_of(c);
+    if (!state->counts.misses) return;
+    for (u32 n = threadIdx.x; n < layout::SLOT_BUCKETS; n += blockDim.x) histogram[n] = 0;
+    __syncthreads();
+    survey(c, histogram, call, grid_team());
+    __syncthreads();
+    for (u32 n = threadIdx.x; n < layout::SLOT_BUCKETS; n += blockDim.x)
+        if (histogram[n]) atom_add_relaxed_gpu(&state->histogram[n], histogram[n]);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // Release of this block's counts, and acquire of the others' by the last one.
+        fence_acq_rel_gpu();
+        *last = atom_add_relaxed_gpu(&state->surveyed, 1u) + 1 == gridDim.x;
+        fence_acq_rel_gpu();
+    }
+    __syncthreads();
+    if (!*last) return;
+    for (u32 n = threadIdx.x; n < layout::SLOT_BUCKETS; n += blockDim.x) {
+        histogram[n] = ld_relaxed_gpu(&state->histogram[n]);
+        st_relaxed_gpu(&state->histogram[n], 0u);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) choose(&state->counts, histogram);
+}
+
+// Slots are held once more, or once less, each as often as it is named.
+GPUVM_DEVICE void hold(const SlotCache& c, const i32* slots, u64 count, bool release, SlotTeam team) {
+    for (u64 k = team.rank; k < count; k += team.size) {
+        u32 slot = static_cast<u32>(slots[k]);
+        if (slot >= c.slot_count) continue;
+        if (!release) {
+            atom_add_relaxed_gpu(held_of(c, slot), 1u);
+        } else if (atom_add_relaxed_gpu(held_of(c, slot), ~0u) == 0) {
+            atom_add_relaxed_gpu(held_of(c, slot), 1u);
+            tell(c, kNotHeld, u64{slot} + 1);
+        }
+    }
+}
+
+// The homes have changed: slots lose their records, but for those that are held, which become misses again.
+GPUVM_DEVICE void refresh(const SlotCache& c, SlotTeam team) {
+    begin(c, team);
+    u32 lane = lane_id();
+    for (u64 base = team.rank - lane; base < c.slot_count; base += team.size) {
+        u32 slot = static_cast<u32>(base + lane);
+        u32 record = slot < c.slot_count ? ld_relaxed_gpu(record_of(c, slot)) : 0;
+        bool stays = record && ld_relaxed_gpu(held_of(c, slot));
+        u32 number = take_numbers(&state_of(c)->counts.served, stays);
+        if (stays) {
+            *miss_of(c, number) = layout::SlotMiss{record - 1, slot, c.pieces, 0};
+        } else if (record) {
+            st_relaxed_gpu(index_of(c, record - 1), u32{layout::SLOT_NONE});
+            st_relaxed_gpu(record_of(c, slot), 0u);
+            st_relaxed_gpu(used_of(c, slot), u64{0});
+        }
+    }
+}
+
+}  // namespace detail
+}  // namespace gpuvm
