@@ -80,6 +80,18 @@ impl<E> Buffer<E> {
         })
     }
 
+    /// The same memory as elements of another type, as many as there is room for.
+    #[doc(hidden)]
+    pub fn of_elements(&self, element: ElementType) -> RawBuffer {
+        Buffer {
+            gpu: Arc::clone(&self.gpu),
+            inner: Arc::clone(&self.inner),
+            length: self.length * self.element.bytes() as u64 / element.bytes() as u64,
+            element,
+            _elements: PhantomData,
+        }
+    }
+
     /// Elements.
     pub fn len(&self) -> u64 {
         self.length

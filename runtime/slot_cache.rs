@@ -37,6 +37,26 @@ pub enum SlotPolicy {
     FirstCome,
 }
 
+impl SlotPolicy {
+    const NAMES: [(&'static str, Self); 3] = [
+        ("lru", Self::LeastRecent),
+        ("frequency", Self::Frequency),
+        ("first-come", Self::FirstCome),
+    ];
+}
+
+impl std::str::FromStr for SlotPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, policy)| *policy).ok_or_else(|| {
+            let names = Self::NAMES.map(|(name, _)| format!("`{name}`")).join(", ");
+            format!("policy is `{text}`: it is one of {names}")
+        })
+    }
+}
+
 /// What calls of a [`SlotCache`] have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotStats {

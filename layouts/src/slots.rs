@@ -14,10 +14,6 @@ pub const SLOT_NONE: u32 = 0;
 pub const SLOT_CLAIMED_BIT: u32 = 0x8000_0000;
 /// An index entry of such a record that has no place in the list, or none yet.
 pub const SLOT_CLAIMING: u32 = 0xffff_ffff;
-/// An id that stands for none, and the slot of such an id, or of one that got none.
-pub const SLOT_PADDING: i32 = -1;
-/// What stands in place of a slot's number within a call until the number is known.
-pub const SLOT_PENDING: i32 = -2;
 /// Chunks of 16 bytes that a lane copies at a time.
 pub const SLOT_CHUNKS_A_LANE: u32 = 8;
 

@@ -88,6 +88,10 @@ class SpansError(Error, ValueError):
     """A launch that may hold more pages at once than there are frames."""
 
 
+class SlotsError(Error):
+    """Calls of a slot cache that needed more records than it has room for, or ran beside each other."""
+
+
 class FaultError(Error):
     """An access of a kernel, or a flush, could not be served."""
 

@@ -15,6 +15,7 @@ mod memory;
 mod rows;
 mod settings;
 mod slot;
+mod slots;
 mod sources;
 mod vm;
 
@@ -27,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Region>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<elastic::Elastic>()?;
+    module.add_class::<slots::SlotCache>()?;
     module.add_class::<kernel::Module>()?;
     module.add_class::<kernel::Kernel>()?;
     module.add_class::<launch::Launch>()?;

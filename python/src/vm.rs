@@ -21,6 +21,7 @@ use crate::{
     memory::{Described, Memory, described},
     settings::{self, seconds},
     slot::Slot,
+    slots::{self, SlotCache},
 };
 
 /// How long frames have to leave before Python looks for signals.
@@ -265,6 +266,20 @@ impl Vm {
             Arc::clone(&self.family.flights),
             self.device(simulated),
         ))
+    }
+
+    /// A cache of records of arrays, each with the bytes of a record.
+    fn slot_cache(
+        &self,
+        py: Python<'_>,
+        tables: Vec<(Bound<'_, Region>, u64)>,
+        slots: u64,
+        policy: &str,
+    ) -> PyResult<SlotCache> {
+        let vm = self.slot.get()?;
+        let simulated = vm.device().capabilities().compute_capability.is_none();
+        let shared = (Arc::clone(&self.family), self.device(simulated));
+        slots::make(py, &vm, tables, slots, policy, shared)
     }
 
     /// A compiled source.

@@ -243,7 +243,8 @@ impl SlotCache {
         self.forget(&mut calls, stream)
     }
 
-    fn default_stream(&self) -> u64 {
+    /// The stream of calls that name none, for those that name one.
+    pub fn default_stream(&self) -> u64 {
         self.gpu.stream.raw().unwrap_or_default()
     }
 

@@ -27,6 +27,10 @@ constexpr u32 kAllLanes = ~0u;
 // The class of a slot that stays, and that of one which has no record.
 constexpr u32 kStays = layout::SLOT_BUCKETS;
 constexpr u32 kFree = layout::SLOT_BUCKETS - 1;
+// An id that stands for none, and the slot of such an id, or of one that got none; what stands in place of a slot's
+// number within a call until it is known.
+constexpr i32 kPadding = -1;
+constexpr i32 kPending = -2;
 // Ids that a thread looks up at a time: their loads are under way together.
 constexpr u32 kIdsAtOnce = 4;
 constexpr u32 kCountBits = 16;
@@ -109,10 +113,10 @@ GPUVM_DEVICE void count_use(const SlotCache& c, u32 record, u32 era) {
 
 // One id: what stands in its place in the output, and whether its record has just become a miss of this id's.
 GPUVM_DEVICE i32 find_slot(const SlotCache& c, i64 id, u32 entry, u64 keeps, bool* first) {
-    if (id == layout::SLOT_PADDING) return layout::SLOT_PADDING;
+    if (id == kPadding) return kPadding;
     if (static_cast<u64>(id) >= c.record_count) {
         tell(c, kNoSuchRecord, static_cast<u64>(id));
-        return layout::SLOT_PADDING;
+        return kPadding;
     }
     if (has_slot(entry)) {
         // From here on it stays: those who look for slots that leave are behind the end of this step.
@@ -123,7 +127,7 @@ GPUVM_DEVICE i32 find_slot(const SlotCache& c, i64 id, u32 entry, u64 keeps, boo
     if (entry == layout::SLOT_NONE)
         *first = atom_cas_relaxed_gpu(index_of(c, id), u32{layout::SLOT_NONE}, u32{layout::SLOT_CLAIMING}) ==
                  layout::SLOT_NONE;
-    return layout::SLOT_PENDING;
+    return kPending;
 }
 
 GPUVM_DEVICE void claim(const SlotCache& c, layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
@@ -136,7 +140,7 @@ GPUVM_DEVICE void claim(const SlotCache& c, layout::SlotCounts* counts, const Sl
 #pragma unroll
         for (u32 n = 0; n < kIdsAtOnce; ++n) {
             u64 k = base + lane + n * team.size;
-            id[n] = k < call.count ? id_at(call, k) : i64{layout::SLOT_PADDING};
+            id[n] = k < call.count ? id_at(call, k) : i64{kPadding};
         }
 #pragma unroll
         for (u32 n = 0; n < kIdsAtOnce; ++n)
@@ -152,7 +156,7 @@ GPUVM_DEVICE void claim(const SlotCache& c, layout::SlotCounts* counts, const Sl
                 miss_of(c, miss)->record = static_cast<u32>(id[n]);
                 st_relaxed_gpu(index_of(c, id[n]), layout::SLOT_CLAIMED_BIT | miss);
             }
-            if (c.uses && slot != layout::SLOT_PADDING) count_use(c, static_cast<u32>(id[n]), era);
+            if (c.uses && slot != kPadding) count_use(c, static_cast<u32>(id[n]), era);
             if (k < call.count && call.out) call.out[k] = slot;
         }
     }
@@ -263,12 +267,12 @@ GPUVM_DEVICE i32 slot_of_miss(const SlotCache& c, const layout::SlotCounts* coun
     u32 miss = entry & ~layout::SLOT_CLAIMED_BIT;
     if (entry != layout::SLOT_NONE && miss < counts->served) return static_cast<i32>(miss_of(c, miss)->slot);
     st_relaxed_gpu(index_of(c, record), u32{layout::SLOT_NONE});
-    return layout::SLOT_PADDING;
+    return kPadding;
 }
 
 GPUVM_DEVICE void give_out(const SlotCache& c, const layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
     for (u64 k = team.rank; k < call.count; k += team.size) {
-        if (call.out && call.out[k] != layout::SLOT_PENDING) continue;
+        if (call.out && call.out[k] != kPending) continue;
         u64 id = static_cast<u64>(id_at(call, k));
         if (id >= c.record_count) continue;
         i32 slot = slot_of_miss(c, counts, id);
