@@ -257,6 +257,16 @@ impl RegionInner {
         on.direct_addr()
     }
 
+    /// Where loads of a GPU's threads reach its home, whoever moves pages; 0 where they do not.
+    pub fn loads_from(&self, on: &OnGpu) -> u64 {
+        match on.home().host_memory() {
+            // The simulated GPU's memory is the host's.
+            Some(memory) if on.gpu.device.simulation().is_some() => memory.span().start,
+            Some(_) => on.direct_addr(),
+            None => 0,
+        }
+    }
+
     /// Why launches on a GPU cannot look its pages up, if so, wherever it is placed.
     pub fn why_not_looked_up(&self, on: &OnGpu) -> Option<&'static str> {
         on.traits.why_not_looked_up()

@@ -14,6 +14,7 @@ from ._elastic import ElasticBuffer, Grown
 from ._formats import Columns, Part, Tensors, feather, safetensors
 from ._kernel import Kernel, Launch, Module, Stream
 from ._memory import Array, Buffer
+from ._slots import SlotCache
 from ._vm import Resized, Vm, settings
 from .errors import Error
 
@@ -29,6 +30,7 @@ __all__ = [
     "Module",
     "Part",
     "Resized",
+    "SlotCache",
     "Stream",
     "Tensors",
     "Vm",

@@ -14,6 +14,7 @@ from ._dtypes import Wanted, as_bytes, described, if_given, in_place, priority_o
 from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
+from ._slots import SlotCache
 from .errors import DtypeError, FileError, RegionError, SettingError
 
 Lengths = Union[int, Sequence[int]]
@@ -315,6 +316,14 @@ class Vm:
             return buffer
         kind, shape = np.dtype(np.float32 if dtype is None else dtype), _shape(source, "a buffer")
         return Buffer(self, shape, kind, self._core.buffer(described(kind, "a buffer"), math.prod(shape)))
+
+    def slot_cache(self, arrays: Union[Array, Sequence[Array]], slots: int, *, policy: str = "lru") -> SlotCache:
+        """``slots`` slots in GPU memory for rows of an array, or of several that have as many: rows of any multiple of 16 bytes up to 64 MiB.
+
+        ``policy``: whose rows leave. ``"lru"``: those used longest ago; ``"frequency"``: those used least often of late; ``"first-come"``: those that
+        came last, for scans that come again in the same order. It takes 4 bytes of GPU memory for each row of an array.
+        """
+        return SlotCache(self, [arrays] if isinstance(arrays, Array) else list(arrays), slots, policy)
 
     def elastic_buffer(
         self,

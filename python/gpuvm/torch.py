@@ -40,7 +40,7 @@ from ._rows import Bags, Numbers, Rows, at
 from ._vm import Vm
 from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, StreamError, UnavailableError
 
-__all__ = ["Embedding", "array_of", "embedding", "embedding_bag", "empty", "from_file", "from_numpy", "index_add_", "take", "tensor_of", "zeros"]
+__all__ = ["Embedding", "SlotCache", "array_of", "embedding", "embedding_bag", "empty", "from_file", "from_numpy", "index_add_", "take", "tensor_of", "zeros"]
 
 #: Types of elements that NumPy does not have, by the names of files.
 _STORED = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
@@ -698,3 +698,6 @@ class Embedding(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, paged"
+
+
+from ._torch_slots import SlotCache  # noqa: E402

@@ -106,12 +106,7 @@ impl<E> Region<E> {
     /// some of it has no place there. What frames hold that is newer is not there before a [`flush`](Self::flush).
     pub fn home_memory(&self) -> Option<HomeMemory> {
         let inner = &self.inner;
-        let addr = match inner.own.home().host_memory() {
-            // The simulated GPU's memory is the host's, whoever moves pages.
-            Some(memory) if inner.own.gpu.device.simulation().is_some() => memory.span().start,
-            Some(_) => inner.own.direct_addr(),
-            None => 0,
-        };
+        let addr = inner.loads_from(&inner.own);
         inner.everywhere().iter().for_each(|on| on.view.share_home());
         let bytes = inner.pages.bytes();
         (addr != 0 || bytes == 0).then_some(HomeMemory { addr, bytes })

@@ -157,7 +157,7 @@ fn records_of(gpu: &Arc<PagedGpu>, region: &Arc<RegionInner>, record_bytes: u64,
         return refuse("it is closed");
     }
     let on = gpu.or_lost(region.on(gpu))?;
-    let home = region.home_addr(&on);
+    let home = region.loads_from(&on);
     if home == 0 {
         return refuse("GPU threads do not reach its home by loads: slot caches need the transport `direct`");
     }
