@@ -1,7 +1,7 @@
 // Kernels of slot caches: the steps of `gpuvm/slot_cache.cuh`. Blocks are whole warps.
 #include <gpuvm/slot_cache.cuh>
 
-using namespace gpuvm::detail;
+using namespace gpuvm::slots;
 
 // All steps but the fetch, of calls that one block is enough for.
 __global__ void __launch_bounds__(1024) gpuvm_slots_plan(SlotCache cache, const void* ids, unsigned long long wide,

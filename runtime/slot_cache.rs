@@ -117,6 +117,8 @@ pub struct SlotCache {
     name: String,
     desc: SlotCacheDesc,
     kernels: Arc<SlotKernels>,
+    /// Several blocks plan each call.
+    by_blocks: bool,
     /// Held while a call is enqueued: its kernels are on their stream one behind the other. Dropped first, as what its launches use must
     /// outlive them.
     calls: Mutex<Calls>,

@@ -30,6 +30,7 @@ pub struct SlotCacheBuilder {
     gpu: Arc<PagedGpu>,
     slots: u64,
     policy: SlotPolicy,
+    by_blocks: bool,
     tables: Vec<(Arc<RegionInner>, u64)>,
 }
 
@@ -39,6 +40,7 @@ impl SlotCacheBuilder {
             gpu,
             slots,
             policy: SlotPolicy::default(),
+            by_blocks: false,
             tables: Vec::new(),
         }
     }
@@ -55,6 +57,14 @@ impl SlotCacheBuilder {
     #[must_use]
     pub fn policy(mut self, policy: SlotPolicy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Has several blocks plan each call, however small: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn by_blocks(mut self, by_blocks: bool) -> Self {
+        self.by_blocks = by_blocks;
         self
     }
 
@@ -129,6 +139,7 @@ impl SlotCacheBuilder {
             name,
             desc,
             kernels,
+            by_blocks: self.by_blocks,
             calls: Mutex::default(),
             tables,
             state,

@@ -267,8 +267,8 @@ impl SlotCache {
         }
         let mut calls = self.calls.lock();
         self.ready(&mut calls, stream)?;
-        let by_block = call.ids.count <= BLOCK_IDS_MAX && u64::from(self.desc.slot_count) <= BLOCK_SLOTS_MAX;
-        let steps: &[Step] = match by_block {
+        let fits = call.ids.count <= BLOCK_IDS_MAX && u64::from(self.desc.slot_count) <= BLOCK_SLOTS_MAX;
+        let steps: &[Step] = match fits && !self.by_blocks {
             true => &[Step::Plan, Step::Fetch { gives: false }],
             false => &[Step::Claim, Step::Survey, Step::Pick, Step::Fetch { gives: true }],
         };

@@ -32,6 +32,11 @@ pub const BROADCAST: Kernels = Kernels {
     name: "broadcast.cu",
     text: include_str!("../kernels/broadcast.cu"),
 };
+/// Lanes beside calls of a slot cache.
+pub const SLOTS: Kernels = Kernels {
+    name: "slots.cu",
+    text: include_str!("../kernels/slots.cu"),
+};
 /// Pages that are fetched in some launches and looked up in others.
 pub const LOOKED_UP: Kernels = Kernels {
     name: "looked_up.cu",

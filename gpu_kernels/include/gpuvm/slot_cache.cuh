@@ -18,7 +18,9 @@
 #include "detail/platform.cuh"
 
 namespace gpuvm {
-namespace detail {
+namespace slots {
+
+using namespace detail;
 
 using i32 = int;
 using SlotCache = layout::SlotCacheDesc;
@@ -343,7 +345,7 @@ GPUVM_DEVICE void finish(const SlotCache& c, const SlotCall& call) {
     state->bytes += served * c.bytes;
     counts.misses = counts.served = counts.threshold = counts.above = counts.taken_above = counts.taken_at = 0;
     state->blocks_done = state->surveyed = 0;
-    state->epoch += 1 - call.ahead;
+    st_relaxed_gpu(&state->epoch, state->epoch + 1 - call.ahead);
     state->busy = 0;
 }
 
@@ -432,5 +434,5 @@ GPUVM_DEVICE void refresh(const SlotCache& c, SlotTeam team) {
     }
 }
 
-}  // namespace detail
+}  // namespace slots
 }  // namespace gpuvm

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::Kernels;
-use crate::kernels::{BROADCAST, LOOKED_UP, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
+use crate::kernels::{BROADCAST, LOOKED_UP, PROGRAM, SLOTS, SPANS, SWEEPS, VICTIMS, WORDS};
 
 /// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,6 +65,8 @@ pub enum Workload {
     CaughtUp,
     /// Frames follow what is free of the GPU's memory, of which others take some and give some back, while lanes use pages.
     Headroom,
+    /// Calls of a slot cache fill slots with records, beside lanes that look up what is there.
+    Slots,
 }
 
 /// A workload that is none.
@@ -96,7 +98,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -123,6 +125,7 @@ impl Workload {
         Self::LookedUp,
         Self::CaughtUp,
         Self::Headroom,
+        Self::Slots,
     ];
 
     /// Its name on a command line.
@@ -154,6 +157,7 @@ impl Workload {
             Self::LookedUp => "looked-up",
             Self::CaughtUp => "caught-up",
             Self::Headroom => "headroom",
+            Self::Slots => "slots",
         }
     }
 
@@ -179,6 +183,7 @@ impl Workload {
             Self::Victims => (VICTIMS, &[]),
             Self::Broadcast => (BROADCAST, &[]),
             Self::LookedUp => (LOOKED_UP, &[]),
+            Self::Slots => (SLOTS, &[]),
         };
         Sources {
             kernels,
@@ -212,12 +217,13 @@ impl Workload {
                 | Self::Broadcast
                 | Self::ResizeDirect
                 | Self::LookedUp
+                | Self::Slots
         )
     }
 
     /// Whether it has pages that come to frames.
     pub fn has_pages(self) -> bool {
-        self != Self::Broadcast
+        !matches!(self, Self::Broadcast | Self::Slots)
     }
 
     /// Whether its pages leave their frames for a neighbour's memory.

@@ -17,6 +17,7 @@ mod headroom;
 mod looked_up;
 mod programs;
 mod resize;
+mod slots;
 mod spans;
 mod sweeps;
 mod victims;
@@ -25,6 +26,7 @@ mod victims;
 pub(crate) fn compile(workload: Workload, bench: &Bench) -> Result<(), Wrong> {
     match workload {
         Workload::LookedUp => looked_up::compile(bench),
+        Workload::Slots => slots::compile(bench),
         _ => Ok(()),
     }
 }
@@ -63,5 +65,6 @@ pub(crate) fn run(workload: Workload, room: &mut Room<'_>) -> Result<(), Wrong> 
         Workload::Resize | Workload::ResizeDirect => resize::resize(room),
         Workload::LookedUp => looked_up::looked_up(room),
         Workload::Headroom => headroom::headroom(room),
+        Workload::Slots => slots::slots(room),
     }
 }
