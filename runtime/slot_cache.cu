@@ -13,8 +13,11 @@ __global__ void __launch_bounds__(1024) gpuvm_slots_plan(SlotCache cache, const 
 
 __global__ void __launch_bounds__(256) gpuvm_slots_claim(SlotCache cache, const void* ids, unsigned long long wide,
                                                          unsigned long long count, int* out, unsigned long long ahead) {
+    __shared__ SlotNumbers numbers;
+    if (threadIdx.x == 0) numbers = SlotNumbers{};
     begin(cache, grid_team());
-    claim(cache, &state_of(cache)->counts, SlotCall{ids, wide, count, out, ahead}, grid_team());
+    __syncthreads();
+    claim(cache, &state_of(cache)->counts, &numbers, SlotCall{ids, wide, count, out, ahead}, grid_team());
 }
 
 __global__ void __launch_bounds__(256) gpuvm_slots_survey(SlotCache cache, unsigned long long ahead) {
@@ -23,16 +26,23 @@ __global__ void __launch_bounds__(256) gpuvm_slots_survey(SlotCache cache, unsig
 }
 
 __global__ void __launch_bounds__(256) gpuvm_slots_pick(SlotCache cache, unsigned long long ahead) {
-    pick(cache, &state_of(cache)->counts, SlotCall{nullptr, 0, 0, nullptr, ahead}, grid_team());
+    __shared__ SlotNumbers numbers;
+    if (threadIdx.x == 0) numbers = SlotNumbers{};
+    __syncthreads();
+    pick(cache, &state_of(cache)->counts, &numbers, SlotCall{nullptr, 0, 0, nullptr, ahead}, grid_team());
 }
 
-// The end of every call. With `gives` ids of misses find their slots first.
+// The end of every call. The first `givers` blocks have ids of misses find their slots, and the others copy.
 __global__ void __launch_bounds__(256)
     gpuvm_slots_fetch(SlotCache cache, const void* ids, unsigned long long wide, unsigned long long count, int* out,
-                      unsigned long long ahead, unsigned long long gives) {
+                      unsigned long long ahead, unsigned long long givers) {
     SlotCall call{ids, wide, count, out, ahead};
-    if (gives && state_of(cache)->counts.misses) give_out(cache, &state_of(cache)->counts, call, grid_team());
-    fetch(cache, grid_team());
+    SlotTeam team = grid_team();
+    u64 giving = givers * static_cast<u64>(blockDim.x);
+    if (blockIdx.x >= givers)
+        fetch(cache, SlotTeam{team.rank - giving, team.size - giving});
+    else if (state_of(cache)->counts.misses)
+        give_out_all(cache, &state_of(cache)->counts, call, SlotTeam{team.rank, giving});
     finish(cache, call);
 }
 
@@ -42,4 +52,9 @@ __global__ void __launch_bounds__(256)
 }
 
 // A fetch ahead follows.
-__global__ void __launch_bounds__(256) gpuvm_slots_refresh(SlotCache cache) { refresh(cache, grid_team()); }
+__global__ void __launch_bounds__(256) gpuvm_slots_refresh(SlotCache cache) {
+    __shared__ SlotNumbers numbers;
+    if (threadIdx.x == 0) numbers = SlotNumbers{};
+    __syncthreads();
+    refresh(cache, &numbers, grid_team());
+}

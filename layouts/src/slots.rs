@@ -72,6 +72,10 @@ pub struct SlotCounts {
     pub taken_above: u32,
     /// Slots of the class itself that were given to a record, or could have been.
     pub taken_at: u32,
+    /// Slots that have no record.
+    pub free: u32,
+    /// Unused.
+    pub reserved: u32,
 }
 
 /// What a cache keeps from call to call.
@@ -90,7 +94,7 @@ pub struct SlotCacheState {
     pub evictions: u64,
     /// Bytes that were fetched.
     pub bytes: u64,
-    /// Not 0 while a call runs.
+    /// Calls that run: 1 at most.
     pub busy: u32,
     /// Blocks of the call's last kernel that have ended.
     pub blocks_done: u32,
@@ -101,7 +105,7 @@ pub struct SlotCacheState {
     /// Of a call of several blocks.
     pub counts: SlotCounts,
     /// Unused.
-    pub reserved: [u64; 5],
+    pub reserved: [u64; 4],
     /// Slots by class, of a call of several blocks.
     pub histogram: [u32; SLOT_BUCKETS as usize],
 }
@@ -150,9 +154,9 @@ pub struct SlotCacheDesc {
 shared_layout! {
     SlotTable: 32 { home: 0, frames: 8, record_bytes: 16, pieces: 24, lanes_shift: 28, }
     SlotMiss: 16 { record: 0, slot: 4, pieces_left: 8, reserved: 12, }
-    SlotCounts: 24 { misses: 0, served: 4, threshold: 8, above: 12, taken_above: 16, taken_at: 20, }
+    SlotCounts: 32 { misses: 0, served: 4, threshold: 8, above: 12, taken_above: 16, taken_at: 20, free: 24, reserved: 28, }
     SlotCacheState: 1152 { epoch: 0, hits: 8, misses: 16, prefetched: 24, evictions: 32, bytes: 40, busy: 48, blocks_done: 52, surveyed: 56,
-        rule: 60, counts: 64, reserved: 88, histogram: 128, }
+        rule: 60, counts: 64, reserved: 96, histogram: 128, }
     SlotCacheDesc: 360 { index: 0, records: 8, used: 16, came: 24, held: 32, misses: 40, uses: 48, state: 56, told: 64,
         record_count: 72, slot_count: 76, uses_mask: 80, table_count: 84, pieces: 88, era_shift: 92, bytes: 96, tables: 104, }
 }

@@ -21,6 +21,9 @@ const SIMULATED_THREADS: u32 = 128;
 const THREADS: u32 = 256;
 /// Blocks a multiprocessor: of those that copy, with all of whose loads the link is busy, and of others.
 const COPYING_BLOCKS: u64 = 2;
+/// Ids and slots that a thread looks at at a time: as in `gpuvm/slot_cache.cuh`.
+const IDS_AT_ONCE: u64 = 4;
+const SLOTS_AT_ONCE: u64 = 8;
 const OTHER_BLOCKS: u64 = 8;
 
 /// Ids of records: `i32` or `i64` each, in memory that the GPU's threads reach. -1 stands for none.
@@ -281,21 +284,26 @@ impl SlotCache {
         let (kernels, ids, slots) = (&self.kernels, call.ids, u64::from(self.desc.slot_count));
         let all = [ids.addr, ids.wide.into(), ids.count, call.out, call.ahead.into()];
         let ahead = &all[4..];
+        let over_slots = self.shape(slots.div_ceil(SLOTS_AT_ONCE), OTHER_BLOCKS);
         let (kernel, shape, args) = match step {
             Step::Plan => (&kernels.plan, (1, self.plan_threads()), &all[..]),
-            Step::Claim => (&kernels.claim, self.shape(ids.count, OTHER_BLOCKS), &all[..]),
-            Step::Survey => (&kernels.survey, self.shape(slots, OTHER_BLOCKS), ahead),
-            Step::Pick => (&kernels.pick, self.shape(slots, OTHER_BLOCKS), ahead),
+            Step::Claim => {
+                let shape = self.shape(ids.count.div_ceil(IDS_AT_ONCE), OTHER_BLOCKS);
+                (&kernels.claim, shape, &all[..])
+            }
+            Step::Survey => (&kernels.survey, over_slots, ahead),
+            Step::Pick => (&kernels.pick, over_slots, ahead),
             Step::Fetch { gives } => {
-                let with = [&all[..], &[gives.into()]].concat();
                 let threads = ids.count.max(1).min(slots).saturating_mul(self.copying_threads());
-                return self.put(
-                    calls,
-                    stream,
-                    &kernels.fetch,
-                    self.shape(threads, COPYING_BLOCKS),
-                    &with,
-                );
+                let most = if gives { COPYING_BLOCKS } else { 1 };
+                let (blocks, threads) = self.shape(threads, most);
+                let givers = if gives {
+                    self.shape(ids.count, COPYING_BLOCKS).0
+                } else {
+                    0
+                };
+                let with = [&all[..], &[givers.into()]].concat();
+                return self.put(calls, stream, &kernels.fetch, (blocks + givers, threads), &with);
             }
         };
         self.put(calls, stream, kernel, shape, args)

@@ -33,8 +33,9 @@ constexpr u32 kFree = layout::SLOT_BUCKETS - 1;
 // number within a call until it is known.
 constexpr i32 kPadding = -1;
 constexpr i32 kPending = -2;
-// Ids that a thread looks up at a time: their loads are under way together.
+// Ids, and slots, that a thread looks at at a time: their loads are under way together.
 constexpr u32 kIdsAtOnce = 4;
+constexpr u32 kSlotsAtOnce = 8;
 constexpr u32 kCountBits = 16;
 
 // What of a cache is told to the host, by its word.
@@ -50,10 +51,16 @@ struct SlotCall {
     u64 ahead;
 };
 
-// The threads that work on a step, whole warps.
+// The threads that work on a step, whole blocks of whole warps.
 struct SlotTeam {
     u64 rank;
     u64 size;
+};
+
+// Shared memory of a block by which its threads take numbers, zero at first.
+struct SlotNumbers {
+    u32 count;
+    u32 base;
 };
 
 GPUVM_DEVICE SlotTeam block_team() { return {threadIdx.x, blockDim.x}; }
@@ -85,13 +92,25 @@ GPUVM_DEVICE u64 kept_by(const SlotCache& c, const SlotCall& call) {
     return ld_relaxed_gpu(&state_of(c)->epoch) - call.ahead;
 }
 
-// Numbers from a counter for the lanes that want one. The whole warp comes.
-GPUVM_DEVICE u32 take_numbers(u32* counter, bool wants) {
-    u32 with = __ballot_sync(kAllLanes, wants), first = 0;
-    if (!with) return 0;
-    u32 leader = __ffs(with) - 1;
-    if (lane_id() == leader) first = atomicAdd(counter, static_cast<u32>(__popc(with)));
-    return __shfl_sync(kAllLanes, first, leader) + __popc(with & ((1u << lane_id()) - 1));
+// The first of `mine` numbers from a counter. The whole block comes. Where the counter is not the block's own, `block`
+// is shared memory: atomics of each warp on one word of the GPU's memory would be in each other's way.
+GPUVM_DEVICE u32 take_numbers(u32* counter, u32 mine, SlotNumbers* block) {
+    u32 lane = lane_id(), through = mine, first = 0;
+    for (u32 step = 1; step < 32; step *= 2) {
+        u32 before = __shfl_up_sync(kAllLanes, through, step);
+        if (lane >= step) through += before;
+    }
+    if (lane == 31 && through) first = atomicAdd(block ? &block->count : counter, through);
+    first = __shfl_sync(kAllLanes, first, 31) + through - mine;
+    if (!block) return first;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32 all = block->count;
+        block->base = all ? atomicAdd(counter, all) : 0;
+        block->count = 0;
+    }
+    __syncthreads();
+    return first + block->base;
 }
 
 // Uses are counted for as many records as there are counts, by a hash, and halved now and then: each count has the era
@@ -132,16 +151,18 @@ GPUVM_DEVICE i32 find_slot(const SlotCache& c, i64 id, u32 entry, u64 keeps, boo
     return kPending;
 }
 
-GPUVM_DEVICE void claim(const SlotCache& c, layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
+// Returns which of the thread's ids are misses, a bit each, of the first 32.
+GPUVM_DEVICE u32 claim(const SlotCache& c, layout::SlotCounts* counts, SlotNumbers* block, const SlotCall& call,
+                       SlotTeam team) {
     u64 keeps = kept_by(c, call);
-    u32 lane = lane_id(), hits = 0, era = c.uses ? era_of(c) : 0;
-    // All lanes of a warp go round as often.
-    for (u64 base = team.rank - lane; base < call.count; base += kIdsAtOnce * team.size) {
+    u32 hits = 0, missed = 0, round = 0, era = c.uses ? era_of(c) : 0;
+    // All threads of a block go round as often.
+    for (u64 base = team.rank - threadIdx.x; base < call.count; base += kIdsAtOnce * team.size) {
         i64 id[kIdsAtOnce];
-        u32 entry[kIdsAtOnce];
+        u32 entry[kIdsAtOnce], firsts = 0;
 #pragma unroll
         for (u32 n = 0; n < kIdsAtOnce; ++n) {
-            u64 k = base + lane + n * team.size;
+            u64 k = base + threadIdx.x + n * team.size;
             id[n] = k < call.count ? id_at(call, k) : i64{kPadding};
         }
 #pragma unroll
@@ -149,20 +170,29 @@ GPUVM_DEVICE void claim(const SlotCache& c, layout::SlotCounts* counts, const Sl
             entry[n] = static_cast<u64>(id[n]) < c.record_count ? ld_relaxed_gpu(index_of(c, id[n])) : u32{0};
 #pragma unroll
         for (u32 n = 0; n < kIdsAtOnce; ++n) {
-            u64 k = base + lane + n * team.size;
+            u64 k = base + threadIdx.x + n * team.size;
             bool first = false;
             i32 slot = find_slot(c, id[n], entry[n], keeps, &first);
             hits += __popc(__ballot_sync(kAllLanes, slot >= 0));
-            u32 miss = take_numbers(&counts->misses, first);
-            if (first && miss < c.slot_count) {
-                miss_of(c, miss)->record = static_cast<u32>(id[n]);
-                st_relaxed_gpu(index_of(c, id[n]), layout::SLOT_CLAIMED_BIT | miss);
-            }
+            firsts |= static_cast<u32>(first) << n;
+            if (slot == kPending && round < 8) missed |= 1u << (round * kIdsAtOnce + n);
             if (c.uses && slot != kPadding) count_use(c, static_cast<u32>(id[n]), era);
             if (k < call.count && call.out) call.out[k] = slot;
         }
+        u32 miss = take_numbers(&counts->misses, static_cast<u32>(__popc(firsts)), block);
+#pragma unroll
+        for (u32 n = 0; n < kIdsAtOnce; ++n) {
+            if (!(firsts >> n & 1)) continue;
+            if (miss < c.slot_count) {
+                miss_of(c, miss)->record = static_cast<u32>(id[n]);
+                st_relaxed_gpu(index_of(c, id[n]), layout::SLOT_CLAIMED_BIT | miss);
+            }
+            ++miss;
+        }
+        ++round;
     }
-    if (lane == 0 && hits && !call.ahead) atom_add_relaxed_gpu(&state_of(c)->hits, u64{hits});
+    if (lane_id() == 0 && hits && !call.ahead) atom_add_relaxed_gpu(&state_of(c)->hits, u64{hits});
+    return missed;
 }
 
 // Exact up to 15, then eight steps an octave.
@@ -181,33 +211,48 @@ GPUVM_DEVICE u32 class_of_uses(u32 uses, u64 age) {
     return found < kFree ? found : kFree - 1;
 }
 
-// How soon a slot leaves: those of the highest class first.
-GPUVM_DEVICE u32 class_of_slot(const SlotCache& c, u32 slot, u64 keeps, u32 rule, u32 era) {
-    u64 used = ld_relaxed_gpu(used_of(c, slot));
-    if (used == keeps || ld_relaxed_gpu(held_of(c, slot))) return kStays;
+// How soon a slot leaves, which was used last by the call `used`: those of the highest class first.
+GPUVM_DEVICE u32 class_of_slot(const SlotCache& c, u32 slot, u64 used, u64 keeps, u32 rule, u32 era) {
     if (!used) return kFree;
-    if (rule == layout::SLOTS_FIRST_COME) {
-        u32 age = class_of_age(keeps - ld_relaxed_gpu(came_of(c, slot)));
-        return kFree - 1 - age;
-    }
+    if (rule == layout::SLOTS_FIRST_COME) return kFree - 1 - class_of_age(keeps - ld_relaxed_gpu(came_of(c, slot)));
     if (rule == layout::SLOTS_FREQUENCY && c.uses) {
         u32 record = ld_relaxed_gpu(record_of(c, slot)) - 1;
         return class_of_uses(uses_by(ld_relaxed_gpu(uses_of(c, record)), era), keeps - used);
     }
     return class_of_age(keeps - used);
 }
+// Of some slots at a time, the thread's own from `base` on.
+GPUVM_DEVICE void classes_of(const SlotCache& c, u64 base, u64 keeps, SlotTeam team, u32* its) {
+    u32 rule = ld_relaxed_gpu(&state_of(c)->rule), era = c.uses ? era_of(c) : 0, held[kSlotsAtOnce];
+    u64 used[kSlotsAtOnce];
+#pragma unroll
+    for (u32 n = 0; n < kSlotsAtOnce; ++n) {
+        u64 slot = base + threadIdx.x + n * team.size;
+        used[n] = slot < c.slot_count ? ld_relaxed_gpu(used_of(c, static_cast<u32>(slot))) : keeps;
+        held[n] = slot < c.slot_count ? ld_relaxed_gpu(held_of(c, static_cast<u32>(slot))) : 0;
+    }
+#pragma unroll
+    for (u32 n = 0; n < kSlotsAtOnce; ++n) {
+        u64 slot = base + threadIdx.x + n * team.size;
+        bool stays = used[n] == keeps || held[n];
+        its[n] = stays ? kStays : class_of_slot(c, static_cast<u32>(slot), used[n], keeps, rule, era);
+    }
+}
 
 // Counts slots by class in `histogram`, shared memory that was zeroed.
 GPUVM_DEVICE void survey(const SlotCache& c, u32* histogram, const SlotCall& call, SlotTeam team) {
     u64 keeps = kept_by(c, call);
-    u32 lane = lane_id(), rule = ld_relaxed_gpu(&state_of(c)->rule), era = c.uses ? era_of(c) : 0;
-    for (u64 base = team.rank - lane; base < c.slot_count; base += team.size) {
-        u64 slot = base + lane;
-        u32 its = slot < c.slot_count ? class_of_slot(c, static_cast<u32>(slot), keeps, rule, era) : kStays;
-        // Most neighbours are of one class: they are added together.
-        u32 peers = __match_any_sync(kAllLanes, its);
-        if (its != kStays && lane == static_cast<u32>(__ffs(peers) - 1))
-            atomicAdd(&histogram[its], static_cast<u32>(__popc(peers)));
+    for (u64 base = team.rank - threadIdx.x; base < c.slot_count; base += kSlotsAtOnce * team.size) {
+        u32 its[kSlotsAtOnce];
+        classes_of(c, base, keeps, team, its);
+#pragma unroll
+        for (u32 n = 0; n < kSlotsAtOnce; ++n) {
+            if (base + n * team.size >= c.slot_count) break;
+            // Most neighbours are of one class: they are added together.
+            u32 peers = __match_any_sync(kAllLanes, its[n]);
+            if (its[n] != kStays && lane_id() == static_cast<u32>(__ffs(peers) - 1))
+                atomicAdd(&histogram[its[n]], static_cast<u32>(__popc(peers)));
+        }
     }
 }
 
@@ -223,7 +268,10 @@ GPUVM_DEVICE void choose(layout::SlotCounts* counts, const u32* histogram) {
     }
     u32 all = __shfl_sync(kAllLanes, through, 31), misses = counts->misses, served = misses < all ? misses : all;
     u32 above = through - own;
-    if (lane == 0) counts->served = served;
+    if (lane == 0) {
+        counts->served = served;
+        counts->free = own ? histogram[kFree] : 0;
+    }
     if (above >= served || served > through) return;
     u32 threshold = top;
     for (; above + histogram[threshold] < served; --threshold) above += histogram[threshold];
@@ -231,8 +279,8 @@ GPUVM_DEVICE void choose(layout::SlotCounts* counts, const u32* histogram) {
     counts->above = above;
 }
 
-// A slot leaves its record for a miss. Whether it had one.
-GPUVM_DEVICE bool give_slot(const SlotCache& c, u32 slot, u32 number, u64 keeps) {
+// A slot leaves its record, if it has one, for a miss.
+GPUVM_DEVICE void give_slot(const SlotCache& c, u32 slot, u32 number, u64 keeps) {
     layout::SlotMiss* miss = miss_of(c, number);
     u32 old = ld_relaxed_gpu(record_of(c, slot));
     // Nobody finds the old record here any more; its bytes are overwritten behind the end of this step.
@@ -242,24 +290,29 @@ GPUVM_DEVICE bool give_slot(const SlotCache& c, u32 slot, u32 number, u64 keeps)
     st_relaxed_gpu(came_of(c, slot), keeps);
     miss->slot = slot;
     miss->pieces_left = c.pieces;
-    return old != 0;
 }
 
-GPUVM_DEVICE void pick(const SlotCache& c, layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
+GPUVM_DEVICE void pick(const SlotCache& c, layout::SlotCounts* counts, SlotNumbers* block, const SlotCall& call,
+                       SlotTeam team) {
     u64 keeps = kept_by(c, call);
-    u32 lane = lane_id(), rule = ld_relaxed_gpu(&state_of(c)->rule), era = c.uses ? era_of(c) : 0, evicted = 0;
     u32 threshold = counts->threshold, above = counts->above, served = counts->served;
     if (!served) return;
-    for (u64 base = team.rank - lane; base < c.slot_count; base += team.size) {
-        u64 slot = base + lane;
-        u32 its = slot < c.slot_count ? class_of_slot(c, static_cast<u32>(slot), keeps, rule, era) : kStays;
-        bool goes = its != kStays && its > threshold, may_go = its == threshold;
-        u32 number = take_numbers(&counts->taken_above, goes), at = above + take_numbers(&counts->taken_at, may_go);
-        if (may_go) number = at;
-        bool had = (goes || may_go) && number < served && give_slot(c, static_cast<u32>(slot), number, keeps);
-        evicted += __popc(__ballot_sync(kAllLanes, had));
+    for (u64 base = team.rank - threadIdx.x; base < c.slot_count; base += kSlotsAtOnce * team.size) {
+        u32 its[kSlotsAtOnce], go = 0, may_go = 0;
+        classes_of(c, base, keeps, team, its);
+#pragma unroll
+        for (u32 n = 0; n < kSlotsAtOnce; ++n) {
+            go |= static_cast<u32>(its[n] != kStays && its[n] > threshold) << n;
+            may_go |= static_cast<u32>(its[n] == threshold) << n;
+        }
+        u32 sure = take_numbers(&counts->taken_above, static_cast<u32>(__popc(go)), block);
+        u32 perhaps = above + take_numbers(&counts->taken_at, static_cast<u32>(__popc(may_go)), block);
+        for (u32 n = 0; n < kSlotsAtOnce; ++n) {
+            if (!((go | may_go) >> n & 1)) continue;
+            u32 number = go >> n & 1 ? sure++ : perhaps++;
+            if (number < served) give_slot(c, static_cast<u32>(base + threadIdx.x + n * team.size), number, keeps);
+        }
     }
-    if (lane == 0 && evicted) atom_add_relaxed_gpu(&state_of(c)->evictions, u64{evicted});
 }
 
 // The slot of a record that was missed; none where all slots are needed, and then it is no longer claimed.
@@ -272,22 +325,24 @@ GPUVM_DEVICE i32 slot_of_miss(const SlotCache& c, const layout::SlotCounts* coun
     return kPadding;
 }
 
-GPUVM_DEVICE void give_out(const SlotCache& c, const layout::SlotCounts* counts, const SlotCall& call, SlotTeam team) {
-    for (u64 k = team.rank; k < call.count; k += team.size) {
-        if (call.out && call.out[k] != kPending) continue;
-        u64 id = static_cast<u64>(id_at(call, k));
-        if (id >= c.record_count) continue;
-        i32 slot = slot_of_miss(c, counts, id);
-        if (call.out) call.out[k] = slot;
-    }
+GPUVM_DEVICE void give_out(const SlotCache& c, const layout::SlotCounts* counts, const SlotCall& call, u64 k) {
+    u64 id = static_cast<u64>(id_at(call, k));
+    if (id >= c.record_count) return;
+    i32 slot = slot_of_miss(c, counts, id);
+    if (call.out) call.out[k] = slot;
+}
+GPUVM_DEVICE void give_out_all(const SlotCache& c, const layout::SlotCounts* counts, const SlotCall& call,
+                               SlotTeam team) {
+    for (u64 k = team.rank; k < call.count; k += team.size)
+        if (!call.out || call.out[k] == kPending) give_out(c, counts, call, k);
 }
 
 // Copies part `piece` of a record to its slot, by the lanes of a group, of which this is number `own`.
-GPUVM_DEVICE void copy_piece(const layout::SlotTable& table, const layout::SlotMiss& miss, u64 piece, u32 own) {
+GPUVM_DEVICE void copy_piece(const layout::SlotTable& table, u32 record, u32 slot, u64 piece, u32 own) {
     constexpr u32 each = layout::SLOT_CHUNKS_A_LANE;
     u64 chunks = table.record_bytes / sizeof(pair64), lanes = u64{1} << table.lanes_shift;
-    const pair64* from = reinterpret_cast<const pair64*>(table.home) + miss.record * chunks;
-    pair64* to = reinterpret_cast<pair64*>(table.frames) + miss.slot * chunks;
+    const pair64* from = reinterpret_cast<const pair64*>(table.home) + record * chunks;
+    pair64* to = reinterpret_cast<pair64*>(table.frames) + slot * chunks;
     u64 first = piece * each * lanes + own;
     pair64 kept[each];
     // Nobody writes the home while calls run: weak loads find what is there. All are under way before the first store.
@@ -313,16 +368,20 @@ GPUVM_DEVICE void publish(const SlotCache& c, layout::SlotMiss* miss) {
 }
 
 GPUVM_DEVICE void fetch(const SlotCache& c, SlotTeam team) {
-    u64 served = state_of(c)->counts.served;
+    u64 served = ld_weak(&state_of(c)->counts.served);
     for (u32 n = 0; n < c.table_count; ++n) {
         const layout::SlotTable& table = c.tables[n];
         u32 lanes = 1u << table.lanes_shift, own = lane_id() & (lanes - 1);
         u32 group = (lanes == 32 ? kAllLanes : (1u << lanes) - 1) << (lane_id() & ~(lanes - 1));
         u64 all = served * table.pieces;
-        for (u64 at = team.rank >> table.lanes_shift; at < all; at += team.size >> table.lanes_shift) {
+        for (u64 at = team.rank >> table.lanes_shift;; at += team.size >> table.lanes_shift) {
             u64 number = table.pieces == 1 ? at : at / table.pieces;
+            if (number >= c.slot_count) break;
             layout::SlotMiss* miss = miss_of(c, static_cast<u32>(number));
-            copy_piece(table, *miss, at - number * table.pieces, own);
+            // On its way beside the number of misses: of the first it may be none.
+            u32 record = ld_weak(&miss->record), slot = ld_weak(&miss->slot);
+            if (at >= all) break;
+            copy_piece(table, record, slot, at - number * table.pieces, own);
             __syncwarp(group);
             if (own == 0) publish(c, miss);
         }
@@ -342,16 +401,19 @@ GPUVM_DEVICE void finish(const SlotCache& c, const SlotCall& call) {
     u64 served = counts.served;
     if (counts.misses > served && !call.ahead) tell(c, kTooManyRecords, counts.misses - served);
     (call.ahead ? state->prefetched : state->misses) += served;
+    // Those without a record go first.
+    if (counts.free < served && counts.misses) state->evictions += served - counts.free;
     state->bytes += served * c.bytes;
-    counts.misses = counts.served = counts.threshold = counts.above = counts.taken_above = counts.taken_at = 0;
+    counts.misses = counts.served = counts.threshold = counts.above = 0;
+    counts.taken_above = counts.taken_at = counts.free = 0;
     state->blocks_done = state->surveyed = 0;
     st_relaxed_gpu(&state->epoch, state->epoch + 1 - call.ahead);
-    state->busy = 0;
+    if (atom_exch_acq_rel_gpu(&state->busy, 0u) != 1) tell(c, kCallsBeside, 1);
 }
 
-// A call begins: none runs beside it.
+// A call begins. Whether another one ran beside it is told by its end: nothing waits here.
 GPUVM_DEVICE void begin(const SlotCache& c, SlotTeam team) {
-    if (team.rank == 0 && atom_exch_acq_rel_gpu(&state_of(c)->busy, 1u)) tell(c, kCallsBeside, 1);
+    if (team.rank == 0) atom_add_relaxed_gpu(&state_of(c)->busy, 1u);
 }
 
 // All steps but the fetch, by one block. `counts` and `histogram` are shared memory.
@@ -361,17 +423,22 @@ GPUVM_DEVICE void plan(const SlotCache& c, layout::SlotCounts* counts, u32* hist
     if (team.rank == 0) *counts = layout::SlotCounts{};
     for (u64 n = team.rank; n < layout::SLOT_BUCKETS; n += team.size) histogram[n] = 0;
     __syncthreads();
-    claim(c, counts, call, team);
+    u32 missed = claim(c, counts, nullptr, call, team);
     __syncthreads();
     if (!counts->misses) return;
     survey(c, histogram, call, team);
     __syncthreads();
     if (team.rank < 32) choose(counts, histogram);
     __syncthreads();
-    pick(c, counts, call, team);
+    pick(c, counts, nullptr, call, team);
     __syncthreads();
-    give_out(c, counts, call, team);
-    if (team.rank == 0) state_of(c)->counts = *counts;
+    for (u32 n = 0; missed >> n; ++n)
+        if (missed >> n & 1) give_out(c, counts, call, team.rank + n * team.size);
+    if (team.rank != 0) return;
+    // Not in one assignment: of one from memory to memory the simulator sees the store before the load.
+    u32 misses = counts->misses, served = counts->served, free = counts->free;
+    layout::SlotCounts& kept = state_of(c)->counts;
+    kept.misses = misses, kept.served = served, kept.free = free;
 }
 
 // The survey of a call of several blocks, whose last one chooses. `histogram` and `last` are shared memory.
@@ -416,14 +483,13 @@ GPUVM_DEVICE void hold(const SlotCache& c, const i32* slots, u64 count, bool rel
 }
 
 // The homes have changed: slots lose their records, but for those that are held, which become misses again.
-GPUVM_DEVICE void refresh(const SlotCache& c, SlotTeam team) {
+GPUVM_DEVICE void refresh(const SlotCache& c, SlotNumbers* block, SlotTeam team) {
     begin(c, team);
-    u32 lane = lane_id();
-    for (u64 base = team.rank - lane; base < c.slot_count; base += team.size) {
-        u32 slot = static_cast<u32>(base + lane);
+    for (u64 base = team.rank - threadIdx.x; base < c.slot_count; base += team.size) {
+        u32 slot = static_cast<u32>(base + threadIdx.x);
         u32 record = slot < c.slot_count ? ld_relaxed_gpu(record_of(c, slot)) : 0;
         bool stays = record && ld_relaxed_gpu(held_of(c, slot));
-        u32 number = take_numbers(&state_of(c)->counts.served, stays);
+        u32 number = take_numbers(&state_of(c)->counts.served, stays, block);
         if (stays) {
             *miss_of(c, number) = layout::SlotMiss{record - 1, slot, c.pieces, 0};
         } else if (record) {

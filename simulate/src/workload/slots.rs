@@ -10,7 +10,7 @@ use gpuvm_nic::with_causes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Bench, Wrong, pattern};
+use crate::bench::{Bench, Wrong, compare, pattern};
 use crate::program::rng;
 use crate::room::{Needs, Room};
 
@@ -238,11 +238,7 @@ impl<'a> Cached<'a> {
                     &frames[slot as usize * words..][..words],
                     &model[id as usize * words..][..words],
                 );
-                if found != wanted {
-                    return Err(Wrong::Differs(format!(
-                        "slot {slot} has not all of record {id} of table {n}, which is said to be there"
-                    )));
-                }
+                compare(found, wanted).map_err(|wrong| format!("slot {slot}, record {id} of table {n}: {wrong}"))?;
             }
         }
         Ok(())
