@@ -56,10 +56,11 @@ static void load(void) {
 }
 
 static void times_ten(void* values) { *(int*)values *= 10; }
-static volatile int has_ended, goes_on;
-static void times_ten_and_tells(void* values) {
+static volatile int has_begun, goes_on;
+static void times_ten_and_waits(void* values) {
     times_ten(values);
-    has_ended = 1;
+    has_begun = 1;
+    while (!goes_on) usleep(100);
 }
 static void times_ten_when_told(void* values) {
     while (!goes_on) usleep(100);
@@ -74,13 +75,13 @@ static void beside(void) {
     check("launch", launch(add_one, streams[0], values, 1024, NULL));
     check("wait", cuCtxSynchronize());
     volatile int gate = 0;
-    // The kernel runs until the host function has ended, and then writes the numbers beside.
+    // The kernel writes the numbers beside, while the host function has that one.
     check("launch", launch(add_late, streams[1], values + 1, 1023, &gate));
-    check("host function", cuLaunchHostFunc(streams[0], times_ten_and_tells, values));
-    while (!has_ended) usleep(100);
-    // The host reads beside it, too: what is there may be old until it waits.
+    check("host function", cuLaunchHostFunc(streams[0], times_ten_and_waits, values));
+    while (!has_begun) usleep(100);
     gate = 1;
     check("wait", cuStreamSynchronize(streams[1]));
+    goes_on = 1;
     check("wait", cuStreamSynchronize(streams[0]));
     printf("beside it %d %d\n", values[0], values[1]);
     // Both streams have functions, and launches behind each other's.
@@ -242,7 +243,7 @@ int main(int count, char** arguments) {
     if (strcmp(what, "elsewhere") == 0) elsewhere();
     if (strcmp(what, "fault") == 0) fault();
     if (strcmp(what, "captures") == 0) captures();
-    if (strcmp(what, "pieces") == 0) pieces(40);
+    if (strcmp(what, "pieces") == 0) pieces(12);
     if (strcmp(what, "no-pieces") == 0) pieces(0);
     if (strcmp(what, "ahead") == 0) ahead();
     return 0;
