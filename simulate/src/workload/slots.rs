@@ -39,7 +39,8 @@ struct Cached<'a> {
 /// Compiles the kernels of slot caches.
 pub(super) fn compile(bench: &Bench) -> Result<(), Wrong> {
     let region = bench.vm.region::<u64>().zeroed(2)?;
-    Ok(drop(bench.vm.slot_cache(1).table(&region, 16).build()?))
+    bench.vm.slot_cache(1).table(&region, 16).build()?;
+    Ok(())
 }
 
 pub(super) fn slots(room: &mut Room<'_>) -> Result<(), Wrong> {
