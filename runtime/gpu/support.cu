@@ -109,8 +109,9 @@ __global__ void gpuvm_hold(const gpuvm::layout::VmDesc* vm, unsigned region, uns
 
 // Brings those of a held region's `pages` pages into frames that were used at home, as far as some are free, from page
 // `start` on and round. With `own`, bits of frames that are the caller's, those come whose frame in order from `run` on
-// is one of them, and with `fill` whether they were used or not. Counts in `stay`, if there is one, those that have none
-// then, behind it those that were used, and then those whose frame is another than in order. Blocks are whole warps.
+// is one of them, and with `fill` whether they were used or not. Counts in `stay`, if there is one, those that have
+// none then, behind it those that were used, and then those whose frame is another than in order. Blocks are whole
+// warps.
 __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
                             unsigned long long pages, unsigned run, unsigned long long* own, unsigned fill,
                             unsigned long long* stay) {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use gpuvm_files::{KIND_BYTES, open_regular, other_kind};
 
-pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
 pub use gpuvm_files::MemoryLimit;
+pub(crate) use lines::{LINE_LIMIT_BYTES, Lines};
 pub(crate) use name::{Number, numbers};
 pub use name::{SpecError, named};
 
