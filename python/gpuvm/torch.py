@@ -406,6 +406,14 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
         plan.plan_add(of)
 
 
+def _index_add_home(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
+    """The same by PyTorch's dispatcher. Programs that were compiled count a version after it, as after their own writes: the home has all by then."""
+    _index_add(table, ids, values, check)
+    array = array_of(table)
+    if array is not None and not _is_capturing(table.device):
+        array.flush()
+
+
 def _bag(
     table: torch.Tensor,
     ids: torch.Tensor,
@@ -436,7 +444,7 @@ def _bag(
 
 for _device in ("CPU", "CUDA"):
     _LIBRARY.impl("take", _take, _device)
-    _LIBRARY.impl("index_add_", _index_add, _device)
+    _LIBRARY.impl("index_add_", _index_add_home, _device)
     _LIBRARY.impl("embedding_bag", _bag, _device)
 
 

@@ -431,6 +431,13 @@ def test_torch_compile_takes_operations(vm, numbers):
         result.backward()
         torch.testing.assert_close(scale.grad, own[ids].sum(0))
         scale.grad = None
+    added = torch.ones((50, 8), device=device)
+    for _ in range(2):
+        torch.ops.gpuvm.index_add_(table, ids, added)
+        own.index_add_(0, ids, added)
+        # As compiled programs do at their end.
+        torch.autograd.graph.increment_version(table)
+        assert torch.equal(paged.take(table, ids), own[ids])
     torch.library.opcheck(torch.ops.gpuvm.take, (table, ids), test_utils=("test_schema", "test_faketensor"))
     torch.library.opcheck(torch.ops.gpuvm.embedding_bag, (table, ids, offsets, None), test_utils=("test_schema", "test_faketensor"))
 
