@@ -34,13 +34,28 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _rows
+from . import _rows, _torch_ready
 from ._memory import Array
 from ._rows import Bags, Numbers, Rows, at
 from ._vm import Vm
 from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, StreamError, UnavailableError
 
-__all__ = ["Embedding", "SlotCache", "array_of", "embedding", "embedding_bag", "empty", "from_file", "from_numpy", "index_add_", "take", "tensor_of", "zeros"]
+__all__ = [
+    "Embedding",
+    "SlotCache",
+    "array_of",
+    "embedding",
+    "embedding_bag",
+    "empty",
+    "from_file",
+    "from_numpy",
+    "index_add_",
+    "knn",
+    "spmv",
+    "take",
+    "tensor_of",
+    "zeros",
+]
 
 #: Types of elements that NumPy does not have, by the names of files.
 _STORED = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
@@ -602,6 +617,55 @@ def index_add_(
         else:
             _index_add(weight, ids, values, check)
     return table
+
+
+def _without_gradient(what: str, *tensors: torch.Tensor) -> None:
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        raise ArgumentError(f"{what} has no gradient: use torch.no_grad(), or detach()")
+
+
+def _array_or(table: Union[torch.Tensor, Array], what: str) -> Array:
+    """The array that is all of a tensor."""
+    array = table if isinstance(table, Array) else array_of(table)
+    if array is None or (isinstance(table, torch.Tensor) and (table.numel() != array.size or not table.is_contiguous())):
+        raise ArgumentError(f"{what}: expected an array, or the whole tensor of one; of other tensors PyTorch's own operations do")
+    return array
+
+
+def spmv(indptr: torch.Tensor, indices: Union[torch.Tensor, Array], data: Union[torch.Tensor, Array], x: torch.Tensor) -> torch.Tensor:
+    """A matrix of compressed sparse rows times a vector, ``torch.sparse_csr_tensor(indptr, indices, data) @ x``: ``indices`` (int32, int64) and ``data`` (float32,
+    64, int32, int64) are arrays or tensors of them, ``indptr`` and ``x`` on the GPU. It waits for a look whether ``indptr`` and columns are in range, at columns
+    once where they are read-only, and not for the product; no graph captures it, and it has no gradient. Raises ``IndexError``."""
+    columns, values = _array_or(indices, "indices"), _array_or(data, "data")
+    device = _device_of(values.vm, values)
+    if columns.vm is not values.vm or x.device != device:
+        raise ArgumentError(f"indices, data and x, which is on {x.device}, are not all of one Vm, whose GPU is {device}")
+    if x.dtype != _dtype_of(values) or x.dim() != 1 or indptr.dim() != 1 or indptr.is_floating_point():
+        raise LayoutError(f"x has shape {tuple(x.shape)} of {x.dtype}, indptr {tuple(indptr.shape)} of {indptr.dtype}: expected vectors, x of {_dtype_of(values)}")
+    _without_gradient("spmv", x, *(one for one in (data,) if isinstance(one, torch.Tensor)))
+    _expect_no_capture(device, "what is out of range is looked for")
+    with torch.no_grad():
+        return _torch_ready.spmv(indptr, columns, values, x, _stream(device))
+
+
+def knn(vectors: Union[torch.Tensor, Array], queries: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The ``k`` nearest of ``vectors`` for each of ``queries``, both of rows of float32 or 64, by a look at every vector: squared Euclidean distances, ascending,
+    and the vectors' numbers, each of shape ``(queries, k)``, as :func:`gpuvm.ops.knn`. Nobody waits; no graph captures it, and it has no gradient."""
+    table = _table_of(vectors)
+    of = _rows_of(table)
+    if of is None or table.dim() != 2 or (of.row_bytes and of.first % of.row_bytes):
+        raise ArgumentError("vectors: expected an array of two dimensions, a tensor of one, or rows of that; of other tensors PyTorch's own operations do")
+    if queries.dim() != 2 or queries.shape[1] != table.shape[1] or queries.dtype != table.dtype or queries.device != table.device:
+        given = f"{tuple(queries.shape)} of {queries.dtype} on {queries.device}"
+        raise LayoutError(f"queries have shape {given}: expected rows of {table.shape[1]}, of {table.dtype} on {table.device}")
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= of.rows:
+        raise OutOfRangeError(f"k is {k!r}: expected 1 to {of.rows}, the number of vectors")
+    if of.row_bytes == 0:
+        raise LayoutError("vectors have no elements")
+    _without_gradient("knn", table, queries)
+    _expect_no_capture(table.device, "its launches are told apart")
+    with torch.no_grad():
+        return _torch_ready.knn(of, queries, k, _stream(table.device))
 
 
 def _named(dtype: Optional[torch.dtype]) -> Tuple[np.dtype[Any], Optional[str]]:

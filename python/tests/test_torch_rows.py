@@ -355,6 +355,43 @@ def test_wrong_uses(vm, numbers):
             use()
 
 
+@pytest.mark.parametrize("name", ["float32", "int64"])
+@pytest.mark.parametrize("columns", ["int32", "int64"])
+def test_spmv(vm, numbers, name, columns):
+    lengths = numbers.integers(0, 9, 300)
+    lengths[17] = 3000
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    indices, data = numbers.integers(0, 500, starts[-1]).astype(columns), numbers.integers(-9, 9, starts[-1]).astype(name)
+    x = numbers.integers(-9, 9, 500).astype(name)
+    expected = np.array([(data[a:b] * x[indices[a:b]]).sum() for a, b in zip(starts, starts[1:])])
+    paged_indices, paged_data = vm.array(indices, read_only=True), paged.from_numpy(data, vm)
+    given, begins = torch.from_numpy(x).to(paged_data.device), torch.from_numpy(starts).to(paged_data.device)
+    assert torch.equal(paged.spmv(begins, paged_indices, paged_data, given).cpu(), torch.from_numpy(expected))
+    # What PyTorch writes is seen, and what is out of range found before it is read.
+    paged_data.mul_(2)
+    assert torch.equal(paged.spmv(begins, paged_indices, paged_data, given).cpu(), torch.from_numpy(2 * expected))
+    for wrong in (lambda: paged.spmv(begins, paged_indices, paged_data, given[:400]), lambda: paged.spmv(begins[1:], paged_indices, paged_data, given)):
+        with pytest.raises(IndexError):
+            wrong()
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_knn(vm, numbers, name, monkeypatch):
+    # Several launches, so that what is near is merged.
+    monkeypatch.setattr(gpuvm.ops, "_DISTANCES", 4096)
+    table, own = table_of(vm, numbers, (900, 17), name)
+    queries = values(numbers, (7, 17), table.dtype).to(table.device)
+    for some, all_of in ((table, own), (paged.array_of(table), own), (table[100:], own[100:])):
+        apart = ((all_of[None] - queries[:, None]) ** 2).sum(-1)
+        nearest = torch.argsort(apart, dim=1, stable=True)[:, :5]
+        distances, ids = paged.knn(some, queries, 5)
+        assert torch.equal(ids, nearest) and torch.equal(distances, apart.gather(1, nearest))
+    assert paged.knn(table, queries[:0], 1)[1].shape == (0, 1)
+    for kind, wrong in ((IndexError, lambda: paged.knn(table, queries, 901)), (ValueError, lambda: paged.knn(table, queries[:, 1:], 1)), (TypeError, lambda: paged.knn(own, queries, 1))):
+        with pytest.raises(kind):
+            wrong()
+
+
 def test_a_tensor_keeps_its_array(vm, numbers):
     table, own = table_of(vm, numbers, (100, 8), "float32")
     ids = torch.arange(100, device=table.device)
