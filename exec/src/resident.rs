@@ -565,6 +565,11 @@ impl Twin {
         start.max(self.pages.start)..end.min(self.pages.end)
     }
 
+    /// Whether the GPU alone has what is in a part.
+    pub fn is_elsewhere(&self, part: &Range<u64>) -> bool {
+        self.is_newer && !self.readable.gaps(&self.whole(part)).is_empty()
+    }
+
     /// Whether an access goes on where the last one's answer ended.
     fn goes_on(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.last.0) < FIRST_BYTES
@@ -602,6 +607,8 @@ impl Twin {
             return self.open_all();
         }
         resident.opened += 1;
+        // What no launch has had none changes.
+        let is_early = is_early && self.is_newer;
         let part = match asked {
             Asked::Fault(addr) if is_early => self.whole(&(*addr..*addr + 1)),
             Asked::Fault(addr) => {

@@ -215,10 +215,13 @@ impl Locked {
     }
 }
 
-/// The state when all has ended that was put on streams before this. Others may have put more there since.
-pub fn settled() -> Locked {
+/// The state, for the host that asks for a part: when all has ended that was put on streams before this and may have written it. Others may have put
+/// more there since.
+pub fn settled(part: &Range<u64>) -> Locked {
     let mut state = lock();
-    let Some(wait) = state.running() else { return state };
+    let Some(wait) = state.running().filter(|_| state.is_elsewhere(part)) else {
+        return state;
+    };
     drop(state);
     let waited = wait.wait();
     state = lock();
@@ -359,11 +362,12 @@ pub enum Work<'a> {
 fn mend(addr: u64, writes: bool, within: bool) -> bool {
     let begun = Instant::now();
     // What a host function comes behind has ended, and what comes behind it waits for it.
-    let mut state = if within { lock() } else { settled() };
+    let part = addr..addr + 1;
+    let mut state = if within { lock() } else { settled(&part) };
     if !state.has_slab(addr) {
         return false;
     }
-    state.open_for(&(addr..addr + 1), (&Asked::Fault(addr), writes, within));
+    state.open_for(&part, (&Asked::Fault(addr), writes, within));
     let what = if writes {
         "faults of the host, that writes"
     } else {
@@ -784,6 +788,15 @@ impl State {
         failed.map_err(|error| self.summary.note(chain(&error))).is_err()
     }
 
+    /// Whether the GPU alone has what is in a part.
+    fn is_elsewhere(&self, part: &Range<u64>) -> bool {
+        let slabs = self.memory.iter().flat_map(|memory| memory.slabs.values());
+        let mut twins = slabs
+            .filter(|slab| slab.is_in(part))
+            .filter_map(|slab| slab.twin.as_ref());
+        twins.any(|twin| twin.is_elsewhere(part))
+    }
+
     fn has_slab(&self, addr: u64) -> bool {
         let before = self
             .memory
@@ -918,6 +931,14 @@ mod tests {
             "a store for its chunk"
         );
         close();
+        // Who comes behind a host function waits for it first.
+        let before = std::mem::replace(&mut lock().pager, Pager::New);
+        assert_eq!(put_function(0, || SUCCESS), SUCCESS);
+        assert!(lock().has_functions);
+        let mut state = lock_to_put();
+        assert!(!state.has_functions);
+        state.pager = before;
+        drop(state);
         // By several threads, and by a store first.
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -18,7 +18,7 @@ fn touch(at: *const c_void, bytes: usize, writes: bool) {
     match within::is_running() {
         // Which may not call the driver, nor wait for what is behind it.
         true => fault(part, writes),
-        false => state::settled().open(&part, writes),
+        false => state::settled(&part).open(&part, writes),
     }
 }
 

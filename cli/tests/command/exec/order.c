@@ -84,6 +84,15 @@ static void beside(void) {
     goes_on = 1;
     check("wait", cuStreamSynchronize(streams[0]));
     printf("beside it %d %d\n", values[0], values[1]);
+    // What no launch has had waits for none.
+    gate = 0;
+    check("launch", launch(add_late, streams[1], values + 8, 1, &gate));
+    int* others = allocate((size_t)4 << 20);
+    for (int i = 0; i < 1 << 20; i++) others[i] = i;
+    gate = 1;
+    check("launch", launch(add_one, streams[1], others, 8, NULL));
+    check("wait", cuCtxSynchronize());
+    printf("meanwhile %d %d %d\n", values[8], others[7], others[(1 << 20) - 1]);
     // Both streams have functions, and launches behind each other's.
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < 2; i++) {
