@@ -17,17 +17,21 @@ pub struct Early(BTreeMap<u64, (u64, Before)>);
 /// Whether there are any.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
-/// Whether there are any, of which nobody has been told yet.
+/// Some are about to be copied to the host, by who has the state's lock.
+pub fn announce() {
+    // Sequentially consistent, as in `take`: who has seen something end and this not set comes before the copy, which so has what ended.
+    ARE_THERE.store(true, Ordering::SeqCst);
+}
+
+/// Whether there are any, of which nobody has been told yet: they are there when the state's lock is to be had.
 pub fn take() -> bool {
-    // Relaxed: what it tells of is behind the state's lock.
-    ARE_THERE.load(Ordering::Relaxed) && ARE_THERE.swap(false, Ordering::Relaxed)
+    ARE_THERE.load(Ordering::SeqCst) && ARE_THERE.swap(false, Ordering::SeqCst)
 }
 
 impl Early {
     /// The host may read a part, whose ends are those of others or free.
     pub fn read(&mut self, part: &Range<u64>) {
         self.0.entry(part.start).or_insert((part.end, None));
-        ARE_THERE.store(true, Ordering::Relaxed);
     }
 
     /// The host may write it from now on; `now` is what is there.
@@ -95,6 +99,8 @@ mod tests {
         let gone = early.remove(&(0..64));
         assert_eq!((gone.len(), gone[0].1.as_deref()), (1, Some(&[1; 64][..])));
         assert_eq!(early.remove(&(0..200)).len(), 1);
+        assert!(!take());
+        announce();
         assert!(take() && !take());
     }
 }

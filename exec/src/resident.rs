@@ -609,6 +609,9 @@ impl Twin {
         resident.opened += 1;
         // What no launch has had none changes.
         let is_early = is_early && self.is_newer;
+        if is_early {
+            early::announce();
+        }
         let part = match asked {
             Asked::Fault(addr) if is_early => self.whole(&(*addr..*addr + 1)),
             Asked::Fault(addr) => {

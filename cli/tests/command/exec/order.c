@@ -36,7 +36,7 @@ static void check(const char* what, int status) {
 }
 
 static void *add_one, *add_late, *fails;
-static address streams[3];
+static address streams[4];
 static int* allocate(size_t bytes) {
     address at;
     check("allocate", cuMemAllocManaged(&at, bytes, 1));
@@ -52,7 +52,7 @@ static void load(void) {
     check("find", cuModuleGetFunction(&add_one, module, "add_one"));
     check("find", cuModuleGetFunction(&add_late, module, "add_late"));
     check("find", cuModuleGetFunction(&fails, module, "fails"));
-    for (int i = 0; i < 3; i++) check("stream", cuStreamCreate(&streams[i], 1));
+    for (int i = 0; i < 4; i++) check("stream", cuStreamCreate(&streams[i], 1));
 }
 
 static void times_ten(void* values) { *(int*)values *= 10; }
@@ -108,6 +108,32 @@ static void beside(void) {
     }
     check("wait", cuCtxSynchronize());
     printf("in turn %d %d %d\n", values[0], values[4096], values[1]);
+}
+
+// Threads with a stream each, whose numbers lie side by side.
+enum { kThreads = 4, kNumbers = 8 };
+static int* shared;
+static void* one_thread(void* of) {
+    const int own = (int)(size_t)of;
+    int* values = shared + own * kNumbers;
+    for (int round = 0; round < 200; round++) {
+        for (int i = 0; i < kNumbers; i++) values[i] = round * 100 + i;
+        check("launch", launch(add_one, streams[own], values, kNumbers, NULL));
+        check("wait", cuStreamSynchronize(streams[own]));
+        for (int i = 0; i < kNumbers; i++) {
+            if (values[i] == round * 100 + i + 1) continue;
+            printf("thread %d, round %d: %d in place of %d\n", own, round, values[i], round * 100 + i + 1);
+            exit(1);
+        }
+    }
+    return NULL;
+}
+static void threads(void) {
+    pthread_t all[kThreads];
+    shared = allocate(kThreads * kNumbers * sizeof(int));
+    for (size_t i = 0; i < kThreads; i++) pthread_create(&all[i], NULL, one_thread, (void*)i);
+    for (size_t i = 0; i < kThreads; i++) pthread_join(all[i], NULL);
+    printf("threads are right\n");
 }
 
 // Memory leaves the GPU while a host function has not ended that needs it.
@@ -247,6 +273,7 @@ int main(int count, char** arguments) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     load();
     if (strcmp(what, "beside") == 0) beside();
+    if (strcmp(what, "threads") == 0) threads();
     if (strcmp(what, "leaves") == 0) leaves();
     if (strcmp(what, "resets") == 0) resets();
     if (strcmp(what, "elsewhere") == 0) elsewhere();
