@@ -411,7 +411,7 @@ fn every_broken_rule_is_caught() {
 #[test]
 fn every_rule_of_the_lists_has_its_mutation() {
     type List = (fn(u32) -> Origin, u32);
-    let lists: [List; 12] = [
+    let lists: [List; 13] = [
         (Origin::Protocol, 18),
         (Origin::Peers, 12),
         (Origin::Guards, 6),
@@ -421,6 +421,7 @@ fn every_rule_of_the_lists_has_its_mutation() {
         (Origin::Broadcast, 8),
         (Origin::Frames, 10),
         (Origin::LookUps, 7),
+        (Origin::Slots, 6),
         (Origin::Words, 2),
         (Origin::Queues, 4),
         (Origin::Orders, 11),

@@ -406,8 +406,9 @@ GPUVM_DEVICE void finish(const SlotCache& c, const SlotCall& call) {
     state->bytes += served * c.bytes;
     counts.misses = counts.served = counts.threshold = counts.above = 0;
     counts.taken_above = counts.taken_at = counts.free = 0;
-    state->blocks_done = state->surveyed = 0;
-    st_relaxed_gpu(&state->epoch, state->epoch + 1 - call.ahead);
+    st_relaxed_gpu(&state->blocks_done, 0u);
+    st_relaxed_gpu(&state->surveyed, 0u);
+    st_relaxed_gpu(&state->epoch, ld_relaxed_gpu(&state->epoch) + 1 - call.ahead);
     if (atom_exch_acq_rel_gpu(&state->busy, 0u) != 1) tell(c, kCallsBeside, 1);
 }
 

@@ -78,6 +78,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutation> {
         planted::broadcast::ALL,
         planted::frames::ALL,
         planted::look_ups::ALL,
+        planted::slots::ALL,
         planted::orders::ALL,
     ];
     #[cfg(not(feature = "mutations"))]

@@ -23,6 +23,8 @@ pub enum Origin {
     Frames(u32),
     /// The n-th of the rules of pages that are looked up.
     LookUps(u32),
+    /// The n-th of the rules of slot caches.
+    Slots(u32),
     /// The n-th of the rules of what moves a page's word.
     Words(u32),
     /// The n-th of the rules of queues that a NIC watches.

@@ -116,6 +116,8 @@ impl<'a> Cached<'a> {
                 let beside = self.look(rng)?;
                 self.cache.prefetch(&given(self.bench, &ids)?)?;
                 self.looked(beside)?;
+                self.check_bytes(&self.last)
+                    .map_err(|wrong| wrong.of("the last call"))?;
             }
             _ => {}
         }

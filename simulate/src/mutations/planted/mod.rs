@@ -32,6 +32,7 @@ pub(super) mod orders;
 pub(super) mod peers;
 pub(super) mod places;
 pub(super) mod protocol;
+pub(super) mod slots;
 pub(super) mod victims;
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
@@ -64,6 +65,7 @@ const LEAVE: &str = "gpuvm/detail/leave.cuh";
 const RESIZE: &str = "gpuvm/detail/resize.cuh";
 const LOOK_UP: &str = "gpuvm/detail/look_up.cuh";
 const LOOKED_UP: &str = "gpuvm/looked_up.cuh";
+const SLOTS: &str = "gpuvm/slot_cache.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
 const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];
