@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,14 @@ def test_wrong_use(vm):
         vm.slot_cache(array, 0)
     assert cache.ensure([]).shape == (0,)
     the_same(cache, array.numpy(), [1, 2], cache.ensure([1, 2]))
+
+
+def test_the_example_runs(capsys):
+    example = Path(__file__).parent.parent / "examples" / "kv_rows.py"
+    text = example.read_text()
+    assert len(text.splitlines()) <= 30
+    exec(compile(text, str(example), "exec"), {"__name__": "__main__"})
+    assert "hits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int64"])

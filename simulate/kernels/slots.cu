@@ -4,13 +4,15 @@
 
 using namespace gpuvm::slots;
 
-// Looks records up, each lane some of `records`, `rounds` times, and reads one of their chunks. The entry, and the
-// number of the call, are read again by atomics, which find what is there now: if they are what they were, no slot
-// changed hands.
-__global__ void look(SlotCache cache, u64 records, u64 rounds, u64* wrong) {
-    u64 found = 0, bad = 0;
-    for (u64 n = threadIdx.x; n < records * rounds; n += blockDim.x) {
-        u64 record = n % records, chunks = cache.tables[0].record_bytes / sizeof(pair64), at = n * 7 % chunks;
+// Looks ids of a call up as long as it runs, `looks` times at most a lane, and reads one chunk of each record. The
+// entry, and the number of the call, are read again by atomics, which find what is there now: if they are what they
+// were, no slot changed hands.
+__global__ void look(SlotCache cache, const i64* ids, u64 count, u64 looks, u64* wrong) {
+    u64 found = 0, bad = 0, begun = ld_acquire_gpu(&state_of(cache)->epoch);
+    for (u64 n = 0; n < looks && ld_relaxed_gpu(&state_of(cache)->epoch) == begun; ++n) {
+        i64 id = ids[(n * blockDim.x + threadIdx.x) % count];
+        if (id < 0) continue;
+        u64 record = static_cast<u64>(id), chunks = cache.tables[0].record_bytes / sizeof(pair64), at = n * 7 % chunks;
         auto* state = state_of(cache);
         u64 call = ld_acquire_gpu(&state->epoch);
         u32* entry = index_of(cache, record);

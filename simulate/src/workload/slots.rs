@@ -18,8 +18,8 @@ use crate::room::{Needs, Room};
 const CALLS: u32 = 8;
 /// Most ids of a call.
 const IDS: u32 = 40;
-/// How often lanes beside a call look at each record.
-const LOOKS: u64 = 2;
+/// How often each lane beside a call looks at a record of it, at most.
+const LOOKS: u64 = 400;
 
 /// A cache and what it must hold.
 struct Cached<'a> {
@@ -113,8 +113,9 @@ impl<'a> Cached<'a> {
             }
             2 => {
                 let ids = self.ids(rng);
-                let beside = self.look(rng)?;
-                self.cache.prefetch(&given(self.bench, &ids)?)?;
+                let ids = given(self.bench, &ids)?;
+                let beside = self.look(rng, &ids)?;
+                self.cache.prefetch(&ids)?;
                 self.looked(beside)?;
                 self.check_bytes(&self.last)
                     .map_err(|wrong| wrong.of("the last call"))?;
@@ -123,8 +124,9 @@ impl<'a> Cached<'a> {
         }
         let ids = self.ids(rng);
         let slots = self.bench.vm.buffer::<i32>(ids.len() as u64)?;
-        let beside = self.look(rng)?;
-        self.cache.ensure(&given(self.bench, &ids)?, &slots)?;
+        let on_gpu = given(self.bench, &ids)?;
+        let beside = self.look(rng, &on_gpu)?;
+        self.cache.ensure(&on_gpu, &slots)?;
         self.looked(beside)?;
         let found = self.check_call(&ids, &slots.to_vec()?)?;
         self.check_index()?;
@@ -164,8 +166,8 @@ impl<'a> Cached<'a> {
         Ok(())
     }
 
-    /// Lanes look at what the index has, beside the next call: not where that begins with what was stored.
-    fn look(&self, rng: &mut ChaCha8Rng) -> Result<Option<(Launch, Buffer<u64>)>, Wrong> {
+    /// Lanes look at what the index has of some ids, beside the next call: not where that begins with what was stored.
+    fn look(&self, rng: &mut ChaCha8Rng, ids: &Buffer<i64>) -> Result<Option<(Launch, Buffer<u64>)>, Wrong> {
         if rng.random() {
             return Ok(None);
         }
@@ -175,7 +177,7 @@ impl<'a> Cached<'a> {
         let config = LaunchConfig::new(1, 8);
         let desc = Value(self.cache.description());
         let kernel = self.bench.kernel("look")?;
-        let launch = kernel.launch_on(&self.beside, config, (desc, u64::from(self.records), LOOKS, &wrong))?;
+        let launch = kernel.launch_on(&self.beside, config, (desc, ids, ids.len(), LOOKS, &wrong))?;
         Ok(Some((launch, wrong)))
     }
 
