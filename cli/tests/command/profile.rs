@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{finish, gpuvm};
+use crate::common::{case_of, finish, gpuvm};
 
 /// What a profile that must succeed has printed.
 fn profiled(folder: &Path, arguments: &str) -> String {
@@ -135,40 +135,21 @@ fn the_text_says_what_is_sampled_and_what_it_cost() {
 fn what_cannot_be_profiled_is_refused_before_the_work() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("graph"), "1 2\n2 3\n").unwrap();
-    for (arguments, status, reason) in [
-        ("profile", 2, "Usage: gpuvm profile"),
-        ("profile dfs kron:8", 2, "unrecognized subcommand 'dfs'"),
-        ("profile bfs", 2, "<GRAPH>"),
-        (
-            "profile bfs kron:8 --interval 10",
-            2,
-            "'10' is no time from 100us to 60s; write 500us, 10ms, 1s",
-        ),
-        (
-            "profile bfs kron:8 --json",
-            2,
-            "a value is required for '--json <FILE|->'",
-        ),
+    for case in [
+        "profile => 2: Usage: gpuvm profile",
+        "profile dfs kron:8 => 2: unrecognized subcommand 'dfs'",
+        "profile bfs => 2: <GRAPH>",
+        "profile bfs kron:8 --interval 10 => 2: '10' is no time from 100us to 60s; write 500us, 10ms, 1s",
+        "profile bfs kron:8 --json => 2: a value is required for '--json <FILE|->'",
         // The graph does not exist either: the outputs are looked at first.
-        (
-            "profile bfs not_here --json no/p.json",
-            1,
-            "cannot write no/p.json\n  caused by: No such file",
-        ),
-        ("profile bfs not_here --json .", 1, "cannot write .\n"),
-        ("profile bfs graph --json graph", 1, "graph is the input itself"),
-        ("profile bfs graph --json ./graph", 1, "graph is the input itself"),
-        (
-            "profile bfs not_here --json p.json",
-            1,
-            "cannot load the graph not_here",
-        ),
-        (
-            "profile bfs kron:8 --placement in-place --transport soft --json p.json",
-            1,
-            "is for the transport direct",
-        ),
+        "profile bfs not_here --json no/p.json => 1: cannot write no/p.json\n  caused by: No such file",
+        "profile bfs not_here --json . => 1: cannot write .\n",
+        "profile bfs graph --json graph => 1: graph is the input itself",
+        "profile bfs graph --json ./graph => 1: graph is the input itself",
+        "profile bfs not_here --json p.json => 1: cannot load the graph not_here",
+        "profile bfs kron:8 --placement in-place --transport soft --json p.json => 1: is for the transport direct",
     ] {
+        let (arguments, status, reason) = case_of(case);
         let (code, out, err) = finish(gpuvm(folder.path(), arguments));
         assert_eq!((code, out.as_str()), (status, ""), "{arguments}: {err}");
         assert!(err.contains(reason) && !err.contains("panicked"), "{arguments}: {err}");

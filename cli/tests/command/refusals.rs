@@ -17,42 +17,31 @@ fn refusal(files: &[(&str, &[u8])], arguments: &str, status: i32) -> String {
 
 #[test]
 fn wrong_flags_end_with_status_2() {
-    for (arguments, reason) in [
-        ("kron:8 --no-such-flag", "--no-such-flag"),
-        ("kron:99", "the scale '99' is not a whole number from 1 to 30"),
-        ("kron:8:0", "the degree '0' is not a whole number from 1 to 4096"),
-        ("kron", "the scale is missing; write kron:SCALE[:DEGREE]"),
-        ("kron:8 --memory 0%", "a share is a number above 0%"),
-        ("kron:8 --memory -5%", "a share is a number above 0%"),
-        ("kron:8 --memory lots", "'lots' is no size; write 4KiB, 64M, 2GiB"),
-        ("kron:8 --page-size 5000", "a page is a power of two from 4KiB to 2MiB"),
-        ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
-        (
-            "kron:8 --placement home",
-            "`home` is none of auto, fetch, in-place, while-free",
-        ),
-        ("kron:8 --rdma-mtu 1000", "an MTU is 256, 512"),
-        ("kron:8 --gid-index 300", "300 is not in 0..=255"),
-        ("kron:8 --queue-pairs 0", "0 is not in 1..=1024"),
-        ("kron:8 --gpu rocm", "expected auto, sim, cuda:N or cuda:GPU-UUID"),
-        ("kron:8 --transport tcp", "expected auto, soft, rxe, mlx5 or direct"),
-        (
-            "kron:8 --source -1",
-            "'-1' is no vertex id, which is a whole number from 0 on",
-        ),
-        (
-            "kron:8 --source abc",
-            "'abc' is no vertex id, which is a whole number from 0 on",
-        ),
-        ("kron:8 --memory-node x", "'x' is no address of a node; write HOST:PORT"),
-        (
-            "kron:8 --memory-node host:0",
-            "'host:0' is no address of a node; write HOST:PORT",
-        ),
-        ("kron:8 --directed --undirected", "cannot be used with"),
-        ("kron:8 --seed 1 --graph-seed 2", "cannot be used with"),
-        ("", "<GRAPH>"),
+    for case in [
+        "kron:8 --no-such-flag => --no-such-flag",
+        "kron:99 => the scale '99' is not a whole number from 1 to 30",
+        "kron:8:0 => the degree '0' is not a whole number from 1 to 4096",
+        "kron => the scale is missing; write kron:SCALE[:DEGREE]",
+        "kron:8 --memory 0% => a share is a number above 0%",
+        "kron:8 --memory -5% => a share is a number above 0%",
+        "kron:8 --memory lots => 'lots' is no size; write 4KiB, 64M, 2GiB",
+        "kron:8 --page-size 5000 => a page is a power of two from 4KiB to 2MiB",
+        "kron:8 --queue-depth 100 => a queue's depth is a power of two",
+        "kron:8 --placement home => `home` is none of auto, fetch, in-place, while-free",
+        "kron:8 --rdma-mtu 1000 => an MTU is 256, 512",
+        "kron:8 --gid-index 300 => 300 is not in 0..=255",
+        "kron:8 --queue-pairs 0 => 0 is not in 1..=1024",
+        "kron:8 --gpu rocm => expected auto, sim, cuda:N or cuda:GPU-UUID",
+        "kron:8 --transport tcp => expected auto, soft, rxe, mlx5 or direct",
+        "kron:8 --source -1 => '-1' is no vertex id, which is a whole number from 0 on",
+        "kron:8 --source abc => 'abc' is no vertex id, which is a whole number from 0 on",
+        "kron:8 --memory-node x => 'x' is no address of a node; write HOST:PORT",
+        "kron:8 --memory-node host:0 => 'host:0' is no address of a node; write HOST:PORT",
+        "kron:8 --directed --undirected => cannot be used with",
+        "kron:8 --seed 1 --graph-seed 2 => cannot be used with",
+        " => <GRAPH>",
     ] {
+        let (arguments, reason) = case.split_once(" => ").unwrap();
         let err = refusal(&[], arguments, 2);
         assert!(err.contains(reason), "{arguments}: {err}");
     }
@@ -117,36 +106,16 @@ fn what_only_an_rdma_device_has_is_refused_without_one() {
 
 #[test]
 fn options_that_do_not_go_together_are_refused_by_name() {
-    for (arguments, reason) in [
-        (
-            "--transport direct --queue-pairs 2",
-            "queue_pairs is `2`: transport direct has none; leave it out, or use transport auto, soft, rxe or mlx5",
-        ),
-        (
-            "--rdma-device rxe0",
-            "rdma_device is `rxe0`: transport auto has none; leave it out, or use transport rxe or mlx5",
-        ),
-        (
-            "--transport rxe --rdma-device rxe0 --rdma-device rxe1",
-            "nics is `rxe0,rxe1`: transport rxe drives one device",
-        ),
-        (
-            "--seed 0 --workers 4",
-            "workers is 4: one thread follows a seed; leave out the workers or the seed",
-        ),
-        (
-            "--gpu cuda:0 --seed 7",
-            "seed is `7`: simulated GPUs have it alone: leave it out, or use the gpu sim",
-        ),
-        (
-            "--gpu cuda:0 --workers 2",
-            "workers is `2`: simulated GPUs have it alone: leave it out, or use the gpu sim",
-        ),
-        (
-            "--seed 7 --transport rxe",
-            "seed is 7: what transport rxe drives follows none; use the software NIC",
-        ),
+    for case in [
+        "--transport direct --queue-pairs 2 => queue_pairs is `2`: transport direct has none; leave it out, or use transport auto, soft, rxe or mlx5",
+        "--rdma-device rxe0 => rdma_device is `rxe0`: transport auto has none; leave it out, or use transport rxe or mlx5",
+        "--transport rxe --rdma-device rxe0 --rdma-device rxe1 => nics is `rxe0,rxe1`: transport rxe drives one device",
+        "--seed 0 --workers 4 => workers is 4: one thread follows a seed; leave out the workers or the seed",
+        "--gpu cuda:0 --seed 7 => seed is `7`: simulated GPUs have it alone: leave it out, or use the gpu sim",
+        "--gpu cuda:0 --workers 2 => workers is `2`: simulated GPUs have it alone: leave it out, or use the gpu sim",
+        "--seed 7 --transport rxe => seed is 7: what transport rxe drives follows none; use the software NIC",
     ] {
+        let (arguments, reason) = case.split_once(" => ").unwrap();
         let err = refusal(&[], &format!("not_here {arguments}"), 1);
         assert!(err.ends_with(&format!("{reason}\n")), "{arguments}: {err}");
     }

@@ -7,7 +7,7 @@ use gpuvm_workloads::apps::{App, Column, Values, catalogue};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 
-use crate::common::{finish, gpuvm};
+use crate::common::{case_of, finish, gpuvm};
 
 /// Applications, inputs, and other values for all of their parameters. `EDGES` is a file.
 const RUNS: &[(&str, &str, &str)] = &[
@@ -202,63 +202,24 @@ fn results_are_those_of_the_processor_in_each_format() {
 fn parameters_and_files_that_cannot_be_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("edges.txt"), EDGES).unwrap();
-    for (arguments, status, expected) in [
-        (
-            "sssp edges.txt --source 71",
-            1,
-            "the graph has no vertex 71; its ids go from 3 to 4000, not all of them used",
-        ),
-        (
-            "sssp kron:4 --source -1",
-            2,
-            "`-1` is no source, which is a whole number from 0",
-        ),
-        (
-            "sssp kron:4 --step 0",
-            2,
-            "`0` is no step, which is a whole number from 1",
-        ),
-        (
-            "pagerank kron:4 --damping 1.5",
-            2,
-            "`1.5` is no damping, which is a number from 0 to 1",
-        ),
-        (
-            "pagerank kron:4 --tolerance NaN",
-            2,
-            "`NaN` is no tolerance, which is a number from 0 to 2",
-        ),
-        (
-            "pagerank kron:4 --iterations 0",
-            2,
-            "`0` is no iterations, which is a whole number from 1 to 100000",
-        ),
-        (
-            "knn clusters:300:8 --k 0",
-            2,
-            "`0` is no k, which is a whole number from 1 to 256",
-        ),
-        ("knn clusters:30:8 --k 31", 1, "ask for 1 to 30"),
-        (
-            "query1 trips:10 --share 2",
-            2,
-            "`2` is no share, which is a number from 0 to 1",
-        ),
-        ("cc kron:4 --source 1", 2, "unexpected argument '--source'"),
+    for case in [
+        "sssp edges.txt --source 71 => 1: the graph has no vertex 71; its ids go from 3 to 4000, not all of them used",
+        "sssp kron:4 --source -1 => 2: `-1` is no source, which is a whole number from 0",
+        "sssp kron:4 --step 0 => 2: `0` is no step, which is a whole number from 1",
+        "pagerank kron:4 --damping 1.5 => 2: `1.5` is no damping, which is a number from 0 to 1",
+        "pagerank kron:4 --tolerance NaN => 2: `NaN` is no tolerance, which is a number from 0 to 2",
+        "pagerank kron:4 --iterations 0 => 2: `0` is no iterations, which is a whole number from 1 to 100000",
+        "knn clusters:300:8 --k 0 => 2: `0` is no k, which is a whole number from 1 to 256",
+        "knn clusters:30:8 --k 31 => 1: ask for 1 to 30",
+        "query1 trips:10 --share 2 => 2: `2` is no share, which is a number from 0 to 1",
+        "cc kron:4 --source 1 => 2: unexpected argument '--source'",
         // Before the input, which is not there.
-        (
-            "cc not_here --output x.csv",
-            1,
-            "end it in .txt, .tsv, .npy or .parquet",
-        ),
-        ("cc not_here --output no/x.npy", 1, "cannot write to no/x.npy"),
-        (
-            "pagerank not_here --gpu sim,sim --output no/x.npy",
-            1,
-            "cannot write to no/x.npy",
-        ),
-        ("cc edges.txt --output ./edges.txt", 1, "is the input itself"),
+        "cc not_here --output x.csv => 1: end it in .txt, .tsv, .npy or .parquet",
+        "cc not_here --output no/x.npy => 1: cannot write to no/x.npy",
+        "pagerank not_here --gpu sim,sim --output no/x.npy => 1: cannot write to no/x.npy",
+        "cc edges.txt --output ./edges.txt => 1: is the input itself",
     ] {
+        let (arguments, status, expected) = case_of(case);
         let (code, out, err) = finish(gpuvm(folder.path(), &format!("run {arguments}")));
         assert_eq!((code, out.as_str()), (status, ""), "{arguments}: {err}");
         assert!(err.contains(expected), "{arguments}: {err}");

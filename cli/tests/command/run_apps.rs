@@ -169,18 +169,13 @@ fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
         let worked = |gpu: &&serde_json::Value| moved(gpu, "bytes_fetched") + moved(gpu, "bytes_in_place") > 0;
         assert_eq!(of_each.iter().filter(worked).count(), gpus, "{report}");
     }
-    for (arguments, expected) in [
-        ("cc --gpu sim,sim", "bfs and pagerank run on several"),
-        ("bfs kron:6 --gpu sim,sim --seed 5", "several GPUs run without --seed"),
-        (
-            "pagerank kron:6 --gpu sim,sim --placement managed",
-            "that does not page",
-        ),
-        (
-            "bfs kron:6 --gpu sim,sim --workers 2",
-            "several GPUs run without --workers",
-        ),
+    for case in [
+        "cc --gpu sim,sim => bfs and pagerank run on several",
+        "bfs kron:6 --gpu sim,sim --seed 5 => several GPUs run without --seed",
+        "pagerank kron:6 --gpu sim,sim --placement managed => that does not page",
+        "bfs kron:6 --gpu sim,sim --workers 2 => several GPUs run without --workers",
     ] {
+        let (arguments, expected) = case.split_once(" => ").unwrap();
         let (status, out, err) = finish(gpuvm(folder.path(), &format!("run {arguments}")));
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
         assert!(err.contains(expected), "{arguments}: {err}");

@@ -109,17 +109,12 @@ fn a_limit_of_addresses_is_named() {
 
 #[test]
 fn a_compiler_that_does_not_run_says_why() {
-    for (before, says) in [
-        (
-            "GPUVM_CXX=false",
-            "cannot run the C++ compiler false: `--version` ended with exit status: 1; set GPUVM_CXX to a compiler that runs\n",
-        ),
-        (
-            "GPUVM_CXX=/etc/passwd",
-            "cannot run the C++ compiler /etc/passwd: Permission denied",
-        ),
-        ("ulimit -n 8;", "RLIMIT_NOFILE"),
+    for case in [
+        "GPUVM_CXX=false => cannot run the C++ compiler false: `--version` ended with exit status: 1; set GPUVM_CXX to a compiler that runs\n",
+        "GPUVM_CXX=/etc/passwd => cannot run the C++ compiler /etc/passwd: Permission denied",
+        "ulimit -n 8; => RLIMIT_NOFILE",
     ] {
+        let (before, says) = case.split_once(" => ").unwrap();
         let (status, out, err) = finish(shell(before, "run bfs kron:6 --gpu sim"));
         assert_eq!((status, out.as_str()), (1, ""), "{before}: {err}");
         assert!(err.contains(says) && !err.contains("install g++"), "{before}: {err}");

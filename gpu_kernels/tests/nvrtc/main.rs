@@ -315,18 +315,13 @@ fn a_misused_element_is_refused_by_nvrtc_too() {
     if !nvrtc() {
         return;
     }
-    for (kernel, said) in [
-        ("void k(gpuvm::array<int> a) { auto x = a[0]; }", "T x = a[i];"),
-        (
-            "void k(gpuvm::broadcast<int> a) { auto x = a[0]; a[1] = x; }",
-            "broadcast_element",
-        ),
-        (
-            "void k(gpuvm::broadcast<const int> a) { a[0] = 1; }",
-            "must be a modifiable lvalue",
-        ),
-        ("void k(gpuvm::broadcast<int3> a) { a[0] = int3{}; }", "divide the page"),
+    for case in [
+        "void k(gpuvm::array<int> a) { auto x = a[0]; } => T x = a[i];",
+        "void k(gpuvm::broadcast<int> a) { auto x = a[0]; a[1] = x; } => broadcast_element",
+        "void k(gpuvm::broadcast<const int> a) { a[0] = 1; } => must be a modifiable lvalue",
+        "void k(gpuvm::broadcast<int3> a) { a[0] = int3{}; } => divide the page",
     ] {
+        let (kernel, said) = case.split_once(" => ").unwrap();
         let source = Source::new("k.cu", format!("#include <gpuvm/gpuvm.cuh>\n__global__ {kernel}"));
         let error = compile_to_cubin(&source, &["k"], &CompileOptions::default(), Architecture(90));
         let error = chain(&error.expect_err(kernel));

@@ -149,22 +149,17 @@ mod tests {
         }
         assert!(table("trips").contains("the number of rows is missing"));
         assert!(table("trips:5:5").contains("too many parts"));
-        for (text, expected) in [
-            ("clusters", "'clusters': the count is missing; write clusters:COUNT"),
-            ("clusters:5", "'clusters:5': the dimension is missing;"),
-            (
-                "clusters:0:4",
-                "the count '0' is not a whole number from 1 to 4294967295",
-            ),
-            ("clusters:4294967296:4", "the count '4294967296' is not"),
-            (
-                "clusters:4:65537",
-                "the dimension '65537' is not a whole number from 1 to 65536",
-            ),
-            ("clusters:4:x", "the dimension 'x' is not"),
-            ("clusters:4:4:-1", "the number of clusters '-1' is not"),
-            ("clusters:4:4:4:4", "too many parts"),
+        for case in [
+            "clusters => 'clusters': the count is missing; write clusters:COUNT",
+            "clusters:5 => 'clusters:5': the dimension is missing;",
+            "clusters:0:4 => the count '0' is not a whole number from 1 to 4294967295",
+            "clusters:4294967296:4 => the count '4294967296' is not",
+            "clusters:4:65537 => the dimension '65537' is not a whole number from 1 to 65536",
+            "clusters:4:x => the dimension 'x' is not",
+            "clusters:4:4:-1 => the number of clusters '-1' is not",
+            "clusters:4:4:4:4 => too many parts",
         ] {
+            let (text, expected) = case.split_once(" => ").unwrap();
             assert!(vectors(text).contains(expected), "{text}: {}", vectors(text));
         }
     }

@@ -136,84 +136,41 @@ fn names_ending_in_mtx_are_matrices() {
 #[test]
 fn bad_matrices_are_refused_with_their_line() {
     let head = "%%MatrixMarket matrix coordinate integer general\n%\n3 3 2\n";
-    for (text, expected) in [
-        (
-            "%%MatrixMarket matrix array real general\n2 2\n",
-            "1: the format 'array' is not supported",
-        ),
-        (
-            "%%MatrixMarket vector coordinate real general\n",
-            "1: the object 'vector' is not supported",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate bool general\n",
-            "1: the field 'bool' is not supported",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real odd\n",
-            "1: the symmetry 'odd' is not supported",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real hermitian\n",
-            "1: a matrix of this field cannot be",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate pattern skew-symmetric\n",
-            "1: a matrix of this field",
-        ),
-        ("%%MatrixMarket matrix coordinate real\n", "1: a header of 4 words"),
-        (
-            "%%MatrixMarket matrix coordinate real general\n% a\n",
-            "2: the file is empty, it holds no sizes",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real general\n% a\n3 3\n",
-            "3: the entries are missing",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real general\n3 x 3\n",
-            "2: the columns 'x' are no number",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real general\n3 3 3 3\n",
-            "2: '3' after the three sizes",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real general\n3 4 0\n",
-            "2: the matrix has 3 rows and 4 columns",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real general\n0 0 0\n",
-            "2: the file is empty, it holds no vertex",
-        ),
-        (
-            "%%MatrixMarket matrix coordinate real general\n2147483648 2147483648 0\n",
-            "2: 2147483648 vertices, at most 2147483647",
-        ),
+    for case in [
+        "%%MatrixMarket matrix array real general\n2 2\n => 1: the format 'array' is not supported",
+        "%%MatrixMarket vector coordinate real general\n => 1: the object 'vector' is not supported",
+        "%%MatrixMarket matrix coordinate bool general\n => 1: the field 'bool' is not supported",
+        "%%MatrixMarket matrix coordinate real odd\n => 1: the symmetry 'odd' is not supported",
+        "%%MatrixMarket matrix coordinate real hermitian\n => 1: a matrix of this field cannot be",
+        "%%MatrixMarket matrix coordinate pattern skew-symmetric\n => 1: a matrix of this field",
+        "%%MatrixMarket matrix coordinate real\n => 1: a header of 4 words",
+        "%%MatrixMarket matrix coordinate real general\n% a\n => 2: the file is empty, it holds no sizes",
+        "%%MatrixMarket matrix coordinate real general\n% a\n3 3\n => 3: the entries are missing",
+        "%%MatrixMarket matrix coordinate real general\n3 x 3\n => 2: the columns 'x' are no number",
+        "%%MatrixMarket matrix coordinate real general\n3 3 3 3\n => 2: '3' after the three sizes",
+        "%%MatrixMarket matrix coordinate real general\n3 4 0\n => 2: the matrix has 3 rows and 4 columns",
+        "%%MatrixMarket matrix coordinate real general\n0 0 0\n => 2: the file is empty, it holds no vertex",
+        "%%MatrixMarket matrix coordinate real general\n2147483648 2147483648 0\n => 2: 2147483648 vertices, at most 2147483647",
     ] {
+        let (text, expected) = case.split_once(" => ").unwrap();
         let message = refusal("m", text.as_bytes());
         assert!(message.starts_with(expected), "{text}: {message}");
     }
-    for (text, expected) in [
-        ("", "3: the file is truncated: 2 entries are promised, it ends after 0"),
-        (
-            "1 2 1\n\n",
-            "5: the file is truncated: 2 entries are promised, it ends after 1",
-        ),
-        (
-            "1 2 1\n2 3 1\n\n2 3 1\n",
-            "7: one entry too many: 2 entries are promised",
-        ),
-        ("1 2 1\n0 3 1\n", "5: the row index 0 is outside 1 to 3"),
-        ("1 4 1\n", "4: the column index 4 is outside 1 to 3"),
-        ("1 99999999999 1\n", "4: the column index 99999999999 is outside 1 to 3"),
-        ("1 2\n", "4: an entry with 0 of the 1 numbers of its value"),
-        ("1\n", "4: an entry without a column index"),
-        ("1 two 1\n", "4: the column index 'two' is no number"),
-        ("1 -2 1\n", "4: the column index '-2' is no number"),
-        ("1 2 1.5\n", "4: the value '1.5' is no number"),
-        ("1 2 1 1\n", "4: '1' after the entry"),
+    for case in [
+        " => 3: the file is truncated: 2 entries are promised, it ends after 0",
+        "1 2 1\n\n => 5: the file is truncated: 2 entries are promised, it ends after 1",
+        "1 2 1\n2 3 1\n\n2 3 1\n => 7: one entry too many: 2 entries are promised",
+        "1 2 1\n0 3 1\n => 5: the row index 0 is outside 1 to 3",
+        "1 4 1\n => 4: the column index 4 is outside 1 to 3",
+        "1 99999999999 1\n => 4: the column index 99999999999 is outside 1 to 3",
+        "1 2\n => 4: an entry with 0 of the 1 numbers of its value",
+        "1\n => 4: an entry without a column index",
+        "1 two 1\n => 4: the column index 'two' is no number",
+        "1 -2 1\n => 4: the column index '-2' is no number",
+        "1 2 1.5\n => 4: the value '1.5' is no number",
+        "1 2 1 1\n => 4: '1' after the entry",
     ] {
+        let (text, expected) = case.split_once(" => ").unwrap();
         assert_eq!(refusal("m", format!("{head}{text}").as_bytes()), expected, "{text}");
     }
     let lying = "%%MatrixMarket matrix coordinate pattern general\n2 2 18446744073709551615\n1 2\n";
@@ -222,35 +179,24 @@ fn bad_matrices_are_refused_with_their_line() {
 
 #[test]
 fn bad_edge_lists_are_refused_with_their_line() {
-    for (text, expected) in [
-        ("", "1: the file is empty, it holds no edge"),
-        ("\n\n\n", "3: the file is empty, it holds no edge"),
-        ("# nothing\n#\n", "2: the file is empty, it holds no edge"),
-        (
-            "1 2\n3\n",
-            "2: an edge with one id; expected two (is the file truncated?)",
-        ),
-        ("1 2\n3 x\n", "2: 'x' is no vertex id (a whole number, 0 or more)"),
-        ("1 2\n-3 4\n", "2: '-3' is no vertex id (a whole number, 0 or more)"),
-        (
-            "# a\n1 18446744073709551616\n",
-            "2: '18446744073709551616' does not fit into 64 bits",
-        ),
-        ("1 2 three\n", "1: 'three' after the two ids of an edge"),
-        ("1 2 3 4 5\n", "1: '5' after the two ids of an edge"),
-        ("1,x\n", "1: 'x' is no vertex id (a whole number, 0 or more)"),
-        ("1,,2\n", "1: '' is no vertex id (a whole number, 0 or more)"),
-        ("one,two\n", "1: the file is empty, it holds no edge"),
+    for case in [
+        " => 1: the file is empty, it holds no edge",
+        "\n\n\n => 3: the file is empty, it holds no edge",
+        "# nothing\n#\n => 2: the file is empty, it holds no edge",
+        "1 2\n3\n => 2: an edge with one id; expected two (is the file truncated?)",
+        "1 2\n3 x\n => 2: 'x' is no vertex id (a whole number, 0 or more)",
+        "1 2\n-3 4\n => 2: '-3' is no vertex id (a whole number, 0 or more)",
+        "# a\n1 18446744073709551616\n => 2: '18446744073709551616' does not fit into 64 bits",
+        "1 2 three\n => 1: 'three' after the two ids of an edge",
+        "1 2 3 4 5\n => 1: '5' after the two ids of an edge",
+        "1,x\n => 1: 'x' is no vertex id (a whole number, 0 or more)",
+        "1,,2\n => 1: '' is no vertex id (a whole number, 0 or more)",
+        "one,two\n => 1: the file is empty, it holds no edge",
         // What a terminal would obey is shown, not sent to it.
-        (
-            "1 \u{1b}[2J\u{202e}\n",
-            "1: '\\u{1b}[2J\\u{202e}' is no vertex id (a whole number, 0 or more)",
-        ),
-        (
-            "1 2\n3 4\r5 6\n",
-            "2: a carriage return within the line; lines end with LF or CR LF, not with CR alone",
-        ),
+        "1 \u{1b}[2J\u{202e}\n => 1: '\\u{1b}[2J\\u{202e}' is no vertex id (a whole number, 0 or more)",
+        "1 2\n3 4\r5 6\n => 2: a carriage return within the line; lines end with LF or CR LF, not with CR alone",
     ] {
+        let (text, expected) = case.split_once(" => ").unwrap();
         assert_eq!(refusal("edges.txt", text.as_bytes()), expected, "{text}");
     }
 }
@@ -331,35 +277,24 @@ fn metis_files_are_read_in_every_format() {
     let hub: String = (2..=20_001).map(|leaf| format!("{leaf} ")).collect();
     let star = load("a.graph", &format!("20001 20000\n{hub}\n{}", "1\n".repeat(20_000)));
     assert_eq!(star.csr().row(0).len(), 20_000);
-    for (text, expected) in [
-        ("% c\n", "1: the file is empty, it holds no sizes of the graph"),
-        ("6\n", "1: the edges are missing; expected"),
-        (
-            "2 1 2\n2\n1\n",
-            "1: the format '2' is not up to three digits of 0 and 1",
-        ),
-        ("2 1 1 1\n2\n1\n", "1: '1' weights of a vertex, in the format 1"),
-        ("2 1 10 0\n", "1: '0' weights of a vertex, in the format 10"),
-        ("2 1 0 0 0\n", "1: '0' weights of a vertex"),
-        ("2 1 10 1 1\n", "1: '1' after the sizes"),
-        ("2 1\n3\n1\n", "2: the neighbour 3 is outside 1 to 2"),
-        ("2 1\n0\n1\n", "2: the neighbour 0 is outside 1 to 2"),
-        ("2 1 1\n2\n1 4\n", "2: a neighbour without its weight"),
-        ("2 1 100\n\n9 1\n", "2: the size and weights of the vertex are missing"),
-        ("2 1\n2\n1\n1 2\n", "4: one row too many: 2 vertices are promised"),
-        (
-            "3 1\n2\n1\n",
-            "3: the file is truncated: 3 vertices are promised, it ends after 2",
-        ),
-        (
-            "2 2\n2\n1\n",
-            "3: 2 edges are promised, each in the rows of both its ends, and the rows have 2",
-        ),
-        (
-            "3 1\n2\n3\n\n",
-            " the graph is undirected by its header, and not every edge",
-        ),
+    for case in [
+        "% c\n => 1: the file is empty, it holds no sizes of the graph",
+        "6\n => 1: the edges are missing; expected",
+        "2 1 2\n2\n1\n => 1: the format '2' is not up to three digits of 0 and 1",
+        "2 1 1 1\n2\n1\n => 1: '1' weights of a vertex, in the format 1",
+        "2 1 10 0\n => 1: '0' weights of a vertex, in the format 10",
+        "2 1 0 0 0\n => 1: '0' weights of a vertex",
+        "2 1 10 1 1\n => 1: '1' after the sizes",
+        "2 1\n3\n1\n => 2: the neighbour 3 is outside 1 to 2",
+        "2 1\n0\n1\n => 2: the neighbour 0 is outside 1 to 2",
+        "2 1 1\n2\n1 4\n => 2: a neighbour without its weight",
+        "2 1 100\n\n9 1\n => 2: the size and weights of the vertex are missing",
+        "2 1\n2\n1\n1 2\n => 4: one row too many: 2 vertices are promised",
+        "3 1\n2\n1\n => 3: the file is truncated: 3 vertices are promised, it ends after 2",
+        "2 2\n2\n1\n => 3: 2 edges are promised, each in the rows of both its ends, and the rows have 2",
+        "3 1\n2\n3\n\n =>  the graph is undirected by its header, and not every edge",
     ] {
+        let (text, expected) = case.split_once(" => ").unwrap();
         let message = refusal("a.graph", text.as_bytes());
         assert!(message.starts_with(expected), "{text}: {message}");
     }

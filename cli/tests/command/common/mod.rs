@@ -40,3 +40,10 @@ pub fn says(text: &impl std::fmt::Display, parts: &[&str]) {
         assert!(text.contains(part), "no `{part}` in: {text}");
     }
 }
+
+/// A case of a table, `arguments => status: words`: what it is called with, how it ends, and what it says.
+pub fn case_of(case: &str) -> (&str, i32, &str) {
+    let (arguments, end) = case.split_once(" => ").expect("arguments");
+    let (status, words) = end.split_once(": ").expect("a status");
+    (arguments, status.parse().expect("a number"), words)
+}
