@@ -142,13 +142,6 @@ impl FaultRate {
             ..self
         }
     }
-
-    /// Lasting, or delaying up to, `time`, where the kind takes one.
-    #[must_use]
-    pub fn lasting(self, time: Duration) -> Self {
-        let time = self.kind.time().map_or(Duration::ZERO, |_| time.min(TIME_MAX));
-        FaultRate { time, ..self }
-    }
 }
 
 impl fmt::Display for FaultRate {

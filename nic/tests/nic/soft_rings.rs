@@ -223,13 +223,11 @@ fn a_lax_nic_holds_nothing_against_anyone() {
     bed.assert_clean();
 }
 
-/// What spoils a request, and how it is refused.
-type Spoil = (fn(&mut [u8]), ViolationKind, u8);
-
 /// A slot that was not rewritten, or a request for another queue pair, must not be executed.
 #[test]
 fn stale_and_foreign_requests_are_refused() {
-    let spoil: [Spoil; 5] = [
+    type Spoil = fn(&mut [u8]);
+    let spoil: [(Spoil, _, _); 5] = [
         (|block| block[2] = 0, ViolationKind::WrongIndex, vendor::WRONG_INDEX),
         (
             |block| block[6] ^= 1,

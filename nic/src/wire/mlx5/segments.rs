@@ -31,11 +31,6 @@ impl<T: AsRef<[u8]>> ControlSegment<T> {
         (self.opmod_index_opcode() >> 8) as u16
     }
 
-    /// The operation's modifier.
-    pub fn opcode_modifier(&self) -> u8 {
-        (self.opmod_index_opcode() >> 24) as u8
-    }
-
     /// The 24-bit queue pair number.
     pub fn queue_pair(&self) -> u32 {
         self.qpn_ds() >> 8
