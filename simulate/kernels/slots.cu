@@ -10,6 +10,8 @@ using namespace gpuvm::slots;
 __global__ void look(SlotCache cache, const i64* ids, u64 count, u64 looks, u64* wrong) {
     u64 found = 0, bad = 0, begun = ld_acquire_gpu(&state_of(cache)->epoch);
     for (u64 n = 0; n < looks && ld_relaxed_gpu(&state_of(cache)->epoch) == begun; ++n) {
+        // So that looks are spread over the call.
+        sleep_ns(500);
         i64 id = ids[(n * blockDim.x + threadIdx.x) % count];
         if (id < 0) continue;
         u64 record = static_cast<u64>(id), chunks = cache.tables[0].record_bytes / sizeof(pair64), at = n * 7 % chunks;

@@ -19,7 +19,7 @@ const CALLS: u32 = 8;
 /// Most ids of a call.
 const IDS: u32 = 40;
 /// How often each lane beside a call looks at a record of it, at most.
-const LOOKS: u64 = 400;
+const LOOKS: u64 = 2000;
 
 /// A cache and what it must hold.
 struct Cached<'a> {
