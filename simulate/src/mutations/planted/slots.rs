@@ -11,8 +11,8 @@ planted! {
         SLOTS "        st_relaxed_gpu(used_of(c, entry - 1), keeps);\n        return static_cast<i32>(entry - 1);"
             => "        return static_cast<i32>(entry - 1);";
     "surveyed-before-all-have-claimed", Slots(1), Slots, WRONG, "slots leave when all ids of the call have marked theirs":
-        SLOTS "    u32 missed = claim(c, counts, nullptr, call, team);\n    __syncthreads();\n"
-            => "    u32 missed = claim(c, counts, nullptr, call, team);\n";
+        SLOTS "    u32 missed = claim(c, counts, nullptr, call, team);\n    __syncthreads();\n    if (!counts->misses) return;\n    survey(c, histogram, call, team);\n"
+            => "    survey(c, histogram, call, team);\n    u32 missed = claim(c, counts, nullptr, call, team);\n    __syncthreads();\n    if (!counts->misses) return;\n";
     "ahead-of-nobody", Slots(1), Slots, WRONG, "a call ahead leaves the records of the last call that needed some":
         SLOTS "return ld_relaxed_gpu(&state_of(c)->epoch) - call.ahead;" => "return ld_relaxed_gpu(&state_of(c)->epoch);";
     "call-number-of-32-bits", Slots(2), Slots, WRONG, "the number of a call never comes again":
@@ -30,8 +30,6 @@ planted! {
         SLOTS "            __syncwarp(group);\n            if (own == 0) publish" => "            if (own == 0) publish";
     "published-by-its-first-part", Slots(4), Slots, WRONG, "a miss is entered in the index when all of its parts are there":
         SLOTS "if (atom_add_relaxed_gpu(&miss->pieces_left, ~0u) != 1) return;" => "if (atom_add_relaxed_gpu(&miss->pieces_left, ~0u) != c.pieces) return;";
-    "published-without-release", Slots(4), Slots, WRONG, "who finds a miss in the index finds its bytes":
-        SLOTS "    st_release_gpu(index_of(c, miss->record), miss->slot + 1);" => "    st_relaxed_gpu(index_of(c, miss->record), miss->slot + 1);";
     "replays-an-old-address", Slots(5), Slots, WRONG, "each call copies to the slots that it chose":
         SLOTS "    miss->slot = slot;\n" => "    if (!miss->slot) miss->slot = slot;\n";
     "parts-of-the-last-call", Slots(5), Slots, WRONG, "each call counts the parts of its own misses":
