@@ -69,7 +69,7 @@ use region_places::RegionPlaces;
 use region_table::RegionTable;
 pub use resizing::Resized;
 use scratch::Scratch;
-pub(crate) use slot_kernels::SlotKernels;
+pub(crate) use scratch::SlotKernels;
 use support::Support;
 pub(crate) use victims::Victims;
 pub(crate) use view::{PageTable, PlainMemory, RegionTables, RegionView};

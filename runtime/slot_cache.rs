@@ -3,6 +3,7 @@
 
 mod builder;
 mod calls;
+mod series;
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 pub use builder::SlotCacheBuilder;
 pub use calls::Ids;
 
-use self::calls::{Calls, Series};
+use self::series::{Calls, Series};
 use crate::{
     buffer::{Buffer, RawBuffer},
     device::DeviceArray,

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
+use gpuvm_gpu::Kernel;
 use parking_lot::Mutex;
 
-use super::slot_kernels::SlotKernels;
 use crate::device::DeviceArray;
 
 /// None of it before it is needed.
@@ -20,4 +20,15 @@ pub(super) struct Scratch {
     pub slot_kernels: Mutex<Option<Arc<SlotKernels>>>,
     /// How often the pool was rebuilt, with the GPU's state locked. Relaxed: that lock orders it.
     pub rebuilt: AtomicU64,
+}
+
+/// The kernels of slot caches, by the steps of `gpuvm/slot_cache.cuh`.
+pub(crate) struct SlotKernels {
+    pub plan: Arc<dyn Kernel>,
+    pub claim: Arc<dyn Kernel>,
+    pub survey: Arc<dyn Kernel>,
+    pub pick: Arc<dyn Kernel>,
+    pub fetch: Arc<dyn Kernel>,
+    pub hold: Arc<dyn Kernel>,
+    pub refresh: Arc<dyn Kernel>,
 }

@@ -2,23 +2,12 @@
 
 use std::sync::Arc;
 
-use gpuvm_gpu::{Kernel, Source};
+use gpuvm_gpu::Source;
 
-use super::{PagedGpu, support};
+use super::{PagedGpu, scratch::SlotKernels, support};
 use crate::error::{Doing, Result};
 
 const SOURCE: &str = include_str!("../slot_cache.cu");
-
-/// By the steps of `gpuvm/slot_cache.cuh`.
-pub(crate) struct SlotKernels {
-    pub plan: Arc<dyn Kernel>,
-    pub claim: Arc<dyn Kernel>,
-    pub survey: Arc<dyn Kernel>,
-    pub pick: Arc<dyn Kernel>,
-    pub fetch: Arc<dyn Kernel>,
-    pub hold: Arc<dyn Kernel>,
-    pub refresh: Arc<dyn Kernel>,
-}
 
 impl PagedGpu {
     /// The kernels of slot caches.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use gpuvm_gpu::{GpuError, Kernel, Put};
 
-use super::SlotCache;
+use super::{
+    SlotCache,
+    series::{Calls, Series},
+};
 use crate::{
     buffer::Buffer,
     error::{Doing, Result},
-    gpu::{Job, Named, PagedGpu},
-    launch::{self, InFlight, LaunchConfig, Table},
+    gpu::{Job, Named},
+    launch::{self, LaunchConfig, Table},
 };
 
 /// Most ids, and most slots, of a call that one block plans.
@@ -62,33 +65,6 @@ impl From<&Buffer<i64>> for Ids {
             count: ids.len(),
             wide: true,
         }
-    }
-}
-
-/// The calls of a cache.
-#[derive(Default)]
-pub(super) struct Calls {
-    /// Those that are ended together, while there are some.
-    pub series: Option<Series>,
-    /// How often had been stored to each table before the records came that are in slots.
-    stores: Vec<u64>,
-}
-
-/// Launches that are ended together.
-pub(super) struct Series {
-    gpu: Arc<PagedGpu>,
-    series: Arc<dyn gpuvm_gpu::Series>,
-    in_flight: Arc<InFlight>,
-}
-
-impl Series {
-    /// Waits for its launches.
-    pub fn end(self) -> Result<()> {
-        let outcome = self.in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
-        let ended = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
-        self.in_flight.let_go();
-        self.gpu.try_prune();
-        ended.map(drop)
     }
 }
 
