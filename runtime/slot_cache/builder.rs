@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
+use gpuvm_gpu::HostMemory;
 use gpuvm_layouts::{SLOT_CHUNKS_A_LANE, SLOT_TABLES_MAX, SlotCacheDesc, SlotCacheState, SlotTable};
 use parking_lot::Mutex;
 
@@ -124,14 +125,7 @@ impl SlotCacheBuilder {
         desc.record_count = records.unwrap_or(0);
         desc.slot_count = slots as u32;
         let arrays = arrays(&gpu, &mut desc, self.policy)?;
-        let state = SlotCacheState {
-            epoch: 2,
-            rule: self.policy as u32,
-            ..SlotCacheState::zeroed()
-        };
-        let doing = || "allocating a slot cache".to_owned();
-        let state = gpu.or_lost(DeviceArray::from_slice(&*gpu.device, &[state]).doing(doing))?;
-        let told = gpu.or_lost(gpu.device.allocate_host(8 * TOLD_WORDS as u64).doing(doing))?;
+        let (state, told) = counts(&gpu, self.policy)?;
         desc.state = state.addr();
         desc.told = told.device_addr();
         Ok(SlotCache {
@@ -147,6 +141,19 @@ impl SlotCacheBuilder {
             _arrays: arrays,
         })
     }
+}
+
+/// What calls count, and the words by which they tell.
+fn counts(gpu: &PagedGpu, policy: SlotPolicy) -> Result<(DeviceArray<SlotCacheState>, HostMemory)> {
+    let state = SlotCacheState {
+        epoch: 2,
+        rule: policy as u32,
+        ..SlotCacheState::zeroed()
+    };
+    let doing = || "allocating a slot cache".to_owned();
+    let state = gpu.or_lost(DeviceArray::from_slice(&*gpu.device, &[state]).doing(doing))?;
+    let told = gpu.or_lost(gpu.device.allocate_host(8 * TOLD_WORDS as u64).doing(doing))?;
+    Ok((state, told))
 }
 
 fn region_error(region: &RegionInner, reason: String) -> Error {
