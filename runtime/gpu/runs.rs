@@ -89,7 +89,7 @@ impl PagedGpu {
         }
     }
 
-    /// The same, and the number of frames does not change.
+    /// Brings them so. The number of frames does not change.
     fn bring_into_own(&self, region: &RegionView, fill: bool, own: &mut Option<DeviceArray<u64>>) -> Result<()> {
         let doing = || format!("looking for frames for region `{}`", region.name());
         let words = u64::from(self.pool.capacity()).div_ceil(64);
