@@ -63,7 +63,7 @@ class SlotCache:
         ids = _numbers(ids, self.device)
         return ids, (ids.data_ptr(), ids.numel(), ids.dtype is torch.int64)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def ensure(self, ids: torch.Tensor, *, out: Optional[torch.Tensor] = None) -> torch.Tensor:
         """Has the rows of ``ids`` (int32, int64, of any shape) in slots, and returns in which: int32 of the same shape."""
         ids, given = self._given(ids)
@@ -76,7 +76,7 @@ class SlotCache:
             self._core.wait()
         return out
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def prefetch(self, ids: torch.Tensor) -> None:
         """Fetches rows ahead of a call that needs them, into slots that neither the last call nor a hold needs, as far as there are some."""
         _, given = self._given(ids)

@@ -106,33 +106,39 @@ impl PagedGpu {
             vec![arg(vm), arg(bits.addr())]
         };
         self.run(&support.stream, &support.take_free, config, args, None, &doing())?;
-        if region.run() == RegionView::NO_RUN {
-            let there = bits.read(&*self.device, 0, words as usize).doing(doing)?;
-            region.set_run(self.choose_run(region, there, fill));
-        }
-        let pages = region.pages().count();
-        if region.run() != RegionView::NO_RUN {
-            let args = |vm: u64| {
-                let own = if self.rebuilt() == rebuilt { bits.addr() } else { 0 };
-                let (id, run) = (arg(region.id()), arg(region.run()));
-                let (own, fill) = (arg(own), arg(u32::from(fill)));
-                vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u64)]
-            };
-            let config = self.over_pages(pages * 32);
-            self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
-        }
+        let bring = || {
+            if region.run() == RegionView::NO_RUN {
+                let there = bits.read(&*self.device, 0, words as usize).doing(doing)?;
+                region.set_run(self.choose_run(region, there, fill));
+            }
+            let pages = region.pages().count();
+            if region.run() != RegionView::NO_RUN {
+                let args = |vm: u64| {
+                    let own = if self.rebuilt() == rebuilt { bits.addr() } else { 0 };
+                    let (id, run) = (arg(region.id()), arg(region.run()));
+                    let (own, fill) = (arg(own), arg(u32::from(fill)));
+                    vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u64)]
+                };
+                let config = self.over_pages(pages * 32);
+                self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
+            }
+            Ok(())
+        };
+        let brought = bring();
         let args = |vm: u64| {
             let words = if self.rebuilt() == rebuilt { words } else { 0 };
             vec![arg(vm), arg(bits.addr()), arg(words)]
         };
-        self.run(
+        // Whatever became of that, the others go back.
+        let given = self.run(
             &support.stream,
             &support.give_free,
             self.over_pages(words),
             args,
             None,
             &doing(),
-        )
+        );
+        brought.and(given)
     }
 
     /// Where so many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.

@@ -433,7 +433,7 @@ GPUVM_DEVICE void plan(const SlotCache& c, layout::SlotCounts* counts, u32* hist
     __syncthreads();
     pick(c, counts, nullptr, call, team);
     __syncthreads();
-    for (u32 n = 0; missed >> n; ++n)
+    for (u32 n = 0; n < 32 && missed >> n; ++n)
         if (missed >> n & 1) give_out(c, counts, call, team.rank + n * team.size);
     if (team.rank != 0) return;
     // Not in one assignment: of one from memory to memory the simulator sees the store before the load.
