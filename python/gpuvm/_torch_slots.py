@@ -30,7 +30,7 @@ class SlotCache:
 
     def __init__(self, tables: Union[Table, Sequence[Table]], slots: int, *, policy: str = "lru") -> None:
         self._several = not isinstance(tables, (torch.Tensor, Array))
-        given: List[Table] = list(tables) if self._several else [tables]  # type: ignore[arg-type, list-item]
+        given: List[Table] = list(tables) if self._several else [tables]  # type: ignore[arg-type]
         arrays = [table if isinstance(table, Array) else _array_of(table) for table in given]
         if not arrays:
             raise ArgumentError("a slot cache needs a table")
