@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 pub use builder::SlotCacheBuilder;
 pub use calls::Ids;
 
-use self::series::{Calls, Series};
+use self::series::Calls;
 use crate::{
     buffer::{Buffer, RawBuffer},
     device::DeviceArray,
@@ -155,8 +155,9 @@ impl SlotCache {
     /// # Errors
     /// [`Error::Slots`], once; [`Error::GpuLost`].
     pub fn wait(&self) -> Result<()> {
-        let series = self.calls.lock().series.take();
-        series.map_or(Ok(()), Series::end)?;
+        // To the end: no call of another thread is to run when the cache is emptied.
+        let mut calls = self.calls.lock();
+        calls.end()?;
         if self.gpu.device.simulation().is_none() {
             // Graphs may have calls of which nobody is told.
             let drained = self
@@ -247,7 +248,7 @@ impl SlotCache {
         })
     }
 
-    /// Forgets all records, whatever state they are in. No call runs.
+    /// Forgets all records, whatever state they are in. Slots that are held stay so, without a record. No call runs.
     fn empty(&self) -> Result<()> {
         let (device, slots) = (&*self.gpu.device, u64::from(self.desc.slot_count));
         let zeroed = device

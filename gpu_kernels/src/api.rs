@@ -659,6 +659,16 @@ pub trait Series: Launch {
         args: &[&[u8]],
     ) -> Result<Put, GpuError>;
 
+    /// Has what is enqueued on `stream` from now on run behind the last launch of this on `earlier`. Not if that was captured, nor while `stream`
+    /// is: a graph is ordered by who launches it.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// `stream` is as for [`launch`](Self::launch).
+    unsafe fn follow(&self, stream: u64, earlier: u64) -> Result<(), GpuError>;
+
     /// It as a launch.
     fn as_launch(self: Arc<Self>) -> Arc<dyn Launch>;
 }

@@ -94,7 +94,7 @@ pub struct SlotCacheState {
     pub evictions: u64,
     /// Bytes that were fetched.
     pub bytes: u64,
-    /// Calls that run: 1 at most.
+    /// What runs: 2^24 for a call, 1 for a block that holds slots or releases them.
     pub busy: u32,
     /// Blocks of the call's last kernel that have ended.
     pub blocks_done: u32,

@@ -7,20 +7,21 @@ from typing import Any, Optional
 import torch
 
 from . import ops
-from ._kernel import RawStream
+from ._kernel import Launch, RawStream
 from ._memory import Array
 from ._rows import _ELEMENTS, Rows
 from ._shapes import launch
 from .errors import DtypeError, LayoutError, OutOfRangeError
 
 
-def _enqueue(array: Array, stream: int, kernel: Any, warps: int, spans: int, *args: Any) -> None:
+def _enqueue(array: Array, stream: int, kernel: Any, warps: int, spans: int, *args: Any) -> Launch:
     """On the current stream of PyTorch; of the simulated GPU it has ended when this returns."""
     vm = array.vm
     given = [(_ELEMENTS[str(one.dtype)[6:]], one.data_ptr(), one) if isinstance(one, torch.Tensor) else one for one in args]
     launched = launch(vm, kernel, warps, spans, *given, stream=None if vm.simulated else RawStream(stream))
     if vm.simulated:
         launched.sync()
+    return launched
 
 
 def spmv(indptr: torch.Tensor, indices: Array, data: Array, x: torch.Tensor, stream: int) -> torch.Tensor:
@@ -50,8 +51,12 @@ def knn(of: Rows, queries: torch.Tensor, k: int, stream: int) -> "tuple[torch.Te
     numbers = torch.full((count, k), -1, dtype=torch.int64, device=queries.device)
     step = max(32, min(of.rows, ops._DISTANCES // max(count * queries.element_size(), 1)))
     apart, kernels, begin = queries.new_empty(count * step), ops.module(of.array.vm, "knn"), of.first // of.row_bytes
+    measured: Optional[Launch] = None
     for first in range(0, of.rows, step):
         some = min(step, of.rows - first)
-        _enqueue(of.array, stream, kernels[f"distances<{kind}>"], some, 1, of.array, queries, apart, width, begin + first, some, count)
+        if measured is not None:
+            # Each may hold as many pages as there are frames.
+            measured.sync()
+        measured = _enqueue(of.array, stream, kernels[f"distances<{kind}>"], some, 1, of.array, queries, apart, width, begin + first, some, count)
         _enqueue(of.array, stream, kernels[f"select<{kind}>"], count, 0, apart, nearest, numbers, first, some, k, count)
     return nearest, numbers

@@ -9,7 +9,7 @@ import torch
 
 from . import _slots
 from ._memory import Array
-from .errors import ArgumentError, LayoutError
+from .errors import ArgumentError, ClosedError, LayoutError
 from .torch import _device_of, _dtype_of, _numbers, _rows_of, _stream, array_of
 
 Table = Union[torch.Tensor, Array]
@@ -45,7 +45,7 @@ class SlotCache:
         self._arrays = arrays
         self._core = _slots.make(vm, arrays, slots, policy)
         self._frames = [self._frame(n, array, slots) for n, array in enumerate(arrays)]
-        self._counts: torch.Tensor = torch.utils.dlpack.from_dlpack(self._core.stats_dlpack())
+        self._counts: Optional[torch.Tensor] = torch.utils.dlpack.from_dlpack(self._core.stats_dlpack())
 
     def _frame(self, n: int, array: Array, slots: int) -> torch.Tensor:
         bytes: torch.Tensor = torch.utils.dlpack.from_dlpack(self._core.frames_dlpack(n))
@@ -54,6 +54,8 @@ class SlotCache:
     @property
     def frames(self) -> Union[torch.Tensor, List[torch.Tensor]]:
         """The slots, a row each. Nobody is to write there."""
+        if not self._frames:
+            raise ClosedError("the slot cache is closed")
         return self._frames if self._several else self._frames[0]
 
     def _given(self, ids: torch.Tensor) -> Tuple[torch.Tensor, Tuple[int, int, bool]]:
@@ -105,6 +107,8 @@ class SlotCache:
     @property
     def stats(self) -> torch.Tensor:
         """What calls have counted, on the GPU, as of where the stream is: hits, misses, rows fetched ahead, evictions, bytes."""
+        if self._counts is None:
+            raise ClosedError("the slot cache is closed")
         return self._counts[1:].clone()
 
     def counts(self) -> Dict[str, int]:
@@ -113,6 +117,8 @@ class SlotCache:
 
     def close(self) -> None:
         """Waits for its calls, and gives back what it has, but for frames that tensors have. Once is enough."""
+        # Tensors of the caller's keep what they need.
+        self._frames, self._counts = [], None
         self._core.close()
 
 

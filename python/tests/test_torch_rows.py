@@ -277,7 +277,11 @@ def test_an_optimizer_of_pytorch_trains_the_table_where_it_is(vm, numbers, optim
             one.zero_grad()
             (module(ids) ** 2).sum().backward()
             one.step()
-        assert torch.equal(embedding(ids), own(ids))
+        if vm.simulated:
+            assert torch.equal(embedding(ids), own(ids))
+        else:
+            # On a GPU PyTorch adds up what a row gets of several ids, and of several steps, in any order.
+            torch.testing.assert_close(embedding(ids), own(ids))
 
 
 def test_numbers_out_of_range_are_told(vm, numbers):
@@ -410,11 +414,12 @@ def test_a_tensor_keeps_its_array(vm, numbers):
 
 def test_inference_mode(vm, numbers):
     own = values(numbers, (101, 8), torch.float32)
-    ids = torch.arange(0, 100, 3)
+    # Not of the mode: the backward pass below keeps them.
+    ids = torch.arange(0, 100, 3, device=torch.device("cpu") if vm.simulated else torch.device("cuda"))
     with torch.inference_mode():
         table = paged.from_numpy(own.numpy().copy(), vm)
         embedding = paged.Embedding(vm.array(own.numpy().copy()))
-        ids, own = ids.to(table.device), own.to(table.device)
+        own = own.to(table.device)
         for _ in range(2):
             assert torch.equal(paged.take(table, ids), own[ids]) and torch.equal(embedding(ids), own[ids])
             for one in (table, embedding.weight.detach(), own):

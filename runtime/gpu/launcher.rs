@@ -190,7 +190,7 @@ impl PagedGpu {
             self.keep_held(&memories);
         }
         make_coherent(&memories, &mut guards, kind)?;
-        let spans = self.spans(config);
+        let spans = self.spans(config, looks_up);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
         in_flight.span_frames = spans.frames;
@@ -363,9 +363,9 @@ impl PagedGpu {
         })
     }
 
-    /// What the launch's declared spans can hold at once.
-    fn spans(&self, config: &LaunchConfig) -> Spans {
-        if config.lane_spans == 0 && config.warp_spans == 0 {
+    /// What the launch's declared spans can hold at once: nothing where it looks pages up.
+    fn spans(&self, config: &LaunchConfig, looks_up: bool) -> Spans {
+        if looks_up || (config.lane_spans == 0 && config.warp_spans == 0) {
             // Asking the GPU copies names, which most launches need not pay.
             return Spans::default();
         }

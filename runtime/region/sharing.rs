@@ -149,11 +149,10 @@ impl Memory for RegionInner {
 impl RegionInner {
     /// Has the home hold what launches on a GPU wrote, or are writing.
     fn write_home(&self, launches: &mut Naming, gpu: usize) -> Result<()> {
+        // Those that write at home, too, of which the view knows nothing.
+        launches.settle_those(|kind| kind.gpu == gpu && kind.writes);
         match self.at(gpu).filter(|on| on.view.may_have_writes()) {
-            Some(on) => {
-                launches.settle_those(|kind| kind.gpu == gpu && kind.writes);
-                self.flush_on(launches, &on)
-            }
+            Some(on) => self.flush_on(launches, &on),
             None => Ok(()),
         }
     }

@@ -190,7 +190,8 @@ impl SlotCache {
         }
         let args = [slots, count, release.into()];
         let mut calls = self.calls.lock();
-        self.ready(&mut calls, stream)?;
+        // What was stored to the tables the next call sees: now these records would go that are to stay.
+        self.go_on(&mut calls, stream)?;
         self.put(
             &mut calls,
             stream,
@@ -251,9 +252,11 @@ impl SlotCache {
             true => &[Step::Plan, Step::Fetch { gives: false }],
             false => &[Step::Claim, Step::Survey, Step::Pick, Step::Fetch { gives: true }],
         };
-        steps
+        let enqueued = steps
             .iter()
-            .try_for_each(|step| self.step(&mut calls, stream, &call, *step))
+            .try_for_each(|step| self.step(&mut calls, stream, &call, *step));
+        calls.broken |= enqueued.is_err();
+        enqueued
     }
 
     fn step(&self, calls: &mut Calls, stream: u64, call: &Call, step: Step) -> Result<()> {
@@ -329,20 +332,29 @@ impl SlotCache {
         let config = LaunchConfig::new(shape.0, shape.1).untimed();
         loop {
             if let Some(current) = &calls.series {
+                if let Some(last) = calls.last.filter(|last| *last != stream) {
+                    // SAFETY: the stream is live, as the caller says.
+                    let follows = unsafe { current.series.follow(stream, last) };
+                    self.gpu
+                        .or_lost(follows.doing(|| "ordering calls of a slot cache".into()))?;
+                }
                 // SAFETY: the stream is live, as the caller says, and what the kernels use lives until the series has ended, or is the
                 // caller's.
                 let put = unsafe { current.series.launch(stream, kernel, &config.shape, &all) };
                 let put = put.doing(|| format!("launching kernel `{}`", kernel.info().name));
                 match self.gpu.or_lost(put)? {
                     Put::Over => {}
-                    Put::Enqueued => return Ok(()),
+                    Put::Enqueued => {
+                        calls.last = Some(stream);
+                        return Ok(());
+                    }
                     Put::Captured => {
                         self.note_captured()?;
                         return Ok(());
                     }
                 }
             }
-            calls.series.take().map_or(Ok(()), Series::end)?;
+            calls.end()?;
             calls.series = Some(self.begin(stream)?);
         }
     }
@@ -358,19 +370,43 @@ impl SlotCache {
     /// Before a call: there is a series, and what was stored to the tables since records came is seen.
     fn ready(&self, calls: &mut Calls, stream: u64) -> Result<()> {
         let stores: Vec<u64> = self.tables.iter().map(|table| table.region.stores()).collect();
-        let is_current = stores == calls.stores;
-        let goes_on = |series: &Series| !series.in_flight.is_done();
-        if is_current && calls.series.as_ref().is_some_and(goes_on) {
-            return Ok(());
+        if stores != calls.stores {
+            // Homes are to hold what was stored.
+            self.begin_anew(calls, stream)?;
+            let forgot = self.forget(calls, stream);
+            calls.broken |= forgot.is_err();
+            forgot?;
+            // What is stored meanwhile is seen by the next call.
+            calls.stores = stores;
         }
-        calls.series.take().map_or(Ok(()), Series::end)?;
+        self.go_on(calls, stream)?;
+        calls.count += 1;
+        Ok(())
+    }
+
+    /// There is a series.
+    fn go_on(&self, calls: &mut Calls, stream: u64) -> Result<()> {
+        // A capture waits for nothing. SAFETY: the caller says that the stream is live.
+        let goes_on = calls.go_on() && !(calls.are_many() && !unsafe { self.gpu.device.is_captured(stream) });
+        match goes_on {
+            true => Ok(()),
+            false => self.begin_anew(calls, stream),
+        }
+    }
+
+    /// Another series, behind the end of the last one.
+    fn begin_anew(&self, calls: &mut Calls, stream: u64) -> Result<()> {
+        // Before anything is waited for, which would break a capture. SAFETY: the caller says that the stream is live.
+        if unsafe { self.gpu.device.is_captured(stream) } {
+            return Err(self.captured(stream));
+        }
+        calls.end()?;
+        if calls.broken {
+            self.empty()?;
+            calls.broken = false;
+        }
         calls.series = Some(self.begin(stream)?);
-        if is_current {
-            return Ok(());
-        }
-        // Before the records come: what is stored meanwhile is seen by the next call.
-        calls.stores = stores;
-        self.forget(calls, stream)
+        Ok(())
     }
 
     /// Begins a series: homes hold what launches before it wrote.
@@ -424,8 +460,7 @@ impl SlotCache {
 
 impl Drop for SlotCache {
     fn drop(&mut self) {
-        let ended = self.calls.get_mut().series.take().map_or(Ok(()), Series::end);
-        if let Err(error) = ended {
+        if let Err(error) = self.calls.get_mut().end() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "a slot cache did not end well"

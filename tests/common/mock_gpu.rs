@@ -490,6 +490,11 @@ impl Series for MockSeries {
         unsafe { self.series.launch(stream, kernel, config, args) }
     }
 
+    unsafe fn follow(&self, stream: u64, earlier: u64) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.series.follow(stream, earlier) }
+    }
+
     fn as_launch(self: Arc<Self>) -> Arc<dyn Launch> {
         self
     }

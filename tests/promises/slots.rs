@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuvm::{Buffer, Error, Ids, Region, SlotCache, SlotFault, SlotPolicy, Vm};
+use gpuvm::{Buffer, Error, Ids, LaunchConfig, Region, SlotCache, SlotFault, SlotPolicy, Vm};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -13,6 +13,7 @@ const SOURCE: Kernels = Kernels {
     name: "slots.cu",
     text: r"
 #include <gpuvm/gpuvm.cuh>
+__global__ void plus(unsigned long long word, unsigned by) { atomicAdd(reinterpret_cast<unsigned*>(word), by); }
 __global__ void add(gpuvm::array<unsigned long long> a, unsigned long long by) {
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size(); i += gridDim.x * 1ull * blockDim.x) a[i] += by;
 }
@@ -351,4 +352,67 @@ fn tables_that_cannot_be_are_refused() {
     assert!(why.contains("tables"), "{why}");
     let why = refused(vm.slot_cache(4).table(&region, 32).table(&region, 16).build());
     assert!(why.contains("it has 20 records") && why.contains("10"), "{why}");
+}
+
+/// As if another call, or a hold, were under way that never ends: it is told, and what it left is gone.
+#[test]
+fn calls_beside_each_other_are_told_and_the_cache_begins_anew() {
+    let bench = Bench::new(direct(4), SOURCE);
+    let region = table(&bench.vm, 60, 2, 1);
+    let cache = bench.vm.slot_cache(9).table(&region, 16).build().unwrap();
+    let busy = cache.description().state + core::mem::offset_of!(gpuvm_layouts::SlotCacheState, busy) as u64;
+    let wanted = [3, 1, 59];
+    for beside in [1u32 << 24, 1] {
+        check(&cache, &wanted, &ensure(&bench.vm, &cache, &wanted), &[(2, 1)]);
+        bench.must("plus", LaunchConfig::new(1, 1), (busy, beside));
+        let slots = bench.vm.buffer::<i32>(3).unwrap();
+        cache.ensure(&ids(&bench.vm, &wanted), &slots).unwrap();
+        let told = cache.wait();
+        assert!(
+            matches!(
+                told,
+                Err(Error::Slots {
+                    fault: SlotFault::CallsBeside,
+                    ..
+                })
+            ),
+            "{told:?}"
+        );
+        let before = cache.stats().unwrap();
+        check(&cache, &wanted, &ensure(&bench.vm, &cache, &wanted), &[(2, 1)]);
+        assert_eq!(cache.stats().unwrap().misses - before.misses, 3);
+    }
+    // A hold beside a call as well.
+    let slots = bench.vm.buffer::<i32>(3).unwrap();
+    cache.ensure(&ids(&bench.vm, &wanted), &slots).unwrap();
+    bench.must("plus", LaunchConfig::new(1, 1), (busy, 1u32 << 24));
+    cache.hold(&slots).unwrap();
+    assert!(matches!(
+        cache.wait(),
+        Err(Error::Slots {
+            fault: SlotFault::CallsBeside,
+            ..
+        })
+    ));
+    cache.release(&slots).unwrap();
+    cache.wait().unwrap();
+}
+
+/// A hold keeps what the call before it brought, whatever was stored meanwhile; the next call brings that.
+#[test]
+fn a_hold_behind_a_store_keeps_its_records() {
+    let vm = vm(4);
+    let region = table(&vm, 60, 2, 1);
+    let cache = vm.slot_cache(9).table(&region, 16).build().unwrap();
+    let wanted = [3, 1, 59];
+    let slots = vm.buffer::<i32>(3).unwrap();
+    cache.ensure(&ids(&vm, &wanted), &slots).unwrap();
+    let new: Vec<u64> = (0..120).map(|i| pattern(2, i)).collect();
+    region.write(0, &new).unwrap();
+    cache.hold(&slots).unwrap();
+    let again = ensure(&vm, &cache, &[10, 1, 59, 3]);
+    assert_eq!(again[1..], [1, 2, 0].map(|n| slots.to_vec().unwrap()[n]));
+    check(&cache, &[10, 1, 59, 3], &again, &[(2, 2)]);
+    cache.release(&slots).unwrap();
+    cache.wait().unwrap();
 }

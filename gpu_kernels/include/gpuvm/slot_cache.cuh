@@ -37,6 +37,8 @@ constexpr i32 kPending = -2;
 constexpr u32 kIdsAtOnce = 4;
 constexpr u32 kSlotsAtOnce = 8;
 constexpr u32 kCountBits = 16;
+// What `busy` counts: calls by these, and blocks that hold slots or release them by ones.
+constexpr u32 kACall = 1u << 24;
 
 // What of a cache is told to the host, by its word.
 enum SlotTold : u32 { kNoSuchRecord, kTooManyRecords, kCallsBeside, kNotHeld };
@@ -409,12 +411,12 @@ GPUVM_DEVICE void finish(const SlotCache& c, const SlotCall& call) {
     st_relaxed_gpu(&state->blocks_done, 0u);
     st_relaxed_gpu(&state->surveyed, 0u);
     st_relaxed_gpu(&state->epoch, ld_relaxed_gpu(&state->epoch) + 1 - call.ahead);
-    if (atom_exch_acq_rel_gpu(&state->busy, 0u) != 1) tell(c, kCallsBeside, 1);
+    atom_add_relaxed_gpu(&state->busy, 0 - kACall);
 }
 
-// A call begins. Whether another one ran beside it is told by its end: nothing waits here.
+// A call begins. Others that run beside it are told here, since what ends it counts blocks, which those count, too.
 GPUVM_DEVICE void begin(const SlotCache& c, SlotTeam team) {
-    if (team.rank == 0) atom_add_relaxed_gpu(&state_of(c)->busy, 1u);
+    if (team.rank == 0 && atom_add_relaxed_gpu(&state_of(c)->busy, kACall) != 0) tell(c, kCallsBeside, 1);
 }
 
 // All steps but the fetch, by one block. `counts` and `histogram` are shared memory.
@@ -469,8 +471,11 @@ GPUVM_DEVICE void survey_all(const SlotCache& c, u32* histogram, u32* last, cons
     if (threadIdx.x < 32) choose(&state->counts, histogram);
 }
 
-// Slots are held once more, or once less, each as often as it is named.
+// Slots are held once more, or once less, each as often as it is named. Calls beside are told, which may have counted
+// slots before and take them behind.
 GPUVM_DEVICE void hold(const SlotCache& c, const i32* slots, u64 count, bool release, SlotTeam team) {
+    u32* busy = &state_of(c)->busy;
+    if (threadIdx.x == 0 && atom_add_relaxed_gpu(busy, 1u) >= kACall) tell(c, kCallsBeside, 1);
     for (u64 k = team.rank; k < count; k += team.size) {
         u32 slot = static_cast<u32>(slots[k]);
         if (slot >= c.slot_count) continue;
@@ -481,6 +486,8 @@ GPUVM_DEVICE void hold(const SlotCache& c, const i32* slots, u64 count, bool rel
             tell(c, kNotHeld, u64{slot} + 1);
         }
     }
+    __syncthreads();
+    if (threadIdx.x == 0) atom_add_relaxed_gpu(busy, ~0u);
 }
 
 // The homes have changed: slots lose their records, but for those that are held, which become misses again.

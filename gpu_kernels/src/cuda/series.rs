@@ -133,6 +133,25 @@ impl Series for CudaSeries {
         Ok(Put::Enqueued)
     }
 
+    unsafe fn follow(&self, stream: u64, earlier: u64) -> Result<(), GpuError> {
+        let handle: StreamHandle = Raw(std::ptr::with_exposed_provenance_mut(stream as usize));
+        let state = self.state.lock();
+        let end = state
+            .ends
+            .iter()
+            .find(|(known, _)| known.0.expose_provenance() as u64 == earlier);
+        let Some((_, end)) = end.filter(|_| state.outcome.is_none()) else {
+            return Ok(());
+        };
+        self.core.enter()?;
+        if is_captured(handle) {
+            return Ok(());
+        }
+        // SAFETY: the event is the state's, and the caller says that the stream is live.
+        let waits = unsafe { cu::cuStreamWaitEvent(handle.0, end.handle.0, 0) };
+        self.core.check("order a stream behind another", waits)
+    }
+
     fn as_launch(self: Arc<Self>) -> Arc<dyn Launch> {
         self
     }
