@@ -386,9 +386,10 @@ impl SlotCache {
 
     /// There is a series.
     fn go_on(&self, calls: &mut Calls, stream: u64) -> Result<()> {
-        // A capture waits for nothing. SAFETY: the caller says that the stream is live.
-        let goes_on = calls.go_on() && !(calls.are_many() && !unsafe { self.gpu.device.is_captured(stream) });
-        match goes_on {
+        // SAFETY: the caller says that the stream is live.
+        let is_captured = || unsafe { self.gpu.device.is_captured(stream) };
+        // A capture waits for nothing.
+        match calls.go_on() && (!calls.are_many() || is_captured()) {
             true => Ok(()),
             false => self.begin_anew(calls, stream),
         }
