@@ -39,6 +39,11 @@ impl<T: Pod> DeviceArray<T> {
         self.memory.addr()
     }
 
+    /// Elements that there is room for.
+    pub fn length(&self) -> u64 {
+        self.memory.bytes() / size_of::<T>() as u64
+    }
+
     pub fn write(&self, gpu: &dyn Gpu, first: u64, values: &[T]) -> Result<(), GpuError> {
         if values.is_empty() {
             return Ok(());

@@ -32,6 +32,7 @@ use crate::{
     turns::{Turn, Turns},
 };
 
+mod beside;
 mod bring_up;
 mod guards;
 mod held;
@@ -376,6 +377,11 @@ impl PagedGpu {
         let threads = 64;
         let blocks = pages.div_ceil(u64::from(threads)).clamp(1, 8) as u32;
         LaunchConfig::new(blocks, threads).deadline(self.service_deadline())
+    }
+
+    /// Whether it is one, and not simulated.
+    fn is_hardware(&self) -> bool {
+        self.capabilities().compute_capability.is_some()
     }
 
     /// As [`service_config`](Self::service_config), by the whole GPU where lanes themselves move pages: few could not fill the link. Queues

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     coherence::Coherence,
     error::{Doing, Result},
+    gpu::RegionView,
     launch_state::StateSlot,
 };
 
@@ -109,7 +110,14 @@ pub(crate) struct InFlight {
     number: OnceLock<u64>,
     /// Whether it looks up where pages are; none for the runtime's own kernels.
     pub looks_up: Option<bool>,
+    /// It brings pages beside others, and ends when this was called.
+    pub gives_way: Option<Ask>,
+    /// Called when it has ended.
+    pub then: Option<Ask>,
 }
+
+/// What has a launch end soon.
+pub(crate) type Ask = Arc<dyn Fn() + Send + Sync>;
 
 impl InFlight {
     /// A launch that names no memory and holds no spans.
@@ -129,6 +137,8 @@ impl InFlight {
             examined: AtomicBool::new(false),
             number: OnceLock::new(),
             looks_up: None,
+            gives_way: None,
+            then: None,
         }
     }
 
@@ -177,6 +187,9 @@ impl InFlight {
 
     /// Waits for its end. Bounded by the launch's deadline.
     pub fn settle(&self) {
+        if let Some(ask) = &self.gives_way {
+            ask();
+        }
         if let Some(launch) = self.flight.launch.get() {
             launch.wait(None);
         }
@@ -291,6 +304,12 @@ pub(crate) trait Memory: Send + Sync {
         Ok(false)
     }
 
+    /// The pages of a region that it is on the GPU at `place`.
+    fn view(&self, place: usize) -> Option<Arc<RegionView>> {
+        let _ = place;
+        None
+    }
+
     /// The launch begins. Called with the launches locked, before its first write can be.
     fn expect(&self, launches: &mut Naming, to_begin: LaunchKind);
 }
@@ -353,6 +372,21 @@ impl Naming {
         let awaited: Vec<(LaunchKind, Weak<InFlight>)> = awaited;
         for launch in awaited.iter().filter_map(|(_, launch)| launch.upgrade()) {
             launch.settle();
+        }
+    }
+
+    /// Has those end on a GPU that bring pages beside others, where no other runs there any more.
+    pub fn settle_beside(&mut self, gpu: usize) {
+        let mut brings = false;
+        for (kind, launch) in &self.in_flight {
+            match launch.upgrade().filter(|launch| kind.gpu == gpu && !launch.is_done()) {
+                Some(launch) if launch.gives_way.is_some() => brings = true,
+                Some(_) => return,
+                None => {}
+            }
+        }
+        if brings {
+            self.settle_those(|kind| kind.gpu == gpu);
         }
     }
 

@@ -68,6 +68,7 @@ pub(crate) struct Settings {
     pub launch_deadline: Duration,
     /// Of regions that say nothing of it; none: what suits each.
     pub placement: Option<Placement>,
+    pub bring_beside: Option<bool>,
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
     pub guarded: bool,

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod broadcast;
 mod facts;
 mod header;
@@ -20,6 +21,7 @@ mod slots;
 mod timeline;
 mod vm;
 
+pub use beside::*;
 pub use broadcast::*;
 pub use facts::{FieldFact, LayoutFact};
 pub use header::header;
@@ -33,7 +35,7 @@ pub use vm::*;
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-pub const LAYOUT_VERSION: u32 = 20;
+pub const LAYOUT_VERSION: u32 = 21;
 
 /// All shared structures, in the order of their modules.
 pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
@@ -44,6 +46,7 @@ pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
         launch::FACTS,
         broadcast::FACTS,
         slots::FACTS,
+        beside::FACTS,
         timeline::FACTS,
     ]
     .into_iter()

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// So many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
-const LOOKING_SHARE: u32 = 20;
+pub(super) const LOOKING_SHARE: u32 = 20;
 
 impl PagedGpu {
     /// Keeps a region's pages where they are, for launches that look them up. None that fetches its pages runs.
@@ -50,6 +50,10 @@ impl PagedGpu {
 
     fn change_hold(&self, region: &RegionView, hold: bool, beside: bool) -> Result<()> {
         if !hold {
+            if beside && region.came_beside() {
+                // Launches only read it since what was written counts as dirty.
+                return Ok(());
+            }
             self.take_marks(region, beside)?;
         }
         let (support, config) = (&self.support, self.over_pages(region.pages().count()));
@@ -69,6 +73,8 @@ impl PagedGpu {
         if region.is_complete() || !self.looks_at(region) {
             return Ok(());
         }
+        // Its frames are to be free.
+        self.end_beside();
         self.take_marks(region, false)?;
         let crowded = region.is_crowded();
         if crowded && !self.make_way(region)? {
@@ -111,18 +117,23 @@ impl PagedGpu {
 
     /// Has marks that rewritten kernels set in the window count as those of the page table, and all pages as marked that launches may have
     /// written as plain memory; `beside`: others run that may set some, which stay.
-    fn take_marks(&self, region: &RegionView, beside: bool) -> Result<()> {
-        let take = |marks: u64| {
-            let (support, config) = (&self.support, self.over_pages(region.pages().count()));
-            let args = |vm| [over_all(vm, region), vec![arg(marks), arg(u32::from(beside))]].concat();
-            let label = format!("taking marks of region `{}`", region.name());
-            self.run(&support.stream, &support.take_marks, config, args, Some(region), &label)
-        };
+    pub(super) fn take_marks(&self, region: &RegionView, beside: bool) -> Result<()> {
+        self.forget_late_marks(region)?;
         if region.may_be_written() {
-            take(0)?;
+            self.take_marks_at(region, 0, beside)?;
             region.note_marked();
         }
-        region.places_there().map_or(Ok(()), |places| take(places.marks))
+        region
+            .places_there()
+            .map_or(Ok(()), |places| self.take_marks_at(region, places.marks, beside))
+    }
+
+    /// Takes those that lie there, or with 0 all pages' as if they were set.
+    pub(super) fn take_marks_at(&self, region: &RegionView, marks: u64, beside: bool) -> Result<()> {
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
+        let args = |vm| [over_all(vm, region), vec![arg(marks), arg(u32::from(beside))]].concat();
+        let label = format!("taking marks of region `{}`", region.name());
+        self.run(&support.stream, &support.take_marks, config, args, Some(region), &label)
     }
 
     /// Has entries in the window say where a held region's pages are, for a rewritten kernel that is to run.
@@ -131,6 +142,7 @@ impl PagedGpu {
             return Ok(());
         }
         let places = self.places(region)?;
+        self.end_beside();
         self.write_table(region, places.entries, places.addr)?;
         region.set_has_entries();
         Ok(())
@@ -145,6 +157,7 @@ impl PagedGpu {
             Some(table) => table,
             None => region.make_places(&*self.device, self.nobodys_page()?)?,
         };
+        self.end_beside();
         self.write_table(region, table, 0)?;
         region.set_has_places();
         Ok(())

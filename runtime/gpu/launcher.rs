@@ -16,7 +16,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     fault::Fault,
-    launch::{InFlight, LaunchConfig, LaunchKind, Memory, Naming, Table, stop_peers},
+    launch::{Ask, InFlight, LaunchConfig, LaunchKind, Memory, Naming, Table, stop_peers},
     launch_state::StateSlot,
     timeline::LaunchSpan,
 };
@@ -36,6 +36,8 @@ pub(crate) struct Named {
     pub by: Table,
     /// It uses no page, and so waits for neither form.
     pub pageless: bool,
+    /// It brings pages beside others, and ends when this was called.
+    pub gives_way: Option<Ask>,
 }
 
 /// What a launch runs.
@@ -159,6 +161,7 @@ impl PagedGpu {
             looks_up,
             by,
             pageless,
+            gives_way,
         } = named;
         // Held until the launch is on its stream. Before the locks of memories.
         let alone = looks_up.then(|| self.form.write());
@@ -190,9 +193,15 @@ impl PagedGpu {
             self.keep_held(&memories);
         }
         make_coherent(&memories, &mut guards, kind)?;
+        let mover = match looks_up && matches!(job, Job::LookingUp(..)) {
+            true => self.bring_beside(&memories, &mut guards, by)?,
+            false => None,
+        };
         let spans = self.spans(config, looks_up);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
+        in_flight.gives_way = gives_way;
+        in_flight.then = mover.as_ref().and_then(|mover| mover.gives_way.clone());
         in_flight.span_frames = spans.frames;
         in_flight.looks_up = (looks_up || fetches).then_some(looks_up);
         in_flight.keep(memories.iter().map(|(memory, _)| Arc::clone(memory)).collect());
@@ -212,10 +221,41 @@ impl PagedGpu {
         Ok(in_flight)
     }
 
+    /// Begins to bring pages of memory that a launch is about to look up and only reads, and has that memory know of it.
+    fn bring_beside(
+        &self,
+        memories: &[(Arc<dyn Memory>, bool)],
+        locked: &mut [MutexGuard<'_, Naming>],
+        by: Table,
+    ) -> Result<Option<Arc<InFlight>>> {
+        let is_allowed = self.settings.bring_beside.unwrap_or(self.is_hardware());
+        if !is_allowed || !matches!(by, Table::Places | Table::Entries) {
+            return Ok(None);
+        }
+        let read = |n: &usize| !memories[*n].1 && !locked[*n].any_on(self.place);
+        let those: Vec<usize> = (0..memories.len()).filter(read).collect();
+        let views: Vec<_> = those.iter().filter_map(|&n| memories[n].0.view(self.place)).collect();
+        let Some(mover) = self.begin_beside(&views, by)? else {
+            return Ok(None);
+        };
+        let kind = LaunchKind {
+            gpu: self.place,
+            writes: false,
+            looks_up: true,
+            by,
+        };
+        for n in those {
+            locked[n].push(kind, &mover);
+        }
+        Ok(Some(mover))
+    }
+
     /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
     /// are held for the one are never what the other waits for.
     pub(super) fn settle_form(&self, looks_up: bool) {
-        let of_it = |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up);
+        let of_it = |launch: &&Arc<InFlight>| {
+            launch.looks_up == Some(looks_up) || (looks_up && launch.gives_way.is_some())
+        };
         let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
         those.iter().for_each(|launch| launch.settle());
     }
@@ -239,8 +279,9 @@ impl PagedGpu {
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), Arc::clone(label));
         // The stream's address stands for it: it is not followed.
         let span = LaunchSpan::new(self.timeline.as_ref(), Arc::as_ptr(stream).cast::<()>() as usize, label);
-        let ended = Arc::clone(&self.ended);
+        let (ended, then) = (Arc::clone(&self.ended), in_flight.then.clone());
         let on_done = Box::new(move |outcome: &LaunchOutcome| {
+            then.inspect(|then| then());
             // Release: who counts it, and finds that it is done, is behind its end.
             ended.fetch_add(1, Ordering::Release);
             span.end(&name, outcome);

@@ -309,6 +309,8 @@ impl Change<'_> {
 
     /// Ends an earlier change by which frames come back, as far as they have: the others are marked still.
     fn stop_returning(&mut self) -> Result<()> {
+        // Frames that are out of the pool for launches of others come back.
+        self.gpu.end_beside();
         let Some(launch) = self.returning.as_mut().and_then(|change| change.launch.take()) else {
             return Ok(());
         };

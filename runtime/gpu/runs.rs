@@ -92,6 +92,36 @@ impl PagedGpu {
     /// Brings them so. The number of frames does not change.
     fn bring_into_own(&self, region: &RegionView, fill: bool, own: &mut Option<DeviceArray<u64>>) -> Result<()> {
         let doing = || format!("looking for frames for region `{}`", region.name());
+        let (addr, rebuilt) = self.take_free(own, &doing())?;
+        let Some(bits) = own else { return Ok(()) };
+        let support = &self.support;
+        let bring = || {
+            if region.run() == RegionView::NO_RUN {
+                let there = bits.read(&*self.device, 0, bits.length() as usize).doing(doing)?;
+                region.set_run(self.choose_run(region, there, fill));
+            }
+            let pages = region.pages().count();
+            if region.run() != RegionView::NO_RUN {
+                let args = |vm: u64| {
+                    let own = if self.rebuilt() == rebuilt { addr } else { 0 };
+                    let (id, run) = (arg(region.id()), arg(region.run()));
+                    let (own, fill) = (arg(own), arg(u32::from(fill)));
+                    vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u64)]
+                };
+                let config = self.over_pages(pages * 32);
+                self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
+            }
+            Ok(())
+        };
+        let brought = bring();
+        // Whatever became of that, the others go back.
+        let given = self.give_free(addr, bits.length(), Some(rebuilt), &doing());
+        brought.and(given)
+    }
+
+    /// Takes all free frames out of the pool, into bits at that address, and says how often the pool was rebuilt until then.
+    pub(super) fn take_free(&self, own: &mut Option<DeviceArray<u64>>, label: &str) -> Result<(u64, u64)> {
+        let doing = || label.to_owned();
         let words = u64::from(self.pool.capacity()).div_ceil(64);
         let bits = match own {
             Some(bits) => bits,
@@ -105,44 +135,22 @@ impl PagedGpu {
             rebuilt = self.rebuilt();
             vec![arg(vm), arg(bits.addr())]
         };
-        self.run(&support.stream, &support.take_free, config, args, None, &doing())?;
-        let bring = || {
-            if region.run() == RegionView::NO_RUN {
-                let there = bits.read(&*self.device, 0, words as usize).doing(doing)?;
-                region.set_run(self.choose_run(region, there, fill));
-            }
-            let pages = region.pages().count();
-            if region.run() != RegionView::NO_RUN {
-                let args = |vm: u64| {
-                    let own = if self.rebuilt() == rebuilt { bits.addr() } else { 0 };
-                    let (id, run) = (arg(region.id()), arg(region.run()));
-                    let (own, fill) = (arg(own), arg(u32::from(fill)));
-                    vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u64)]
-                };
-                let config = self.over_pages(pages * 32);
-                self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
-            }
-            Ok(())
-        };
-        let brought = bring();
+        self.run(&support.stream, &support.take_free, config, args, None, label)?;
+        Ok((bits.addr(), rebuilt))
+    }
+
+    /// Gives the frames back whose bits are set in `words` words at an address, unless the pool was rebuilt since.
+    pub(super) fn give_free(&self, bits: u64, words: u64, rebuilt: Option<u64>, label: &str) -> Result<()> {
         let args = |vm: u64| {
-            let words = if self.rebuilt() == rebuilt { words } else { 0 };
-            vec![arg(vm), arg(bits.addr()), arg(words)]
+            let are_out = rebuilt.is_none_or(|rebuilt| self.rebuilt() == rebuilt);
+            vec![arg(vm), arg(bits), arg(if are_out { words } else { 0 })]
         };
-        // Whatever became of that, the others go back.
-        let given = self.run(
-            &support.stream,
-            &support.give_free,
-            self.over_pages(words),
-            args,
-            None,
-            &doing(),
-        );
-        brought.and(given)
+        let support = &self.support;
+        self.run(&support.stream, &support.give_free, self.over_pages(words), args, None, label)
     }
 
     /// Where so many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.
-    fn choose_run(&self, region: &RegionView, frames: Vec<u64>, any: bool) -> u32 {
+    pub(super) fn choose_run(&self, region: &RegionView, frames: Vec<u64>, any: bool) -> u32 {
         let pages = region.pages().count();
         let mut apart = frames.clone();
         for other in self.state.lock().places.live() {

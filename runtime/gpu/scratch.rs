@@ -5,6 +5,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 use gpuvm_gpu::Kernel;
 use parking_lot::Mutex;
 
+use super::beside::Beside;
 use crate::device::DeviceArray;
 
 /// None of it before it is needed.
@@ -16,6 +17,8 @@ pub(super) struct Scratch {
     pub counts: Mutex<Option<DeviceArray<u64>>>,
     /// Of who brings pages: frames that are out of the pool meanwhile, a bit each.
     pub own: Mutex<Option<DeviceArray<u64>>>,
+    /// Of what brings pages beside launches.
+    pub beside: Mutex<Beside>,
     /// Of slot caches.
     pub slot_kernels: Mutex<Option<Arc<SlotKernels>>>,
     /// How often the pool was rebuilt, with the GPU's state locked. Relaxed: that lock orders it.

@@ -1,4 +1,5 @@
 // Kernels that the runtime itself launches.
+#include <gpuvm/detail/beside.cuh>
 #include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
 #include <gpuvm/detail/give_way.cuh>
@@ -194,6 +195,40 @@ __global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned regio
             gpuvm::detail::take_mark(vm, id, marks + page, beside != 0);
         else
             gpuvm::detail::mark_written(vm, id);
+    }
+}
+
+// Marks of pages in frames go, of the pages [first, last) of a region that no launch uses. With `folds` those pages are
+// dirty; else nobody has stored to them, and marks are from when they were at home.
+__global__ void gpuvm_settle_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                   unsigned long long last, unsigned folds) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        gpuvm::detail::settle_mark(vm, gpuvm::detail::page_id(region, page), folds != 0);
+}
+
+// Brings pages beside a launch, until that has ended. Blocks are whole warps, one at least beyond those that watch.
+__global__ void gpuvm_bring_beside(const gpuvm::layout::VmDesc* vm, gpuvm::layout::BesideDesc* desc) {
+    if (blockIdx.x < desc->watchers)
+        gpuvm::detail::watch_marks(vm, desc);
+    else
+        gpuvm::detail::bring_what_is_asked(vm, desc);
+    __shared__ unsigned last;
+    // What the block's warps did with frames comes before its end is counted.
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        gpuvm::detail::fence_acq_rel_gpu();
+        last = gpuvm::detail::atom_add_relaxed_gpu(&desc->ended, 1u) + 1 == gridDim.x;
+        gpuvm::detail::fence_acq_rel_gpu();
+    }
+    __syncthreads();
+    if (!last) return;
+    // Frames that were not needed go back.
+    unsigned long long* own = reinterpret_cast<unsigned long long*>(desc->own);
+    for (unsigned long long n = threadIdx.x; n < desc->own_words; n += blockDim.x) {
+        unsigned long long left = gpuvm::detail::ld_relaxed_gpu(own + n);
+        if (left) gpuvm::detail::pool_give_run(&vm->pool, static_cast<unsigned>(n * 64), left, ~0u);
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Support {
     pub change_frames: Arc<dyn Kernel>,
     pub hold: Arc<dyn Kernel>,
     pub bring: Arc<dyn Kernel>,
+    pub bring_beside: Arc<dyn Kernel>,
+    pub settle_marks: Arc<dyn Kernel>,
     pub give_way: Arc<dyn Kernel>,
     pub take_marks: Arc<dyn Kernel>,
     pub write_entries: Arc<dyn Kernel>,
@@ -37,6 +39,8 @@ pub(super) struct Support {
     pub stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     pub background: Arc<dyn Stream>,
+    /// Of what brings pages beside launches.
+    pub beside: Arc<dyn Stream>,
 }
 
 impl Support {
@@ -62,6 +66,8 @@ impl Support {
             "gpuvm_survey",
             "gpuvm_take_free",
             "gpuvm_give_free",
+            "gpuvm_bring_beside",
+            "gpuvm_settle_marks",
             "gpuvm_clock",
         ];
         let there = &names[..names.len() - usize::from(!has_timeline)];
@@ -89,9 +95,12 @@ impl Support {
             survey: kernel(names[16])?,
             take_free: kernel(names[17])?,
             give_free: kernel(names[18])?,
-            clock: has_timeline.then(|| kernel(names[19])).transpose()?,
+            bring_beside: kernel(names[19])?,
+            settle_marks: kernel(names[20])?,
+            clock: has_timeline.then(|| kernel(names[21])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
+            beside: gpu.stream().doing(doing)?,
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
     home::Home,
+    launch::Table,
     pages::Pages,
 };
 
@@ -192,6 +193,8 @@ pub(crate) struct RegionView {
     run: AtomicU32,
     /// Some were used at home, and no frame was free for them.
     crowded: AtomicBool,
+    /// See `expect_beside`.
+    came_beside: AtomicBool,
     /// How often it was looked for pages to bring since it is held, and when it is again.
     looks: Mutex<(u32, Option<Instant>)>,
     /// Where it lies for kernels whose PTX was rewritten, once there is one that uses it.
@@ -238,6 +241,7 @@ impl RegionView {
             costly: Mutex::default(),
             run: AtomicU32::new(Self::NO_RUN),
             crowded: AtomicBool::new(false),
+            came_beside: AtomicBool::new(false),
             looks: Mutex::default(),
             slot: OnceLock::new(),
             has_entries: AtomicBool::new(false),
@@ -566,6 +570,27 @@ impl RegionView {
         self.crowded.store(crowded, Ordering::Relaxed);
     }
 
+    /// Pages come beside launches that only read it, which may mark a page as used at home that has a frame by then: until that is forgotten, marks do
+    /// not say that pages were written. The table that those launches look up follows, and the other one does not.
+    pub fn expect_beside(&self, by: Table) {
+        self.came_beside.store(true, Ordering::Relaxed);
+        self.set_complete(false);
+        match by {
+            Table::Entries => self.has_places.store(false, Ordering::Relaxed),
+            _ => self.has_entries.store(false, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether that is so.
+    pub fn came_beside(&self) -> bool {
+        self.came_beside.load(Ordering::Relaxed)
+    }
+
+    /// Such marks are gone.
+    pub fn forget_beside(&self) {
+        self.came_beside.store(false, Ordering::Relaxed);
+    }
+
     /// Bytes of the page table, and of the places that launches look up.
     pub fn table_bytes(&self) -> u64 {
         let pages = self.pages.count();
@@ -637,6 +662,10 @@ impl RegionView {
         match self.is_held() {
             true => self.with_words("reading the marks of", |words| {
                 let mut marks = words.marks(gpu)?;
+                if self.came_beside() {
+                    marks.fill(false);
+                    return Ok(marks);
+                }
                 if self.may_be_written() {
                     marks.fill(true);
                 }
@@ -666,6 +695,7 @@ impl RegionView {
     /// Forgets which pages launches used at their home, too. No kernel may run, and nothing that marks say may count any more.
     pub fn forget_uses(&self, gpu: &dyn Gpu) -> Result<()> {
         self.forget_places();
+        self.forget_beside();
         self.note_marked();
         self.with_words("clearing the marks of", |words| {
             if let Some(places) = self.places_there() {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::{OnGpu, RegionInner, book::Listed};
 use crate::{
+    gpu::RegionView,
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
@@ -54,6 +55,7 @@ impl Memory for RegionInner {
         if !looks_up {
             self.refuse_beside_graphs(&on)?;
         }
+        launches.settle_beside(gpu);
         // Launches that fetch pages and those that look them up are never beside each other.
         launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
         if !looks_up {
@@ -66,6 +68,11 @@ impl Memory for RegionInner {
             on.view.set_all_home();
         }
         on.gpu.hold(&on.view)?;
+        if writes && on.view.came_beside() {
+            // Launches that read it may mark pages still.
+            launches.settle_those(|kind| kind.gpu == gpu);
+            on.gpu.forget_late_marks(&on.view)?;
+        }
         if by != Table::Home && !launches.any_on(gpu) {
             // Before any comes: the launch may not begin after all.
             on.view.expect_pages();
@@ -100,6 +107,10 @@ impl Memory for RegionInner {
             }),
             None => Ok(false),
         }
+    }
+
+    fn view(&self, place: usize) -> Option<Arc<RegionView>> {
+        self.at(place).map(|on| Arc::clone(&on.view))
     }
 
     fn standing(&self) -> Standing {

@@ -91,6 +91,7 @@ impl Default for VmBuilder {
                 wait_limit: Duration::from_secs(10),
                 launch_deadline: Duration::from_secs(600),
                 placement: None,
+                bring_beside: None,
                 regions_max: gpuvm_layouts::REGIONS_MAX,
                 guarded: false,
                 gpu_count: 1,
@@ -199,6 +200,9 @@ impl VmBuilder {
         /// has no frame. Kernels are compiled first in the form that such regions need. Default: [`Placement::LookUp`] where GPU threads reach the
         /// region's home by loads, [`Placement::Fetch`] elsewhere.
         placement(placement: Placement) => settings.placement = Some(placement);
+
+        /// Whether pages of arrays that a launch looks up and only reads come to free frames while it runs. Default: on NVIDIA GPUs.
+        bring_beside(bring: bool) => settings.bring_beside = Some(bring);
 
         /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
         page_size(bytes: u64) => settings.page_size = bytes;

@@ -169,6 +169,8 @@ table! {
         vm.settings.placement = Some(placement);
         Ok(())
     };
+    /// Whether pages of arrays that a launch looks up and only reads come to free frames while it runs. Default: on NVIDIA GPUs.
+    bring_beside, All, Flag => |vm, bring| vm.settings.bring_beside = Some(bring);
     /// Longest wait of a lane. Default: 10 s.
     wait_limit, All, Time => |vm, limit| vm.settings.wait_limit = limit;
     /// Longest launch. Default: 10 minutes.

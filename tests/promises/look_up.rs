@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::{Bench, Kernels, PAGE_WORDS, compare, simulated, simulated_gpu, small, with_causes};
 use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Transport, VmBuilder};
 
+mod beside;
 mod over_homes;
 mod plain;
 pub mod ptx;

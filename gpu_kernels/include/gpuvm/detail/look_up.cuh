@@ -114,15 +114,23 @@ GPUVM_DEVICE void hold_page(const layout::VmDesc* vm, u64 id) {
         undo_pins(word, 1);
 }
 
-// What launches that have ended marked as written counts as dirty. `beside`: others run still, which may have marked a
-// page that they are about to store to, so marks stay.
-GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
+// A page in a frame loses its mark. `folds`: it is dirty for that.
+GPUVM_DEVICE void settle_mark(const layout::VmDesc* vm, u64 id, bool folds) {
     u64* word = word_of(vm, id);
     u8* mark = mark_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
     if (!is_resident(seen) || !ld_weak(mark)) return;
-    mark_dirty(word, seen);
-    if (!beside) *mark = 0;
+    if (folds) mark_dirty(word, seen);
+    *mark = 0;
+}
+
+// What launches that have ended marked as written counts as dirty. `beside`: others run still, which may have marked a
+// page that they are about to store to, so marks stay.
+GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
+    if (!beside) return settle_mark(vm, id, true);
+    u64* word = word_of(vm, id);
+    u64 seen = ld_relaxed_gpu(word);
+    if (is_resident(seen) && ld_weak(mark_of(vm, id))) mark_dirty(word, seen);
 }
 
 // A mark that a rewritten kernel set counts as the page table's. `beside`: another may set it still.
@@ -161,6 +169,36 @@ constexpr u32 kHasFrame = 0;
 constexpr u32 kUnused = 1;
 constexpr u32 kNoneFree = 2;
 
+// Copies the page that begins at byte `start` of a region from its home into a frame, by a whole warp. Its bytes.
+GPUVM_DEVICE u64 copy_from_home(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 start, u32 frame) {
+    u64 rest = region->bytes - start, whole = 1ull << vm->page_shift, bytes = rest < whole ? rest : whole;
+    u64 to = frame_address(vm, region, frame), from = region->home + start, chunks = bytes / sizeof(pair64);
+    // Several loads a lane are on their way: one crosses the bus in more than a microsecond.
+    constexpr u32 kTogether = 4;
+    for (u64 first = lane_id(); first < chunks; first += 32 * kTogether) {
+        pair64 piece[kTogether];
+#pragma unroll
+        for (u32 k = 0; k < kTogether; ++k)
+            if (first + 32 * k < chunks) piece[k] = ld_weak(reinterpret_cast<const pair64*>(from) + first + 32 * k);
+#pragma unroll
+        for (u32 k = 0; k < kTogether; ++k)
+            if (first + 32 * k < chunks) st_relaxed_gpu_v2(reinterpret_cast<pair64*>(to) + first + 32 * k, piece[k]);
+    }
+    for (u64 at = chunks * sizeof(pair64) + lane_id(); at < bytes; at += 32)
+        st_relaxed_gpu(reinterpret_cast<u8*>(to + at), ld_weak(reinterpret_cast<const u8*>(from + at)));
+    // All lanes' copies come before the leader's release.
+    __syncwarp();
+    return bytes;
+}
+
+// A page of a held region that was claimed has its bytes in a frame.
+GPUVM_DEVICE void came(const layout::VmDesc* vm, u64* word, u64 id, u32 frame, u64 bytes) {
+    st_relaxed_gpu(page_in_frame(vm, frame), id);
+    publish(word, 0, frame, 1);
+    count(&counters(vm)->pages_fetched, 1);
+    count(&counters(vm)->bytes_fetched, bytes);
+}
+
 // Brings a page of a held region that was used at home into a free frame. With `own`, bits of frames that are the
 // caller's alone, into the frame `its` of those or none, and with `all` used or not. By a whole warp.
 GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u64* own, u32 its, bool all) {
@@ -193,20 +231,10 @@ GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u64* own, u32 its,
     __syncwarp();
     frame = __shfl_sync(~0u, frame, 0);
     if (frame == kNoFrame) return __shfl_sync(~0u, became, 0);
-    u64 rest = region->bytes - start, whole = 1ull << vm->page_shift, bytes = rest < whole ? rest : whole;
-    u64 to = frame_address(vm, region, frame), from = region->home + start, chunks = bytes / sizeof(pair64);
-    for (u64 n = lane_id(); n < chunks; n += 32)
-        st_relaxed_gpu_v2(reinterpret_cast<pair64*>(to) + n, ld_weak(reinterpret_cast<const pair64*>(from) + n));
-    for (u64 at = chunks * sizeof(pair64) + lane_id(); at < bytes; at += 32)
-        st_relaxed_gpu(reinterpret_cast<u8*>(to + at), ld_weak(reinterpret_cast<const u8*>(from + at)));
-    // All lanes' copies come before the leader's release.
-    __syncwarp();
+    u64 bytes = copy_from_home(vm, region, start, frame);
     if (lane_id() == 0) {
         *mark = 0;
-        st_relaxed_gpu(page_in_frame(vm, frame), id);
-        publish(word, 0, frame, 1);
-        count(&counters(vm)->pages_fetched, 1);
-        count(&counters(vm)->bytes_fetched, bytes);
+        came(vm, word, id, frame, bytes);
     }
     return kHasFrame;
 }
