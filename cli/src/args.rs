@@ -38,7 +38,7 @@ pub struct Cli {
 
 /// Options that every command with a GPU takes, and which `gpuvm options` alone shows: those of RDMA, of queues, of the simulated GPU, and of
 /// what few ask for.
-const SHOWN_BY_OPTIONS: [&str; 16] = [
+const SHOWN_BY_OPTIONS: [&str; 17] = [
     "rdma_device",
     "rdma_queues",
     "rdma_port",
@@ -54,6 +54,7 @@ const SHOWN_BY_OPTIONS: [&str; 16] = [
     "queue_depth",
     "workers",
     "beside",
+    "bring_beside",
     "timeline_one_in",
 ];
 

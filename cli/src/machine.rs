@@ -87,6 +87,10 @@ pub struct MachineArgs {
     #[arg(long, value_name = "GPU,..", value_delimiter = ',', num_args = 1)]
     pub beside: Vec<Gpu>,
 
+    /// Whether pages of arrays that a launch looks up and only reads come to free frames while it runs. Without it: on NVIDIA GPUs.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub bring_beside: Option<bool>,
+
     /// Write a timeline to this file, for ui.perfetto.dev: each launch, what the host does, and single faults with their steps, evictions,
     /// write-backs and doorbells. An earlier timeline there is replaced, and nothing else; %p becomes the process's number.
     #[arg(long, value_name = "FILE")]
@@ -212,6 +216,7 @@ impl MachineArgs {
             ("rdma-ack-timeout", said(&self.rdma_ack_timeout)),
             ("queue-pairs", said(&self.queue_pairs)),
             ("queue-depth", said(&self.queue_depth)),
+            ("bring-beside", said(&self.bring_beside)),
         ];
         let said = said.into_iter().chain(self.path.options());
         Ok(said.filter_map(|(name, value)| Some((name, value?))).collect())

@@ -451,6 +451,14 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::ShutDown`] when the GPU is gone.
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError>;
 
+    /// A new stream whose launches go before those of others that wait for multiprocessors, where the GPU has priorities.
+    ///
+    /// # Errors
+    /// As [`stream`](Self::stream).
+    fn urgent_stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        self.stream()
+    }
+
     /// A series, which may have launches on any stream. `on_done` is called once when it has ended.
     ///
     /// # Errors

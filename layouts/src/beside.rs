@@ -19,7 +19,7 @@ pub struct BesideRegion {
     pub window: u64,
     /// Address of the marks that the launch sets, a byte a page.
     pub marks: u64,
-    /// Address of two words a segment, zeros at first: pages that were seen marked, in this generation and in those before; and those that were asked for.
+    /// Address of a word a segment, zeros at first: its pages that were seen marked in this generation, in those before, and those that were asked for.
     pub segments: u64,
     /// Pages.
     pub pages: u64,
@@ -53,6 +53,8 @@ pub struct BesideDesc {
     pub limit_ns: u64,
     /// See there.
     pub idle_ns: u64,
+    /// How long a generation of marks lasts at least, nanoseconds.
+    pub generation_ns: u64,
     /// Places of the ring that were taken.
     pub head: u64,
     /// Places of the ring that were filled, or are about to be.
@@ -73,6 +75,6 @@ pub struct BesideDesc {
 
 shared_layout! {
     BesideRegion: 48 { entries: 0, window: 8, marks: 16, segments: 24, pages: 32, region: 40, run: 44, }
-    BesideDesc: 496 { regions: 0, count: 384, watchers: 388, stop: 392, own: 400, own_words: 408, ring: 416, ring_places: 424, limit_ns: 432,
-        idle_ns: 440, head: 448, tail: 456, own_from: 464, marked_at: 472, number: 480, ended: 484, over: 488, reserved: 492, }
+    BesideDesc: 504 { regions: 0, count: 384, watchers: 388, stop: 392, own: 400, own_words: 408, ring: 416, ring_places: 424, limit_ns: 432,
+        idle_ns: 440, generation_ns: 448, head: 456, tail: 464, own_from: 472, marked_at: 480, number: 488, ended: 492, over: 496, reserved: 500, }
 }

@@ -38,19 +38,42 @@ struct BesideMemory {
     ring: DeviceArray<u64>,
     /// Frames that are its own, a bit each.
     own: Option<DeviceArray<u64>>,
-    segments: Option<DeviceArray<[u32; 2]>>,
+    segments: Option<DeviceArray<u64>>,
+}
+
+/// What such a launch needs is there.
+pub(super) struct Prepared {
+    /// Address of what the kernel is told.
+    desc: u64,
+    /// Frames that were taken out of the pool, and how often that was rebuilt until then.
+    own: u64,
+    own_words: u64,
+    rebuilt: u64,
+    watchers: u32,
+    ask: Ask,
+}
+
+impl Prepared {
+    /// What has it end soon.
+    pub fn ask(&self) -> Ask {
+        Arc::clone(&self.ask)
+    }
+}
+
+const DOING: &str = "bringing pages beside a launch";
+fn doing() -> String {
+    DOING.to_owned()
 }
 
 impl PagedGpu {
-    /// Begins to bring pages of regions that a launch is about to look up by `by` and only reads. No launch with them runs. None where nothing
-    /// is worth it. It ends by itself, soon after the launch, or when it is asked.
-    pub(super) fn begin_beside(&self, regions: &[Arc<RegionView>], by: Table) -> Result<Option<Arc<InFlight>>> {
+    /// Takes what is needed to bring pages of regions beside a launch that is about to look them up by `by` and only reads them. No launch with them runs.
+    /// None where nothing is worth it.
+    pub(super) fn take_for_beside(&self, regions: &[Arc<RegionView>], by: Table) -> Result<Option<Prepared>> {
         let begun = Instant::now();
-        let regions: Vec<_> = regions
-            .iter()
-            .filter(|region| region.is_held() && !(region.is_complete() || region.is_crowded() || region.is_captured()))
-            .take(layout::BESIDE_MAX as usize)
-            .collect();
+        let comes = |region: &&Arc<RegionView>| {
+            region.is_held() && !(region.is_complete() || region.is_crowded() || region.is_captured())
+        };
+        let regions: Vec<_> = regions.iter().filter(comes).take(layout::BESIDE_MAX as usize).collect();
         let pages: u64 = regions.iter().map(|region| region.pages().count()).sum();
         let is_small = self.is_hardware() && pages << self.page_shift() < BYTES_MIN;
         let mut beside = self.scratch.beside.lock();
@@ -64,80 +87,105 @@ impl PagedGpu {
         }
         // One at a time.
         self.end_beside();
-        let mover = self.begin_over(&mut beside, &regions, by);
+        let prepared = self.take_for(&mut beside, &regions, by)?;
         beside.next = Some(Instant::now() + begun.elapsed() * LOOKING_SHARE);
-        mover
+        Ok(Some(prepared))
     }
 
-    fn begin_over(
-        &self,
-        beside: &mut Beside,
-        regions: &[&Arc<RegionView>],
-        by: Table,
-    ) -> Result<Option<Arc<InFlight>>> {
-        let doing = || "bringing pages beside a launch".to_owned();
+    fn take_for(&self, beside: &mut Beside, regions: &[&Arc<RegionView>], by: Table) -> Result<Prepared> {
         let gpu = &*self.device;
         let places = RING_PLACES[usize::from(!self.is_hardware())];
-        if beside.memory.is_none() {
-            beside.memory = Some(BesideMemory {
+        let memory = match &mut beside.memory {
+            Some(memory) => memory,
+            none => none.insert(BesideMemory {
                 stop: Arc::new(gpu.allocate_host(4).doing(doing)?),
                 desc: DeviceArray::zeroed(gpu, 1).doing(doing)?,
                 ring: DeviceArray::zeroed(gpu, places).doing(doing)?,
                 own: None,
                 segments: None,
-            });
-        }
-        let Some(memory) = &mut beside.memory else { return Ok(None) };
+            }),
+        };
         beside.number += 1;
         let segments_of = |region: &RegionView| region.pages().count().div_ceil(layout::BESIDE_SEGMENT.into());
         let segments: u64 = regions.iter().map(|region| segments_of(region)).sum();
-        let words = match &mut memory.segments {
-            Some(words) if words.length() >= segments => words,
-            other => other.insert(DeviceArray::zeroed(gpu, segments).doing(doing)?),
+        let mut words = match &mut memory.segments {
+            Some(words) if words.length() >= segments => words.addr(),
+            other => other.insert(DeviceArray::zeroed(gpu, segments).doing(doing)?).addr(),
         };
-        gpu.zero(words.addr(), 8 * segments).doing(doing)?;
+        gpu.zero(words, 8 * segments).doing(doing)?;
         gpu.zero(memory.ring.addr(), 8 * places).doing(doing)?;
-        let (own, _) = self.take_free(&mut memory.own, &doing())?;
-        let own_words = memory.own.as_ref().map_or(0, DeviceArray::length);
-        let given_back = |error| {
-            // Frames that nobody uses: what is left to do is to have them found again.
-            self.give_free(own, own_words, None, &doing()).err().unwrap_or(error)
+        let (own, rebuilt) = self.take_free(&mut memory.own, DOING)?;
+        let (stop, number) = (Arc::clone(&memory.stop), beside.number);
+        let prepared = Prepared {
+            desc: memory.desc.addr(),
+            own,
+            own_words: memory.own.as_ref().map_or(0, DeviceArray::length),
+            rebuilt,
+            watchers: if self.is_hardware() { 2 } else { 1 },
+            ask: Arc::new(move || {
+                // Relaxed: nothing is told but that.
+                stop.word(0).inspect(|word| _ = word.fetch_max(number, Ordering::Relaxed));
+            }),
         };
         let mut desc = BesideDesc {
             count: regions.len() as u32,
-            watchers: if self.is_hardware() { 2 } else { 1 },
+            watchers: prepared.watchers,
             stop: memory.stop.device_addr(),
             own,
-            own_words,
+            own_words: prepared.own_words,
             ring: memory.ring.addr(),
             ring_places: places,
             limit_ns: (self.service_deadline() / 2).as_nanos() as u64,
             idle_ns: self.beside_idle().as_nanos() as u64,
-            number: beside.number,
+            generation_ns: self.beside_idle().as_nanos() as u64 / 4,
+            number,
             ..BesideDesc::zeroed()
         };
-        let mut first = words.addr();
-        for (region, of) in regions.iter().zip(&mut desc.regions) {
-            *of = self.beside_of(region, by, own_bits(memory, gpu)).map_err(given_back)?;
-            of.segments = first;
-            first += 8 * segments_of(region);
+        let mut tell = || {
+            for (region, of) in regions.iter().zip(&mut desc.regions) {
+                *of = self.beside_of(region, by, memory)?;
+                of.segments = words;
+                words += 8 * segments_of(region);
+            }
+            memory.desc.write(gpu, 0, &[desc]).doing(doing)
+        };
+        match tell() {
+            Ok(()) => Ok(prepared),
+            Err(error) => self
+                .give_free(prepared.own, prepared.own_words, prepared.rebuilt, DOING)
+                .and(Err(error)),
         }
-        memory.desc.write(gpu, 0, &[desc]).doing(doing).map_err(given_back)?;
-        let (stop, number) = (Arc::clone(&memory.stop), beside.number);
-        let ask: Ask = Arc::new(move || {
-            // Relaxed: nothing is told but that.
-            stop.word(0).inspect(|word| _ = word.fetch_max(number, Ordering::Relaxed));
+    }
+
+    /// Begins it, where the launch was put on its stream. It ends by itself, soon after the launch, or when it is asked.
+    pub(super) fn begin_beside(&self, prepared: &Prepared, is_put: bool) -> Option<Arc<InFlight>> {
+        let begun = is_put.then(|| self.put_beside(prepared)).transpose();
+        let mover = begun.unwrap_or_else(|error| {
+            // The launch does without.
+            tracing::warn!(error = &error as &dyn std::error::Error, "no pages come beside a launch");
+            None
         });
+        if mover.is_none() {
+            if let Err(error) = self.give_free(prepared.own, prepared.own_words, prepared.rebuilt, DOING) {
+                tracing::warn!(error = &error as &dyn std::error::Error, "frames are not given back");
+            }
+        }
+        mover
+    }
+
+    fn put_beside(&self, prepared: &Prepared) -> Result<Arc<InFlight>> {
         let named = Named {
             continues: true,
-            gives_way: Some(ask),
+            gives_way: Some(prepared.ask()),
             ..Named::default()
         };
-        let args = |vm: u64| vec![arg(vm), arg(memory.desc.addr())];
+        let args = |vm: u64| {
+            let is_there = self.rebuilt() == prepared.rebuilt;
+            vec![arg(vm), arg(if is_there { prepared.desc } else { 0 })]
+        };
         let job = Job::Kernel(&self.support.bring_beside, Box::new(args));
-        let config = self.beside_shape(desc.watchers);
-        let mover = self.enqueue(&self.support.beside, job, &config, named, &label(&doing()));
-        Ok(Some(mover.map_err(given_back)?))
+        let config = self.beside_shape(prepared.watchers);
+        self.enqueue(&self.support.beside, job, &config, named, &label(DOING))
     }
 
     /// How long it goes on without a mark.
@@ -150,18 +198,22 @@ impl PagedGpu {
 
     /// Few blocks, which leave the launch its multiprocessors: as many as keep the link busy.
     fn beside_shape(&self, watchers: u32) -> LaunchConfig {
-        let (movers, threads) = if self.is_hardware() { (14, 256) } else { (1, 32) };
+        let (movers, threads) = if self.is_hardware() { (32, 256) } else { (1, 32) };
         LaunchConfig::new(watchers + movers, threads).deadline(self.service_deadline())
     }
 
     /// What the kernel is told of a region, whose pages come in order where all of them may. From now on its marks do not say that pages were
     /// written.
-    fn beside_of(&self, region: &RegionView, by: Table, own: Result<Vec<u64>>) -> Result<BesideRegion> {
+    fn beside_of(&self, region: &RegionView, by: Table, memory: &BesideMemory) -> Result<BesideRegion> {
         self.settle_marks(region, true)?;
         region.expect_beside(by);
         let pages = region.pages().count();
         if region.run() == RegionView::NO_RUN && pages <= u64::from(self.frame_count()) {
-            region.set_run(self.choose_run(region, own?, false));
+            let own = match &memory.own {
+                Some(own) => own.read(&*self.device, 0, own.length() as usize).doing(doing)?,
+                None => Vec::new(),
+            };
+            region.set_run(self.choose_run(region, own, false));
         }
         let (entries, window, marks) = match region.places_there().filter(|_| by == Table::Entries) {
             Some(places) => (places.entries, places.addr, places.marks),
@@ -208,13 +260,5 @@ impl PagedGpu {
         let args = |vm| [super::launcher::over_all(vm, region), vec![arg(u32::from(folds))]].concat();
         let label = format!("settling marks of region `{}`", region.name());
         self.run(&support.stream, &support.settle_marks, config, args, Some(region), &label)
-    }
-}
-
-fn own_bits(memory: &BesideMemory, gpu: &dyn gpuvm_gpu::Gpu) -> Result<Vec<u64>> {
-    let doing = || "looking for frames that follow each other".to_owned();
-    match &memory.own {
-        Some(own) => own.read(gpu, 0, own.length() as usize).doing(doing),
-        None => Ok(Vec::new()),
     }
 }

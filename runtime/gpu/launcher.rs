@@ -11,7 +11,7 @@ use gpuvm_layouts as layout;
 use gpuvm_nic::{SoftNic, soft};
 use parking_lot::MutexGuard;
 
-use super::{GpuState, PagedGpu, RegionView};
+use super::{GpuState, PagedGpu, RegionView, beside::Prepared};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -193,61 +193,62 @@ impl PagedGpu {
             self.keep_held(&memories);
         }
         make_coherent(&memories, &mut guards, kind)?;
-        let mover = match looks_up && matches!(job, Job::LookingUp(..)) {
-            true => self.bring_beside(&memories, &mut guards, by)?,
+        let beside = match matches!(job, Job::LookingUp(..)) {
+            true => self.prepare_beside(&memories, &guards, by)?,
             false => None,
         };
         let spans = self.spans(config, looks_up);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.region = region;
         in_flight.gives_way = gives_way;
-        in_flight.then = mover.as_ref().and_then(|mover| mover.gives_way.clone());
+        in_flight.then = beside.as_ref().map(Prepared::ask);
         in_flight.span_frames = spans.frames;
         in_flight.looks_up = (looks_up || fetches).then_some(looks_up);
         in_flight.keep(memories.iter().map(|(memory, _)| Arc::clone(memory)).collect());
         let in_flight = Arc::new(in_flight);
-        let mut state = self.lock();
-        self.make_ready(&mut state)?;
-        self.check_spans(job.name(), config, &spans, &state)?;
-        self.forget_errors(&mut state, stream)?;
-        // Before the first write can be.
-        for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
-            memory.expect(launches, kind(*writes));
+        let put = || {
+            let mut state = self.lock();
+            self.make_ready(&mut state)?;
+            self.check_spans(job.name(), config, &spans, &state)?;
+            self.forget_errors(&mut state, stream)?;
+            // Before the first write can be.
+            for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
+                memory.expect(launches, kind(*writes));
+            }
+            self.put(&mut state, stream, &shape, job, &in_flight)?;
+            for ((_, writes), launches) in memories.iter().zip(&mut guards) {
+                launches.push(kind(*writes), &in_flight);
+            }
+            Ok(())
+        };
+        let put = put();
+        if let Some(beside) = beside {
+            // Behind the launch, so that it leaves it all multiprocessors that it fills.
+            let mover = self.begin_beside(&beside, put.is_ok());
+            for ((_, writes), launches) in memories.iter().zip(&mut guards) {
+                mover.iter().filter(|_| !writes).for_each(|mover| launches.push(kind(false), mover));
+            }
         }
-        self.put(&mut state, stream, &shape, job, &in_flight)?;
-        for ((_, writes), launches) in memories.iter().zip(&mut guards) {
-            launches.push(kind(*writes), &in_flight);
-        }
-        Ok(in_flight)
+        put.map(|()| in_flight)
     }
 
-    /// Begins to bring pages of memory that a launch is about to look up and only reads, and has that memory know of it.
-    fn bring_beside(
+    /// Takes what is needed to bring pages of memory that a launch is about to look up and only reads.
+    fn prepare_beside(
         &self,
         memories: &[(Arc<dyn Memory>, bool)],
-        locked: &mut [MutexGuard<'_, Naming>],
+        locked: &[MutexGuard<'_, Naming>],
         by: Table,
-    ) -> Result<Option<Arc<InFlight>>> {
+    ) -> Result<Option<Prepared>> {
         let is_allowed = self.settings.bring_beside.unwrap_or(self.is_hardware());
         if !is_allowed || !matches!(by, Table::Places | Table::Entries) {
             return Ok(None);
         }
-        let read = |n: &usize| !memories[*n].1 && !locked[*n].any_on(self.place);
-        let those: Vec<usize> = (0..memories.len()).filter(read).collect();
-        let views: Vec<_> = those.iter().filter_map(|&n| memories[n].0.view(self.place)).collect();
-        let Some(mover) = self.begin_beside(&views, by)? else {
-            return Ok(None);
-        };
-        let kind = LaunchKind {
-            gpu: self.place,
-            writes: false,
-            looks_up: true,
-            by,
-        };
-        for n in those {
-            locked[n].push(kind, &mover);
-        }
-        Ok(Some(mover))
+        let read = memories
+            .iter()
+            .zip(locked)
+            .filter(|((_, writes), launches)| !writes && !launches.any_on(self.place));
+        let views: Vec<_> = read.filter_map(|((memory, _), _)| memory.view(self.place)).collect();
+        self.take_for_beside(&views, by)
     }
 
     /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which

@@ -115,7 +115,7 @@ impl PagedGpu {
         };
         let brought = bring();
         // Whatever became of that, the others go back.
-        let given = self.give_free(addr, bits.length(), Some(rebuilt), &doing());
+        let given = self.give_free(addr, bits.length(), rebuilt, &doing());
         brought.and(given)
     }
 
@@ -140,10 +140,9 @@ impl PagedGpu {
     }
 
     /// Gives the frames back whose bits are set in `words` words at an address, unless the pool was rebuilt since.
-    pub(super) fn give_free(&self, bits: u64, words: u64, rebuilt: Option<u64>, label: &str) -> Result<()> {
+    pub(super) fn give_free(&self, bits: u64, words: u64, rebuilt: u64, label: &str) -> Result<()> {
         let args = |vm: u64| {
-            let are_out = rebuilt.is_none_or(|rebuilt| self.rebuilt() == rebuilt);
-            vec![arg(vm), arg(bits), arg(if are_out { words } else { 0 })]
+            vec![arg(vm), arg(bits), arg(if self.rebuilt() == rebuilt { words } else { 0 })]
         };
         let support = &self.support;
         self.run(&support.stream, &support.give_free, self.over_pages(words), args, None, label)

@@ -210,6 +210,7 @@ __global__ void gpuvm_settle_marks(const gpuvm::layout::VmDesc* vm, unsigned reg
 
 // Brings pages beside a launch, until that has ended. Blocks are whole warps, one at least beyond those that watch.
 __global__ void gpuvm_bring_beside(const gpuvm::layout::VmDesc* vm, gpuvm::layout::BesideDesc* desc) {
+    if (!desc) return;
     if (blockIdx.x < desc->watchers)
         gpuvm::detail::watch_marks(vm, desc);
     else

@@ -100,7 +100,7 @@ impl Support {
             clock: has_timeline.then(|| kernel(names[21])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
-            beside: gpu.stream().doing(doing)?,
+            beside: gpu.urgent_stream().doing(doing)?,
         })
     }
 }

@@ -220,6 +220,10 @@ impl Gpu for CountedGpu {
         unsafe { self.gpu.borrow_stream(stream) }
     }
 
+    fn urgent_stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        self.gpu.urgent_stream()
+    }
+
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         self.gpu.stream()
     }

@@ -391,7 +391,11 @@ impl Gpu for CudaGpu {
     }
 
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
-        Ok(Arc::new(CudaStream::new(&self.engine, &self.places)?))
+        Ok(Arc::new(CudaStream::new(&self.engine, &self.places, false)?))
+    }
+
+    fn urgent_stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        Ok(Arc::new(CudaStream::new(&self.engine, &self.places, true)?))
     }
 
     fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {

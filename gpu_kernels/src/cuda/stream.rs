@@ -38,10 +38,10 @@ pub(crate) struct CudaStream {
 }
 
 impl CudaStream {
-    /// An empty stream.
-    pub(crate) fn new(engine: &Arc<Engine>, places: &Arc<Places>) -> Result<Self, GpuError> {
+    /// An empty stream, of high priority if it is `urgent`.
+    pub(crate) fn new(engine: &Arc<Engine>, places: &Arc<Places>, urgent: bool) -> Result<Self, GpuError> {
         engine.core.enter()?;
-        let handle = engine.core.new_stream(false)?;
+        let handle = engine.core.new_stream(urgent)?;
         Ok(Self::over(engine, places, handle, false))
     }
 

@@ -1,5 +1,5 @@
 // Pages that come to frames beside a launch that looks them up and only reads them (docs/PROTOCOL.md, T15): some blocks
-// watch the launch's marks and ask for pages, the others bring those.
+// watch the launch's marks and ask for pages that it uses again, the others bring those.
 #pragma once
 
 #include "look_up.cuh"
@@ -9,26 +9,16 @@ namespace detail {
 
 constexpr u32 kSegment = layout::BESIDE_SEGMENT;
 constexpr u32 kWholeSegment = (1u << kSegment) - 1;
-// The page of a segment that does not come with the others, ahead of its use: its mark tells that the launch came by.
-constexpr u32 kLastOfSegment = 1u << (kSegment - 1);
-// A segment is in use of which so many pages are.
-constexpr u32 kInUse = kSegment * 3 / 4;
-// In the second word of a segment: it is in use.
-constexpr u32 kUsed = 1u << kSegment;
-// Looks at a mark that make a generation. Pages come that were used in two: to one that a launch walks over once its
-// lanes come within a short time.
-constexpr u32 kLooksAGeneration = 4;
-// Segments that come ahead of those that were used, at most.
-constexpr u32 kAheadMost = 64;
-// A lane asks for its own segment's pages once a step, and for its share of those ahead of half of its warp's.
-constexpr u32 kAsksAStep = 1 + kAheadMost / 2;
+// What is known of a segment, in one word: pages that were seen marked in this generation, in those before, and those
+// that were asked for.
+constexpr u32 kBeforeShift = kSegment;
+constexpr u32 kAskedShift = 2 * kSegment;
 // A place of the ring that was filled: this bit, the region, the pages, the segment.
 constexpr u64 kAsked = 1ull << 63;
 constexpr u32 kRegionShift = 56;
 constexpr u32 kPagesShift = 40;
 
 GPUVM_DEVICE bool is_over(const layout::BesideDesc* desc) { return ld_relaxed_gpu(&desc->over) != 0; }
-
 // What the first lane sees.
 GPUVM_DEVICE bool is_over_for_warp(const layout::BesideDesc* desc) {
     return __shfl_sync(~0u, ld_relaxed_gpu(&desc->over), 0) != 0;
@@ -36,23 +26,18 @@ GPUVM_DEVICE bool is_over_for_warp(const layout::BesideDesc* desc) {
 
 GPUVM_DEVICE u64 segments_of(const layout::BesideRegion& region) { return (region.pages + kSegment - 1) / kSegment; }
 
-// The pages of a segment that the region has.
-GPUVM_DEVICE u32 pages_in(const layout::BesideRegion& region, u64 segment) {
-    u64 left = region.pages - segment * kSegment;
-    return left >= kSegment ? kWholeSegment : (1u << left) - 1;
-}
-
-// Those of its pages that are marked. The marks go: a launch that uses a page at home again sets one again.
+// Those of a segment's pages that are marked. The marks go: a launch that uses a page at home again sets one again.
 GPUVM_DEVICE u32 take_marks_of(const layout::BesideRegion& region, u64 segment) {
     u8* marks = reinterpret_cast<u8*>(region.marks) + segment * kSegment;
-    u32 pages = pages_in(region, segment), found = 0;
-    if (pages == kWholeSegment && (reinterpret_cast<u64>(marks) & 7) == 0) {
+    u64 left = region.pages - segment * kSegment;
+    u32 pages = left < kSegment ? static_cast<u32>(left) : kSegment, found = 0;
+    if (pages == kSegment && (reinterpret_cast<u64>(marks) & 7) == 0) {
         u64 low = ld_relaxed_gpu(reinterpret_cast<const u64*>(marks));
         u64 high = ld_relaxed_gpu(reinterpret_cast<const u64*>(marks) + 1);
         if ((low | high) == 0) return 0;
     }
-    for (u32 n = 0; n < kSegment; ++n) {
-        if (!(pages >> n & 1) || !ld_relaxed_gpu(marks + n)) continue;
+    for (u32 n = 0; n < pages; ++n) {
+        if (!ld_relaxed_gpu(marks + n)) continue;
         found |= 1u << n;
         st_relaxed_gpu(marks + n, u8{0});
     }
@@ -69,60 +54,31 @@ GPUVM_DEVICE void ask_for(layout::BesideDesc* desc, u32 region, u64 segment, u32
     st_relaxed_gpu(slot, kAsked | asked);
 }
 
-// Whether the ring has places for whatever all watchers ask for in one step.
+// Whether the ring has places for whatever all watchers ask for in one step, and the next one.
 GPUVM_DEVICE bool has_room(const layout::BesideDesc* desc) {
     u64 filled = ld_relaxed_gpu(&desc->tail) - ld_relaxed_gpu(&desc->head);
-    u64 lanes = static_cast<u64>(desc->watchers) * blockDim.x;
-    return filled + lanes * kAsksAStep < desc->ring_places;
+    return filled + 2ull * desc->watchers * blockDim.x < desc->ring_places;
 }
 
-// Asks for the segments that follow one which has come to be in use: as many as are in use before it.
-GPUVM_DEVICE void ask_ahead(layout::BesideDesc* desc, u32 region, u64 segment, u32 run) {
+// A lane looks at a segment, and asks for pages that were marked before and are again. Whether it found a mark. `ages`:
+// what was seen until now was before.
+GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool ages) {
     const layout::BesideRegion& of = desc->regions[region];
-    for (u64 n = segment + 1 + lane_id(); n <= segment + run && n < segments_of(of); n += 32) {
-        u32* asked = reinterpret_cast<u32*>(of.segments) + 2 * n + 1;
-        if (ld_relaxed_gpu(asked) & kUsed) continue;
-        u32 pages = pages_in(of, n) & ~kLastOfSegment;
-        pages &= ~atom_or_relaxed_gpu(asked, pages);
-        if (pages) ask_for(desc, region, n, pages);
+    u32 marked = take_marks_of(of, segment);
+    if (!marked && !ages) return false;
+    // This lane's alone.
+    u64* known = reinterpret_cast<u64*>(of.segments) + segment;
+    u64 seen = ld_relaxed_gpu(known);
+    u32 asked = static_cast<u32>(seen >> kAskedShift) & kWholeSegment;
+    u32 before = static_cast<u32>(seen >> kBeforeShift) & kWholeSegment, now = static_cast<u32>(seen) & kWholeSegment;
+    u32 again = marked & before & ~asked;
+    if (again) ask_for(desc, region, segment, again);
+    if (ages) {
+        before |= now;
+        now = 0;
     }
-}
-
-// A warp looks at 32 segments, and asks for pages that were used before and again, and for those ahead of a walk.
-// Whether a lane found a mark. `ages`: what was seen until now was before.
-GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 first, bool ages) {
-    const layout::BesideRegion& of = desc->regions[region];
-    u64 segment = first + lane_id();
-    bool there = segment < segments_of(of), is_new = false, in_use = false;
-    u32* words = reinterpret_cast<u32*>(of.segments) + 2 * segment;
-    u32 marked = there ? take_marks_of(of, segment) : 0;
-    if (there) {
-        u32 seen = ld_relaxed_gpu(words), asked = ld_relaxed_gpu(words + 1);
-        u32 before = seen >> kSegment, again = marked & before & ~asked;
-        u32 now = ages ? marked : (seen & kWholeSegment) | marked;
-        if (ages) before |= seen & kWholeSegment;
-        if (ages || marked) st_relaxed_gpu(words, before << kSegment | now);
-        u32 used = before | now;
-        u32 told = used & kLastOfSegment ? used | (asked & kWholeSegment) : used;
-        in_use = asked & kUsed || __popc(told) >= static_cast<int>(kInUse);
-        is_new = in_use && !(asked & kUsed);
-        u32 add = again | (is_new ? kUsed : 0);
-        if (add) again &= ~atom_or_relaxed_gpu(words + 1, add);
-        if (again) ask_for(desc, region, segment, again);
-    }
-    u32 newly, run_of;
-    ballot2(~0u, is_new, in_use, &newly, &run_of);
-    u32 earlier = 0, unused;
-    if (newly && first >= 32) ballot2(~0u, (ld_relaxed_gpu(words - 64 + 1) & kUsed) != 0, false, &earlier, &unused);
-    while (newly) {
-        u32 lane = 31 - static_cast<u32>(__clz(static_cast<int>(newly)));
-        newly &= ~(1u << lane);
-        // Another one behind it is in use already: that one's walk went on.
-        if (lane < 31 && run_of >> (lane + 1) & 1) continue;
-        u32 run = static_cast<u32>(__clz(static_cast<int>(~(run_of << (31 - lane)))));
-        if (run > lane) run += static_cast<u32>(__clz(static_cast<int>(~earlier)));
-        ask_ahead(desc, region, first + lane, run < kAheadMost ? run : kAheadMost);
-    }
+    u64 is = static_cast<u64>(asked | again) << kAskedShift | static_cast<u64>(before) << kBeforeShift | (now | marked);
+    if (is != seen) st_relaxed_gpu(known, is);
     return marked != 0;
 }
 
@@ -215,7 +171,7 @@ GPUVM_DEVICE void bring_what_is_asked(const layout::VmDesc* vm, layout::BesideDe
     }
 }
 
-// Whether all is over: by the warp that decides it.
+// Whether all is over: by the lane that decides it.
 GPUVM_DEVICE bool ends(const layout::VmDesc* vm, const layout::BesideDesc* desc, u64 begun) {
     u64 now = time_ns();
     i64 since = static_cast<i64>(now - ld_relaxed_gpu(&desc->marked_at)), idle = static_cast<i64>(desc->idle_ns);
@@ -224,27 +180,28 @@ GPUVM_DEVICE bool ends(const layout::VmDesc* vm, const layout::BesideDesc* desc,
     return is_idle || asked || now - begun > desc->limit_ns || aborted(vm);
 }
 
-// Pages that were seen used are marked again: those that have not come are to come between launches.
+// Pages that were seen marked are marked again: those that have not come are to come between launches.
 GPUVM_DEVICE void mark_again(const layout::BesideRegion& of, u64 first, u64 step) {
     for (u64 segment = first; segment < segments_of(of); segment += step) {
-        u32 seen = ld_relaxed_gpu(reinterpret_cast<const u32*>(of.segments) + 2 * segment);
-        for (u32 used = (seen | seen >> kSegment) & kWholeSegment; used; used &= used - 1) {
+        u64 seen = ld_relaxed_gpu(reinterpret_cast<const u64*>(of.segments) + segment);
+        for (u32 used = static_cast<u32>(seen | seen >> kBeforeShift) & kWholeSegment; used; used &= used - 1) {
             u32 n = static_cast<u32>(__ffs(static_cast<int>(used))) - 1;
             st_relaxed_gpu(reinterpret_cast<u8*>(of.marks) + segment * kSegment + n, u8{1});
         }
     }
 }
 
-// Warps that watch.
+// Warps that watch. Pages come that are marked in two generations, which last long: the lanes of a launch that walks
+// over a page once come within a short time.
 GPUVM_DEVICE void watch_marks(const layout::VmDesc* vm, layout::BesideDesc* desc) {
-    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, begun = time_ns();
+    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, begun = time_ns(), aged = begun;
     u64 lanes = static_cast<u64>(desc->watchers) * blockDim.x;
-    for (u32 look = 0; !is_over_for_warp(desc); ++look) {
-        bool found = false;
+    while (!is_over_for_warp(desc)) {
+        bool found = false, ages = time_ns() - aged > desc->generation_ns;
+        if (ages) aged = time_ns();
         for (u32 n = 0; n < desc->count; ++n)
-            for (u64 first = lane / 32 * 32; first < segments_of(desc->regions[n]); first += lanes)
-                if (!is_over_for_warp(desc) && __shfl_sync(~0u, has_room(desc) ? 1u : 0u, 0))
-                    found |= watch(desc, n, first, look % kLooksAGeneration == 0);
+            for (u64 segment = lane; segment < segments_of(desc->regions[n]); segment += lanes)
+                if (!is_over(desc) && has_room(desc)) found |= watch(desc, n, segment, ages);
         if (found) st_relaxed_gpu(&desc->marked_at, time_ns());
         if (lane == 0 && ends(vm, desc, begun)) st_relaxed_gpu(&desc->over, 1u);
         __syncwarp();

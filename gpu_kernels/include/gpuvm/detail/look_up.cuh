@@ -174,7 +174,7 @@ GPUVM_DEVICE u64 copy_from_home(const layout::VmDesc* vm, const layout::RegionDe
     u64 rest = region->bytes - start, whole = 1ull << vm->page_shift, bytes = rest < whole ? rest : whole;
     u64 to = frame_address(vm, region, frame), from = region->home + start, chunks = bytes / sizeof(pair64);
     // Several loads a lane are on their way: one crosses the bus in more than a microsecond.
-    constexpr u32 kTogether = 4;
+    constexpr u32 kTogether = 8;
     for (u64 first = lane_id(); first < chunks; first += 32 * kTogether) {
         pair64 piece[kTogether];
 #pragma unroll
