@@ -8,6 +8,7 @@
 They take weights of :class:`gpuvm.torch.Embedding` and :class:`gpuvm.torch.EmbeddingBag`. What they keep lies in home memory beside the table, as paged
 arrays of the same Vm. A step sums the gradients of each row, reads the rows that were used, and what is kept of them, computes, and stores them, all on the
 current stream: numbers of rows stay on the GPU, and nobody waits but for pages that come (:mod:`gpuvm.torch`). Rows without a gradient are not touched.
+Steps are counted on the host: no CUDA graph is to capture one.
 
 Sums and what is kept are float32 at least: of float16 and bfloat16 tables a step rounds each element once. On a GPU the gradients of one row are added
 in no order that is known, unless ``torch.use_deterministic_algorithms(True)`` says so. ``state_dict()`` has tensors over home memory, by the names of
@@ -24,13 +25,10 @@ import torch
 
 from . import _rows
 from ._memory import Array
-from .errors import ArgumentError, DtypeError, LayoutError, RegionError
+from .errors import ArgumentError, LayoutError, RegionError
 from .torch import _put, _restore, _table_of, _take, _whole, array_of
 
 __all__ = ["SGD", "Adagrad", "RowwiseAdagrad", "SparseAdam"]
-
-#: Bytes of a part of what is filled.
-_PART = 64 << 20
 
 
 def _array(weight: torch.Tensor) -> Array:
@@ -61,12 +59,15 @@ class _Optimizer(torch.optim.Optimizer):
     _of_elements: Tuple[str, ...] = ()
     _of_rows: Tuple[str, ...] = ()
 
+    def __init__(self, params: Any, defaults: Dict[str, Any]) -> None:
+        #: A weight's table, and what is kept beside it, as operations take them.
+        self._tables: Dict[torch.Tensor, List[torch.Tensor]] = {}
+        super().__init__(params, defaults)
+
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """As ``torch.optim.Optimizer.add_param_group``; the parameters are weights of this package's embeddings."""
         super().add_param_group(param_group)
         for weight in self.param_groups[-1]["params"]:
-            if not weight.is_floating_point():
-                raise DtypeError(f"a weight has {weight.dtype}: expected floating-point numbers")
             array = _array(weight)
             if array.read_only:
                 raise RegionError(f"array `{array.name}` is read-only: it cannot be trained")
@@ -76,24 +77,19 @@ class _Optimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _state_of(self, group: Dict[str, Any], weight: torch.Tensor) -> Dict[str, Any]:
-        state: Dict[str, Any] = self.state[weight]
-        if not state:
-            table = _array(weight)
+        if not self.state[weight]:
+            table, kept = _array(weight), {}
             kind = "float64" if weight.dtype is torch.float64 else "float32"
-            state["step"] = 0
             for name in (*self._of_elements, *self._of_rows):
                 shape = table.shape if name in self._of_elements else table.shape[:1]
-                state[name] = table.vm.zeros(shape, kind, name=f"{name} of {table.name}")
-                self._fill(state[name], group.get("initial_accumulator_value", 0))
+                kept[name] = table.vm.zeros(shape, kind, name=f"{name} of {table.name}")
+                value = group.get("initial_accumulator_value", 0)
+                if value:
+                    _restore(kept[name], torch.tensor(value, dtype=torch.float64).expand(shape))
+            self._tables[weight] = [weight.detach(), *map(_table_of, kept.values())]
+            self.state[weight].update(step=0, **kept)
+        state: Dict[str, Any] = self.state[weight]
         return state
-
-    @staticmethod
-    def _fill(array: Array, value: float) -> None:
-        if value == 0 or array.size == 0:
-            return
-        rows = max(1, _PART * array.shape[0] // array.nbytes)
-        for first in range(0, array.shape[0], rows):
-            array[first : first + rows] = value
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
@@ -116,7 +112,7 @@ class _Optimizer(torch.optim.Optimizer):
         if weight.grad._values().numel() == 0:
             return
         ids, gradient = _summed(weight.grad)
-        tables = [weight.detach(), *(_table_of(state[name]) for name in (*self._of_elements, *self._of_rows))]
+        tables = self._tables[weight]
         rows = [_take(table, ids).to(gradient.dtype) for table in tables]
         self._update(group, state["step"], gradient, *rows)
         for table, new in zip(tables, rows):
@@ -199,8 +195,7 @@ class RowwiseAdagrad(_Optimizer):
 
 
 class SparseAdam(_Optimizer):
-    """``torch.optim.SparseAdam``: moments of rows without a gradient stay as they are. It keeps two numbers of each element. Steps are counted on the host,
-    so no CUDA graph is to capture one."""
+    """``torch.optim.SparseAdam``: moments of rows without a gradient stay as they are. It keeps two numbers of each element."""
 
     _of_elements = ("exp_avg", "exp_avg_sq")
 

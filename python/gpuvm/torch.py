@@ -733,16 +733,18 @@ def _whole(array: Array) -> torch.Tensor:
     return torch.from_numpy(array.numpy().reshape(-1).view(np.uint8)).view(_dtype_of(array)).view(array.shape)
 
 
+#: Bytes of a part of what is stored to an array.
+_PART = 64 << 20
+
+
 def _restore(array: Array, values: torch.Tensor) -> None:
-    """The reverse of :func:`_whole`, from any device."""
+    """The reverse of :func:`_whole`, from any device, by parts."""
     if array.read_only:
         raise RegionError(f"array `{array.name}` is read-only: no state can be loaded into it")
-    with torch.no_grad():
-        if array._core.home() is not None:
-            tensor_of(array).copy_(values)
-        else:
-            bits = values.detach().to("cpu", _dtype_of(array)).contiguous().view(-1).view(torch.uint8)
-            array[:] = bits.numpy().view(array.dtype).reshape(array.shape)
+    rows = max(1, _PART * array.shape[0] // max(array.nbytes, 1))
+    for first in range(0, array.shape[0] if array.size else 0, rows):
+        part = values[first : first + rows].detach().to("cpu", _dtype_of(array)).contiguous()
+        array[first : first + rows] = part.view(torch.uint8).numpy().view(array.dtype).reshape(part.shape)
 
 
 class _OverTable(torch.nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import types
 from typing import Iterator
 
 import numpy as np
@@ -165,6 +166,19 @@ def test_bags_are_trained(vm, numbers, mode):
     assert bags(ids.reshape(9, 10)).shape == (9, COLUMNS)
 
 
+def test_a_step_between_forward_and_backward_is_an_error(vm, numbers):
+    """Where the backward pass needs the table as it was."""
+    embedding, _ = tables(vm, numbers)
+    bags = paged.EmbeddingBag(embedding.table, mode="sum")
+    optimizer = gpuvm.optim.SGD([bags.weight], lr=0.1)
+    ids, weights = some(numbers, bags.device, 12).reshape(3, 4), torch.ones((3, 4), device=bags.device, requires_grad=True)
+    bags(ids, per_sample_weights=weights).sum().backward()
+    late = bags(ids, per_sample_weights=weights).sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.backward()
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_table_of_bfloat16_rounds_once_a_step(vm, numbers, name):
     embedding, own = tables(vm, numbers, "bfloat16")
@@ -251,6 +265,27 @@ def test_states_are_torchs(vm, numbers, name):
     theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
     train(own, theirs, np.random.default_rng(3), 1)
     train(embedding, ours, np.random.default_rng(3), 1)
+    assert same(contents(embedding.table, own.weight), own.weight)
+
+
+def test_states_without_a_tensor_are_copies(vm, numbers):
+    """Where the home is out of PyTorch's reach, such as at memory nodes."""
+    embedding, own = tables(vm, numbers, "bfloat16")
+
+    class Far:
+        _core = types.SimpleNamespace(home=lambda: None)
+
+        def __getattr__(self, name):
+            return getattr(embedding.table, name)
+
+    found = paged._whole(Far())
+    assert found.dtype is torch.bfloat16 and same(found, own.weight) and paged.array_of(found) is None
+    assert paged.array_of(paged._whole(embedding.table)) is embedding.table
+
+
+def test_states_are_stored_by_parts(vm, numbers, monkeypatch):
+    monkeypatch.setattr(paged, "_PART", 1000)
+    embedding, own = tables(vm, numbers)
     assert same(contents(embedding.table, own.weight), own.weight)
 
 
