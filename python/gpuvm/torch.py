@@ -544,7 +544,7 @@ def _bag_backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
         if ctx.weighted:
             scaled = rows * weighted[0].unsqueeze(-1).to(rows.dtype)
         if ctx.mean:
-            ends = torch.cat([offsets[1:].long(), torch.tensor([ids.numel()], device=offsets.device)])
+            ends = torch.nn.functional.pad(offsets[1:].long(), (0, 1), value=ids.numel())
             scaled = rows / (ends - offsets).index_select(0, bags).unsqueeze(-1).to(rows.dtype)
         of_table = _sparse(ids, scaled, ctx.shape)
     if ctx.weighted and ctx.needs_input_grad[3]:

@@ -243,7 +243,7 @@ def test_a_restart_goes_on_as_if_there_was_none(vm, numbers, tmp_path, make):
         optimizer = make([again.weight])
         # One that has been trained before, too.
         train(again, optimizer, np.random.default_rng(3), 1)
-        state = torch.load(tmp_path / "state", map_location="cpu", mmap=True)
+        state = torch.load(tmp_path / "state", map_location="cpu", mmap=True, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         train(again, optimizer, np.random.default_rng(2), 3)
@@ -364,15 +364,19 @@ def test_no_number_is_no_row(vm, numbers):
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_step_waits_for_nothing(vm, numbers, name):
     embedding, _ = tables(vm, numbers)
-    optimizer = PAIRS[name][0]([embedding.weight])
+    bags = paged.EmbeddingBag(embedding.table)
+    optimizer = PAIRS[name][0]([embedding.weight, bags.weight])
     ids = some(numbers, embedding.device)
-    embedding(ids).sum().backward()
-    optimizer.step()
+
+    def step():
+        optimizer.zero_grad()
+        (embedding(ids).square().sum() + bags(ids.reshape(20, 10)).sum()).backward()
+        optimizer.step()
+
+    step()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        optimizer.zero_grad()
-        embedding(ids).square().sum().backward()
-        optimizer.step()
+        step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
