@@ -7,7 +7,7 @@ from torch_geometric.nn import GraphSAGE
 import gpuvm
 import gpuvm.pyg
 
-NODES, DEGREE, COLUMNS, CLASSES = 20_000, 8, 64, 4
+NODES, DEGREE, COLUMNS, CLASSES = 8_000, 8, 64, 4
 
 
 def main():
@@ -21,9 +21,9 @@ def main():
         features["node", "x", None], features["node", "y", None] = x, y
         graph[None, "csc", True, (NODES, NODES)] = row.flatten(), colptr
         sampler = gpuvm.pyg.NeighborSampler(graph, [5, 5])
-        loader = NeighborLoader((features, graph), [5, 5], torch.arange(NODES), batch_size=1024, shuffle=True, neighbor_sampler=sampler)
+        loader = NeighborLoader((features, graph), [5, 5], torch.arange(NODES), batch_size=512, shuffle=True, neighbor_sampler=sampler)
         model = GraphSAGE(COLUMNS, 32, num_layers=2, out_channels=CLASSES).to(features["node", "x", None].device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
         for epoch in range(2):
             right = 0
             for batch in loader:

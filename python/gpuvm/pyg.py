@@ -40,7 +40,7 @@ def _home(values: Union[Array, torch.Tensor, Any], vm: Vm) -> torch.Tensor:
     return copy
 
 
-class FeatureStore(data.FeatureStore):  # type: ignore[misc]
+class FeatureStore(data.FeatureStore):
     """``torch_geometric.data.FeatureStore`` in home memory: tensors whose rows belong to nodes or edges, under a group and a name.
 
     ``store["paper", "x", None] = x`` copies ``x`` to home memory; arrays and tensors of this package, such as
@@ -95,7 +95,7 @@ def _index(index: Any, device: torch.device) -> Any:
     return index.to(device) if isinstance(index, torch.Tensor) else index
 
 
-class GraphStore(data.GraphStore):  # type: ignore[misc]
+class GraphStore(data.GraphStore):
     """``torch_geometric.data.GraphStore`` in home memory. Edges are copied there; arrays and tensors of this package are taken as they are.
 
     Samplers of PyG are given a copy of the edges, in memory of the host's own. Store edges as ``"csc"``, the sources of all edges and where those of each
@@ -131,7 +131,7 @@ class GraphStore(data.GraphStore):  # type: ignore[misc]
         return kept[1], kept[2]
 
 
-class NeighborSampler(sampler.BaseSampler):  # type: ignore[misc]
+class NeighborSampler(sampler.BaseSampler):
     """Neighbours of nodes on the GPU, over edges in home memory, for ``NeighborLoader`` and ``NodeLoader`` of graphs with one type of nodes and edges.
 
     ``num_neighbors``: for each hop so many neighbours at most of each node that the hop before has found, -1 for all; chosen without repetition, each
