@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _core
 from ._dtypes import Described
@@ -22,8 +22,10 @@ SHORT = {"float16": "half_t", "bfloat16": "bfloat16_t"}
 SUMMED = {"float32": "float", "float64": "double", **SHORT}
 
 _TAKES = {size: f"take<word<{size}>>" for size in (16, 8, 4, 2, 1)}
+_PUTS = {size: f"put<word<{size}>>" for size in (16, 8, 4, 2, 1)}
 KERNELS: List[str] = [
     *_TAKES.values(),
+    *_PUTS.values(),
     *(f"index_add<{kind}>" for kind in ADDED.values()),
     *(f"index_add_short<{kind}>" for kind in SHORT.values()),
     *(f"embedding_bag<{kind}>" for kind in SUMMED.values()),
@@ -40,6 +42,9 @@ _ELEMENTS: dict[str, Described] = {
     "bfloat16": _WORDS[2],
 }
 _PAIR: Described = ("u", 4, 4, "uint32")
+
+#: No row, as ``ops/rows.cu`` has it: lists of rows that were made on the GPU have it behind their last.
+NONE = -(1 << 63)
 
 #: Threads of a block.
 _BLOCK = 256
@@ -163,10 +168,21 @@ def take(of: Rows, ids: Numbers, out: Memory, stream: Any = None) -> Optional[La
 
 def taking(of: Rows, ids: Numbers, out: Memory) -> _Work:
     """What :func:`take` launches."""
-    word = math.gcd(16, of.row_bytes, of.first, _address(out))
+    return _copying(_TAKES, of, ids, out)
+
+
+def put(of: Rows, ids: Numbers, values: Memory, stream: Any = None) -> Optional[Launch]:
+    """Stores rows that lie one behind the other as those with these numbers, which are different ones."""
+    if ids.size == 0 or of.row_bytes == 0:
+        return None
+    return _launch(of.array, _copying(_PUTS, of, ids, values), stream)
+
+
+def _copying(kernels: Dict[int, str], of: Rows, ids: Numbers, rows: Memory) -> _Work:
+    word = math.gcd(16, of.row_bytes, of.first, _address(rows))
     width = of.row_bytes // word
-    args = (ids.memory, out, int(ids.wide), ids.size, width, of.rows, of.first // word)
-    return _Work(_TAKES[word], _WORDS[word], False, ids.size, width, 1, args)
+    args = (ids.memory, rows, int(ids.wide), ids.size, width, of.rows, of.first // word)
+    return _Work(kernels[word], _WORDS[word], kernels is _PUTS, ids.size, width, 1, args)
 
 
 def index_add(of: Rows, ids: Numbers, values: Memory, stream: Any = None) -> Optional[Launch]:

@@ -42,6 +42,7 @@ from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, Reg
 
 __all__ = [
     "Embedding",
+    "EmbeddingBag",
     "SlotCache",
     "array_of",
     "embedding",
@@ -421,6 +422,17 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
         plan.plan_add(of)
 
 
+def _put(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor) -> None:
+    """``table.index_copy_(0, ids, values)`` of an array's tensor: int64 numbers, different ones, or ``_rows.NONE``, at whose place nothing is stored."""
+    of = _rows_of(table)
+    assert of is not None, "optimizers have looked at the table"
+    values = values.to(table.dtype).contiguous()
+    launch = _rows.put(of, Numbers(at(ids.data_ptr(), ids), True, ids.numel()), at(values.data_ptr(), values), _stream(table.device))
+    if of.array._writes is not None:
+        of.array._writes.add()
+    _checked(of, launch, False)
+
+
 def _index_add_home(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, check: bool = False) -> None:
     """The same by PyTorch's dispatcher. Programs that were compiled count a version after it, as after their own writes: the home has all by then."""
     _index_add(table, ids, values, check)
@@ -532,7 +544,7 @@ def _bag_backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
         if ctx.weighted:
             scaled = rows * weighted[0].unsqueeze(-1).to(rows.dtype)
         if ctx.mean:
-            ends = torch.cat([offsets[1:].long(), torch.tensor([ids.numel()], device=offsets.device)])
+            ends = torch.nn.functional.pad(offsets[1:].long(), (0, 1), value=ids.numel())
             scaled = rows / (ends - offsets).index_select(0, bags).unsqueeze(-1).to(rows.dtype)
         of_table = _sparse(ids, scaled, ctx.shape)
     if ctx.weighted and ctx.needs_input_grad[3]:
@@ -714,21 +726,37 @@ def from_file(
     return _of(vm.map_file(path, kind, shape, read_only=read_only, offset=offset), stored)
 
 
-class Embedding(torch.nn.Module):
-    """``torch.nn.Embedding`` whose weight is a paged array: ``table`` of rows and columns, of float64, 32, 16 or bfloat16.
+def _whole(array: Array) -> torch.Tensor:
+    """All of an array as states of modules and optimizers have it: its tensor, or a copy where it has none."""
+    if array._core.home() is not None:
+        return tensor_of(array)
+    return torch.from_numpy(array.numpy().reshape(-1).view(np.uint8)).view(_dtype_of(array)).view(array.shape)
 
-    The weight is a tensor of this module's kind and no parameter: ``state_dict`` and optimizers do not see it. Its gradient is sparse; of a read-only
-    table there is none. :attr:`grad` has it, :meth:`sgd_step` applies it to the table on the GPU, :meth:`zero_grad` forgets it. An optimizer of PyTorch that
-    takes sparse gradients (``SGD`` without weight decay, ``Adagrad``, ``SparseAdam``; not ``Adam`` or ``AdamW``) may be given ``[embedding.weight]``: it works
-    on the table where it is. ``Adagrad`` has one, ``SparseAdam`` two tensors as large as the table, in GPU memory.
-    """
+
+#: Bytes of a part of what is stored to an array.
+_PART = 64 << 20
+
+
+def _restore(array: Array, values: torch.Tensor) -> None:
+    """The reverse of :func:`_whole`, from any device, by parts."""
+    if array.read_only:
+        raise RegionError(f"array `{array.name}` is read-only: no state can be loaded into it")
+    rows = max(1, _PART * array.shape[0] // max(array.nbytes, 1))
+    for first in range(0, array.shape[0] if array.size else 0, rows):
+        part = values[first : first + rows].detach().to("cpu", _dtype_of(array)).contiguous()
+        array[first : first + rows] = part.view(torch.uint8).numpy().view(array.dtype).reshape(part.shape)
+
+
+class _OverTable(torch.nn.Module):
+    """What modules over a paged array share."""
 
     weight: torch.Tensor
 
-    def __init__(self, table: Array, vm: Optional[Vm] = None) -> None:
+    def __init__(self, table: Union[Array, torch.Tensor], vm: Optional[Vm] = None) -> None:
         super().__init__()
-        if not isinstance(table, Array):
-            raise ArgumentError(f"table is of type {type(table).__name__}: expected a gpuvm.Array, as vm.array(...) makes it")
+        if not isinstance(table, (Array, torch.Tensor)):
+            raise ArgumentError(f"table is of type {type(table).__name__}: expected a gpuvm.Array, as vm.array(...) makes it, or the tensor of one")
+        table = _array_or(table, "table")
         if vm is not None and table.vm is not vm:
             raise ArgumentError("table belongs to another Vm")
         if table.ndim != 2:
@@ -741,10 +769,6 @@ class Embedding(torch.nn.Module):
             # A tensor of its own, so that the array's asks for no gradient.
             self.weight = _table_of(table).detach().requires_grad_(not table.read_only)
         self.device = self.weight.device
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows by their numbers: a tensor of shape ``ids.shape + (embedding_dim,)``."""
-        return take(self.weight, ids)
 
     @property
     def grad(self) -> Optional[torch.Tensor]:
@@ -768,8 +792,60 @@ class Embedding(torch.nn.Module):
             index_add_(self.weight.detach(), gradient.indices().reshape(-1), gradient.values(), alpha=-lr)
         self.weight.grad = None
 
+    def _save_to_state_dict(self, destination: Dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = _whole(self.table)
+
+    def _load_from_state_dict(
+        self, state_dict: Dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: List[str], unexpected: List[str], errors: List[str]
+    ) -> None:
+        key = prefix + "weight"
+        others = {name: value for name, value in state_dict.items() if name != key}
+        super()._load_from_state_dict(others, prefix, metadata, strict, missing, unexpected, errors)
+        given = state_dict.get(key)
+        if given is None:
+            missing.append(key)
+        elif given.shape != self.weight.shape:
+            errors.append(f"{key} has shape {tuple(given.shape)}: the table has {tuple(self.weight.shape)}")
+        else:
+            _restore(self.table, given)
+
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, paged"
+
+
+class Embedding(_OverTable):
+    """``torch.nn.Embedding`` whose weight is a paged array: ``table`` of rows and columns, of float64, 32, 16 or bfloat16, or the tensor of one.
+
+    The weight is a tensor of this module's kind and no parameter: ``parameters()`` does not have it, ``state_dict()`` does, in place, and
+    ``load_state_dict()`` stores to the table. Its gradient is sparse; of a read-only table there is none. :attr:`grad` has it, :meth:`sgd_step` applies it,
+    :meth:`zero_grad` forgets it. The optimizers of :mod:`gpuvm.optim` take ``[embedding.weight]`` and keep what they need beside the table. Those of PyTorch
+    that take sparse gradients (``SGD`` without weight decay, ``Adagrad``, ``SparseAdam``; not ``Adam`` or ``AdamW``) do, too, and work on the table where
+    it is: ``Adagrad`` has one, ``SparseAdam`` two tensors as large as the table, in GPU memory.
+    """
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows by their numbers: a tensor of shape ``ids.shape + (embedding_dim,)``."""
+        return take(self.weight, ids)
+
+
+class EmbeddingBag(_OverTable):
+    """``torch.nn.EmbeddingBag`` of modes ``"sum"`` and ``"mean"`` over a paged array; otherwise as :class:`Embedding`."""
+
+    def __init__(self, table: Union[Array, torch.Tensor], vm: Optional[Vm] = None, *, mode: str = "mean") -> None:
+        super().__init__(table, vm)
+        if mode not in ("sum", "mean"):
+            raise ArgumentError(f"mode is {mode!r}: expected 'sum' or 'mean'")
+        self.mode = mode
+
+    def forward(
+        self, ids: torch.Tensor, offsets: Optional[torch.Tensor] = None, per_sample_weights: Optional[torch.Tensor] = None
+    ) -> torch.Tensor:
+        """A row for each bag, as :func:`embedding_bag`."""
+        return embedding_bag(ids, self.weight, offsets, mode=self.mode, per_sample_weights=per_sample_weights)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"
 
 
 from ._torch_slots import SlotCache  # noqa: E402

@@ -1,7 +1,7 @@
 // Rows of a table by their numbers, in the GPU's memory: copied, added to, and summed by bags. A row is the work of a
 // few neighbouring lanes, 1 << shift of them; of a whole warp where pages are faults. Numbers are int or long long
 // (`wide`). One that is out of range is told in bad[0], in memory of the host, and its row counts as zeros; so is in
-// bad[1] where a bag begins.
+// bad[1] where a bag begins. kNone names no row and is no error: lists of rows have it behind their last.
 #include "access.cuh"
 
 #if defined(GPUVM_LOOKS_UP)
@@ -9,6 +9,8 @@ constexpr bool kFaults = false;
 #else
 constexpr bool kFaults = true;
 #endif
+
+constexpr i64 kNone = -0x7fffffffffffffffll - 1;
 
 // So many bytes of a row, whatever they are.
 template <unsigned Bytes>
@@ -79,12 +81,30 @@ __global__ void __launch_bounds__(256)
         i64 id = number(ids, wide, at);
         W* to = static_cast<W*>(out) + at * width;
         if (static_cast<u64>(id) >= rows) {
-            if (own == 0) bad[0] = static_cast<u64>(id);
+            if (own == 0 && id != kNone) bad[0] = static_cast<u64>(id);
             for (u64 k = own; k < width; k += lanes) to[k] = W{};
             continue;
         }
         part_of(table, first + static_cast<u64>(id) * width, width, own, lanes,
                 [&](u64 k, const W& value) { to[k] = value; });
+    }
+}
+
+// The reverse: table[ids[k]] = values[k]. No two ids are the same.
+template <class W>
+__global__ void __launch_bounds__(256)
+    put(inout<W> table, unsigned long long* bad, const void* ids, const void* values, unsigned long long wide,
+        unsigned long long count, unsigned long long width, unsigned long long rows, unsigned long long first,
+        unsigned long long shift) {
+    u32 lanes = 1u << shift, own = static_cast<u32>(thread()) & (lanes - 1);
+    for (u64 at = thread() >> shift; at < count && !over(table); at += threads() >> shift) {
+        i64 id = number(ids, wide, at);
+        if (static_cast<u64>(id) >= rows) {
+            if (own == 0 && id != kNone) bad[0] = static_cast<u64>(id);
+            continue;
+        }
+        const W* from = static_cast<const W*>(values) + at * width;
+        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes, [&](u64 k, W& to) { to = from[k]; });
     }
 }
 

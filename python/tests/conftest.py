@@ -14,6 +14,9 @@ import gpuvm
 # A shell that puts a program into the background has it ignore Ctrl-C, which tests wait for.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# PyTorch's threads wait for each other by spinning: on a machine that is busy tests of small tensors take four times as long with two.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 #: The GPU of the small Vm: ``GPUVM_TEST_GPU=cuda:0 python -m pytest tests/test_ops.py`` tries the operations on a real one.
 GPU = os.environ.get("GPUVM_TEST_GPU", "simulated")
 
