@@ -214,9 +214,10 @@ impl VmGpu {
         self.paged().place
     }
 
-    /// Address of the [`VmDesc`] in device memory, for tools that look at what lanes change while they run.
+    /// Address of the [`VmDesc`] in device memory, for tools that look at what lanes change while they run. What brings pages beside launches has ended.
     #[doc(hidden)]
     pub fn description_address(&self) -> u64 {
+        self.paged().end_beside();
         self.paged().desc_addr()
     }
 

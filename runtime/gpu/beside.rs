@@ -107,6 +107,7 @@ impl PagedGpu {
         };
         beside.number += 1;
         let segments_of = |region: &RegionView| region.pages().count().div_ceil(layout::BESIDE_SEGMENT.into());
+        let pages: u64 = regions.iter().map(|region| region.pages().count()).sum();
         let segments: u64 = regions.iter().map(|region| segments_of(region)).sum();
         let mut words = match &mut memory.segments {
             Some(words) if words.length() >= segments => words.addr(),
@@ -124,7 +125,8 @@ impl PagedGpu {
             watchers: if self.is_hardware() { 2 } else { 1 },
             ask: Arc::new(move || {
                 // Relaxed: nothing is told but that.
-                stop.word(0).inspect(|word| _ = word.fetch_max(number, Ordering::Relaxed));
+                stop.word(0)
+                    .inspect(|word| _ = word.fetch_max(number, Ordering::Relaxed));
             }),
         };
         let mut desc = BesideDesc {
@@ -137,8 +139,9 @@ impl PagedGpu {
             ring_places: places,
             limit_ns: (self.service_deadline() / 2).as_nanos() as u64,
             idle_ns: self.beside_idle().as_nanos() as u64,
-            generation_ns: self.beside_idle().as_nanos() as u64 / 4,
+            generation_ns: self.beside_generation().as_nanos() as u64,
             number,
+            few: (pages > u64::from(self.frame_count())).into(),
             ..BesideDesc::zeroed()
         };
         let mut tell = || {
@@ -162,7 +165,10 @@ impl PagedGpu {
         let begun = is_put.then(|| self.put_beside(prepared)).transpose();
         let mover = begun.unwrap_or_else(|error| {
             // The launch does without.
-            tracing::warn!(error = &error as &dyn std::error::Error, "no pages come beside a launch");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "no pages come beside a launch"
+            );
             None
         });
         if mover.is_none() {
@@ -196,9 +202,17 @@ impl PagedGpu {
         }
     }
 
+    /// How long a generation of marks lasts: longer than lanes use a page that walk over it once.
+    fn beside_generation(&self) -> Duration {
+        match self.is_hardware() {
+            true => Duration::from_micros(500),
+            false => Duration::from_micros(2),
+        }
+    }
+
     /// Few blocks, which leave the launch its multiprocessors: as many as keep the link busy.
     fn beside_shape(&self, watchers: u32) -> LaunchConfig {
-        let (movers, threads) = if self.is_hardware() { (32, 256) } else { (1, 32) };
+        let (movers, threads) = if self.is_hardware() { (32, 256) } else { (2, 32) };
         LaunchConfig::new(watchers + movers, threads).deadline(self.service_deadline())
     }
 
@@ -231,7 +245,7 @@ impl PagedGpu {
     }
 
     /// Has those launches end that bring pages beside others.
-    pub(super) fn end_beside(&self) {
+    pub(crate) fn end_beside(&self) {
         let brings = |launch: &&Arc<InFlight>| launch.gives_way.is_some() && !launch.is_done();
         let those: Vec<_> = self.lock().in_flight.iter().filter(brings).map(Arc::clone).collect();
         those.iter().for_each(|launch| launch.settle());
@@ -259,6 +273,13 @@ impl PagedGpu {
         let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| [super::launcher::over_all(vm, region), vec![arg(u32::from(folds))]].concat();
         let label = format!("settling marks of region `{}`", region.name());
-        self.run(&support.stream, &support.settle_marks, config, args, Some(region), &label)
+        self.run(
+            &support.stream,
+            &support.settle_marks,
+            config,
+            args,
+            Some(region),
+            &label,
+        )
     }
 }

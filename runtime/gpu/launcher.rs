@@ -226,7 +226,10 @@ impl PagedGpu {
             // Behind the launch, so that it leaves it all multiprocessors that it fills.
             let mover = self.begin_beside(&beside, put.is_ok());
             for ((_, writes), launches) in memories.iter().zip(&mut guards) {
-                mover.iter().filter(|_| !writes).for_each(|mover| launches.push(kind(false), mover));
+                mover
+                    .iter()
+                    .filter(|_| !writes)
+                    .for_each(|mover| launches.push(kind(false), mover));
             }
         }
         put.map(|()| in_flight)
@@ -254,9 +257,8 @@ impl PagedGpu {
     /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
     /// are held for the one are never what the other waits for.
     pub(super) fn settle_form(&self, looks_up: bool) {
-        let of_it = |launch: &&Arc<InFlight>| {
-            launch.looks_up == Some(looks_up) || (looks_up && launch.gives_way.is_some())
-        };
+        let of_it =
+            |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up) || (looks_up && launch.gives_way.is_some());
         let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
         those.iter().for_each(|launch| launch.settle());
     }

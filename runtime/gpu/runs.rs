@@ -142,10 +142,21 @@ impl PagedGpu {
     /// Gives the frames back whose bits are set in `words` words at an address, unless the pool was rebuilt since.
     pub(super) fn give_free(&self, bits: u64, words: u64, rebuilt: u64, label: &str) -> Result<()> {
         let args = |vm: u64| {
-            vec![arg(vm), arg(bits), arg(if self.rebuilt() == rebuilt { words } else { 0 })]
+            vec![
+                arg(vm),
+                arg(bits),
+                arg(if self.rebuilt() == rebuilt { words } else { 0 }),
+            ]
         };
         let support = &self.support;
-        self.run(&support.stream, &support.give_free, self.over_pages(words), args, None, label)
+        self.run(
+            &support.stream,
+            &support.give_free,
+            self.over_pages(words),
+            args,
+            None,
+            label,
+        )
     }
 
     /// Where so many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 
 use super::{OnGpu, RegionInner, book::Listed};
 use crate::{
-    gpu::RegionView,
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
+    gpu::RegionView,
     launch::{LaunchKind, Memory, Naming, Standing, Table},
 };
 

@@ -73,6 +73,19 @@ __global__ void add_up(gpuvm::array<const u64> c, gpuvm::array<const u64> d, uns
     atomicAdd(sum, found);
 }
 
+// The same again and again, with pauses.
+__global__ void again(gpuvm::array<const u64> c, unsigned page_words, unsigned used, unsigned rounds, unsigned pause_ns,
+                      u64* sum) {
+    u64 lanes = gridDim.x * static_cast<u64>(blockDim.x);
+    for (unsigned round = 0; round < rounds && !c.failed(); ++round) {
+        u64 found = 0;
+        for (u64 page = 0; page < c.size(); page += page_words)
+            for (u64 k = lane_number(); k < used; k += lanes) found += c[page + k];
+        atomicAdd(sum, found);
+        __nanosleep(pause_ns);
+    }
+}
+
 // Asks for pages, and uses none.
 __global__ void ask_for(gpuvm::array<const u64> c, u64 first, u64 count) {
     if (lane_number() == 0) c.prefetch(first, count);

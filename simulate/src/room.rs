@@ -135,6 +135,8 @@ pub struct Needs {
     pub second_gpu: bool,
     /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nobody.
     pub leave_free: u64,
+    /// Whether pages come beside launches that look them up and only read them.
+    pub beside: bool,
 }
 
 impl Needs {
@@ -149,6 +151,7 @@ impl Needs {
             frame_capacity: 0,
             second_gpu: false,
             leave_free: 0,
+            beside: false,
         }
     }
 }
@@ -270,6 +273,7 @@ impl<'a> Room<'a> {
             .launch_deadline(LAUNCH_DEADLINE * times)
             .guarded_regions(sources.checked)
             .placement(Placement::Fetch)
+            .bring_beside(needs.beside)
             .support_options(self.options.compile_support.clone());
         let queues = Queues::new().pairs(needs.queue_pairs).depth(needs.queue_depth);
         let soft = Soft::new()

@@ -48,7 +48,10 @@ fn again(bench: &Bench, a: &Region<u32>, of_a: &[u32]) {
     let out = bench.vm.buffer::<u32>(1).unwrap();
     out.write(&[0]).unwrap();
     bench.must("again", config(), (a, ROUNDS, 2000u32, &out));
-    let sum = of_a.iter().step_by(32).fold(0u32, |sum, value| sum.wrapping_add(*value));
+    let sum = of_a
+        .iter()
+        .step_by(32)
+        .fold(0u32, |sum, value| sum.wrapping_add(*value));
     assert_eq!(out.to_vec().unwrap(), [sum.wrapping_mul(ROUNDS)]);
 }
 

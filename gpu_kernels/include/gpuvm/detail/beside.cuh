@@ -60,6 +60,12 @@ GPUVM_DEVICE bool has_room(const layout::BesideDesc* desc) {
     return filled + 2ull * desc->watchers * blockDim.x < desc->ring_places;
 }
 
+// Of a segment's pages those that are drawn, by the clock.
+GPUVM_DEVICE u32 one_in_16() {
+    u64 drawn = (ticks() + lane_id()) * 0x9e3779b97f4a7c15ull;
+    return static_cast<u32>(drawn >> 48 & drawn >> 37 & drawn >> 26 & drawn >> 15) & kWholeSegment;
+}
+
 // A lane looks at a segment, and asks for pages that were marked before and are again. Whether it found a mark. `ages`:
 // what was seen until now was before.
 GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool ages) {
@@ -72,6 +78,7 @@ GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool 
     u32 asked = static_cast<u32>(seen >> kAskedShift) & kWholeSegment;
     u32 before = static_cast<u32>(seen >> kBeforeShift) & kWholeSegment, now = static_cast<u32>(seen) & kWholeSegment;
     u32 again = marked & before & ~asked;
+    if (desc->few) again &= one_in_16();
     if (again) ask_for(desc, region, segment, again);
     if (ages) {
         before |= now;

@@ -1,6 +1,6 @@
 //! Rules of pages that are looked up.
 
-use super::{LOOK_UP, LOOKED_UP};
+use super::{BESIDE, LOOK_UP, LOOKED_UP};
 
 planted! {
     "hold-without-a-pin", LookUps(1), LookedUp, UNBALANCED, "a page of a held region that has a frame gets a pin":
@@ -95,7 +95,42 @@ planted! {
         LOOK_UP "    if (!inside) *reinterpret_cast<u64*>(array.past) = index;\n"
             => "    if (!inside) *reinterpret_cast<u64*>(array.past) = index;\n    \
                 if (!inside) report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);\n";
+    "came-beside-before-its-bytes", LookUps(15), LookedUp, WRONG, "a page's entry follows its bytes":
+        BESIDE "    u64 bytes = copy_from_home(vm, region, start, frame);\n"
+            => "    if (lane_id() == 0) {\n        u64 early = frame_address(vm, region, frame);\n        \
+                st_release_gpu(reinterpret_cast<u64*>(of.entries) + page, of.window ? early - (of.window + start) : early);\n    }\n    \
+                sleep_ns(2000);\n    u64 bytes = copy_from_home(vm, region, start, frame);\n";
+    "came-beside-by-a-plain-store", LookUps(15), LookedUp, WRONG, "a page's entry is released":
+        BESIDE "        st_release_gpu(reinterpret_cast<u64*>(of.entries)" => "        st_relaxed_gpu(reinterpret_cast<u64*>(of.entries)";
+    "came-beside-into-a-frame-that-is-not-taken", LookUps(15), LookedUp, TWICE, "a frame that a page has come to is nobody else's":
+        BESIDE "        if (atom_and_relaxed_gpu(own + n, ~bit) & bit)" => "        if (ld_relaxed_gpu(own + n) & bit)",
+        BESIDE "        return atom_and_relaxed_gpu(own + frame / 64, ~bit) & bit ? frame : kNoFrame;"
+            => "        return ld_relaxed_gpu(own + frame / 64) & bit ? frame : kNoFrame;";
+    "claimed-by-nobody", LookUps(15), LookedUp, TWICE, "who brings a page beside a launch has claimed it":
+        BESIDE "if (frame != kNoFrame && !try_claim(word, seen)) {" => "if (frame != kNoFrame && (atom_add_relaxed_gpu(word, kFetching - kAbsent), false)) {",
+        BESIDE "    u32 again = marked & before & ~asked;" => "    u32 again = marked & before;";
+    "late-marks-say-written", LookUps(15), LookedUp, READ_ONLY, "what readers mark late is no page that was written":
+        LOOK_UP "    if (folds) mark_dirty(word, seen);" => "    mark_dirty(word, seen);";
+    "marks-gone-before-readers", LookUps(15), LookedUp, LOST, "what was written is dirty before pages come beside readers":
+        LOOK_UP "    if (folds) mark_dirty(word, seen);" => "    (void)folds;";
+    "seen-and-not-marked-again", LookUps(15), LookedUp, CAME, "pages that were seen used and have not come are to come later":
+        BESIDE "            st_relaxed_gpu(reinterpret_cast<u8*>(of.marks) + segment * kSegment + n, u8{1});" => "            (void)n;";
 }
+
+/// How a frame shows that two pages come to.
+const TWICE: &[&str] = &[
+    "was published in frame",
+    "differ",
+    "the host:",
+    "what lanes",
+    "did not end within",
+    "frames",
+    "without a claim",
+    "pins",
+    "state",
+];
+/// How bytes show that are not the page's.
+const WRONG: &[&str] = &["what lanes", "differ"];
 
 /// How a pin too many or too few shows.
 const UNBALANCED: &[&str] = &[

@@ -38,6 +38,7 @@ pub(super) mod victims;
 const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";
 const QUEUE: &str = "gpuvm/detail/queue.cuh";
+const BESIDE: &str = "gpuvm/detail/beside.cuh";
 const POOL: &str = "gpuvm/detail/pool.cuh";
 const CURSOR: &str = "gpuvm/cursor.cuh";
 const ACCESS: &str = "gpuvm/detail/access.cuh";
