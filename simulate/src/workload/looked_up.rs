@@ -97,8 +97,7 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (resizes, second_gpu) = (seed % 4 == 3, seed % 4 == 1);
-    // Lanes that find a page by its entry alone race with who brings it, as PTX says; what holds all the same is in docs/PROTOCOL.md, T15.
-    let brings_beside = seed / 4 % 2 == 1 && !room.finds_races();
+    let brings_beside = seed / 4 % 2 == 1;
     let (frames, pages) = match resizes {
         true => (UNIT * rng.random_range(1..=UNITS_MAX), 5..=9),
         false => (rng.random_range(1..=9), 1..=4),
