@@ -102,6 +102,7 @@ mod stats;
 mod stored;
 mod tenancy;
 mod texts;
+mod tiered;
 mod timeline;
 mod turns;
 mod unchanged;
@@ -150,6 +151,7 @@ pub use slot_cache::{Ids, SlotCache, SlotCacheBuilder, SlotPolicy, SlotStats};
 pub use slot_fault::SlotFault;
 pub use stats::Stats;
 pub use tenancy::Tenancy;
+pub use tiered::{Moved, RawTieredBuffer, TierPlace, TieredBuffer, TieredBuilder};
 pub use timeline::Timeline;
 pub use vm::{Vm, VmGpu};
 

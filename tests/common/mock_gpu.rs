@@ -36,6 +36,8 @@ struct Shared {
     /// Submits of copies, and the one from which on the next that moves data fails.
     submits: AtomicU64,
     copies_fail_from: AtomicU64,
+    /// Pieces of host memory that can be had yet.
+    host_pieces_left: AtomicU64,
     /// What it says of NICs of the machine.
     for_nics: Mutex<Option<ForNics>>,
     /// Whether it maps a NIC's registers.
@@ -90,6 +92,7 @@ impl MockGpu {
             launches_fail: AtomicU64::new(0),
             submits: AtomicU64::new(0),
             copies_fail_from: AtomicU64::new(u64::MAX),
+            host_pieces_left: AtomicU64::new(u64::MAX),
             for_nics: Mutex::default(),
             maps_registers: AtomicBool::new(false),
             neighbour_gone: AtomicBool::new(false),
@@ -138,6 +141,11 @@ impl MockGpu {
     /// Submits of copies so far.
     pub fn submits(&self) -> u64 {
         self.shared.submits.load(Ordering::Relaxed)
+    }
+
+    /// So many pieces of host memory can be had from now on.
+    pub fn limit_host_pieces(&self, count: u64) {
+        self.shared.host_pieces_left.store(count, Ordering::Relaxed);
     }
 
     /// The next submit of data, after `more` others, fails; those after it do not.
@@ -286,6 +294,18 @@ impl Gpu for MockGpu {
     fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
         self.shared.check()?;
         self.shared.sim.piece()
+    }
+
+    fn host_piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        self.shared.check()?;
+        let one_less = |left: u64| left.checked_sub(1);
+        let left = &self.shared.host_pieces_left;
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(_) => self.shared.sim.host_piece(),
+            Err(_) => Err(GpuError::OutOfHostMemory {
+                asked: self.piece_bytes(),
+            }),
+        }
     }
 
     fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
