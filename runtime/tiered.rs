@@ -6,6 +6,7 @@ mod builder;
 
 use std::{
     fmt,
+    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
@@ -40,6 +41,26 @@ pub enum TierPlace {
     Gpu,
     /// In pinned host memory, which kernels reach over the wire.
     Host,
+}
+
+impl TierPlace {
+    /// `gpu` or `host`, as faces in other languages name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl FromStr for TierPlace {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let places = [Self::Gpu, Self::Host];
+        let found = places.into_iter().find(|place| place.name() == name);
+        found.ok_or_else(|| format!("place is {name:?}: expected \"gpu\" or \"host\""))
+    }
 }
 
 impl fmt::Display for TierPlace {

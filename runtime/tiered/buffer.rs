@@ -91,6 +91,12 @@ struct Plan {
 }
 
 impl<E> TieredBuffer<E> {
+    /// It as a buffer, whose [`tiered`](Buffer::tiered) it is.
+    #[doc(hidden)]
+    pub fn into_buffer(self) -> Buffer<E> {
+        self.buffer
+    }
+
     /// The name that errors use.
     pub fn name(&self) -> &str {
         &self.tiers.name
