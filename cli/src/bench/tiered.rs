@@ -76,10 +76,16 @@ impl Benchmark for TieredArgs {
             alone.come(&buffer)?;
             together.all(&buffer, bytes / chunk)?;
         }
+        // All that was moved is as it was.
         bench.rates(run, buffer.addr())?;
+        let moves = [
+            (first, "together, the first time"),
+            (alone, "alone"),
+            (together, "together"),
+        ];
         report
             .rows
-            .extend(alone.rows("alone").into_iter().chain(together.rows("all together")));
+            .extend(moves.into_iter().flat_map(|(moves, how)| moves.rows(how)));
         Ok(())
     }
 }
