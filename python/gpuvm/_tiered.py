@@ -41,6 +41,8 @@ class TieredBuffer(Buffer, _Sliced):
     def __init__(self, vm: "Vm", name: str, shape: Tuple[int, ...], dtype: np.dtype[Any], core: _core.Buffer) -> None:
         super().__init__(vm, shape, dtype, core)
         self._name = name
+        # Both bases have one.
+        self._core: _core.Buffer = core
 
     @property
     def resident_bytes(self) -> int:
