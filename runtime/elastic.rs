@@ -21,7 +21,6 @@ use gpuvm_gpu::{AddressSpace, Gpu, GpuError};
 use parking_lot::{Mutex, MutexGuard};
 
 pub use builder::ElasticBuilder;
-pub(crate) use builder::bytes_of;
 pub use handle::{ElasticBuffer, Grown, RawElasticBuffer};
 pub use stats::ElasticStats;
 

@@ -8,7 +8,7 @@ use gpuvm_memory_node::NodeError;
 use gpuvm_nic::NicError;
 use gpuvm_tenants::{AskError, TermsError};
 
-use crate::{fault::Fault, slot_fault::SlotFault, tiered::TierPlace};
+use crate::{fault::Fault, slot_fault::SlotFault, tier_place::TierPlace};
 
 /// Everything the runtime reports. Each error names the thing and the cause, and keeps what lies below as its source.
 #[derive(Debug, thiserror::Error)]

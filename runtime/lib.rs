@@ -103,6 +103,7 @@ mod stats;
 mod stored;
 mod tenancy;
 mod texts;
+mod tier_place;
 mod tiered;
 mod timeline;
 mod turns;
@@ -152,7 +153,8 @@ pub use slot_cache::{Ids, SlotCache, SlotCacheBuilder, SlotPolicy, SlotStats};
 pub use slot_fault::SlotFault;
 pub use stats::Stats;
 pub use tenancy::Tenancy;
-pub use tiered::{Moved, RawTieredBuffer, TierPlace, TieredBuffer, TieredBuilder};
+pub use tier_place::TierPlace;
+pub use tiered::{Moved, RawTieredBuffer, TieredBuffer, TieredBuilder};
 pub use timeline::Timeline;
 pub use vm::{Vm, VmGpu};
 

@@ -5,13 +5,11 @@ mod buffer;
 mod builder;
 
 use std::{
-    fmt,
-    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gpuvm_gpu::{AddressSpace, Copier, CopySpan, Gpu, GpuError, back_end::Release};
@@ -21,9 +19,9 @@ pub use buffer::{Moved, RawTieredBuffer, TieredBuffer};
 pub use builder::TieredBuilder;
 
 use crate::{
-    buffer::BufferInner,
     error::{Doing, Error, Result},
-    handles::{GivesHandles, Handle, Handles},
+    handles::{Handle, Handles},
+    tier_place::TierPlace,
 };
 
 /// Chunks that are copied and mapped together. Their new memory has addresses of its own meanwhile.
@@ -32,45 +30,6 @@ const TOGETHER: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Between two looks at copies that are under way.
 const LOOK: Duration = Duration::from_micros(20);
-
-/// Where a chunk of a tiered buffer lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum TierPlace {
-    /// In the memory of the buffer's GPU.
-    Gpu,
-    /// In pinned host memory, which kernels reach over the wire.
-    Host,
-}
-
-impl TierPlace {
-    /// `gpu` or `host`, as faces in other languages name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gpu => "gpu",
-            Self::Host => "host",
-        }
-    }
-}
-
-impl FromStr for TierPlace {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let places = [Self::Gpu, Self::Host];
-        let found = places.into_iter().find(|place| place.name() == name);
-        found.ok_or_else(|| format!("place is {name:?}: expected \"gpu\" or \"host\""))
-    }
-}
-
-impl fmt::Display for TierPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gpu => "the GPU",
-            Self::Host => "host memory",
-        })
-    }
-}
 
 /// The chunks of one buffer, and their addresses.
 pub(crate) struct Tiers {
@@ -329,53 +288,5 @@ impl Release for Tiers {
             .map(|chunk| chunk.memory);
         self.handles.give(of_gpu.collect());
         self.resident.store(0, Ordering::Relaxed);
-    }
-}
-
-impl GivesHandles for BufferInner {
-    fn holds(&self) -> (String, u64) {
-        let holds = |tiers: &Arc<Tiers>| (format!("tiered buffer `{}`", tiers.name), tiers.resident_bytes());
-        self.tiers.as_ref().map(holds).unwrap_or_default()
-    }
-
-    fn priority(&self) -> i32 {
-        self.tiers
-            .as_ref()
-            .map_or(0, |tiers| tiers.priority.load(Ordering::Relaxed))
-    }
-
-    fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
-        let Some(tiers) = &self.tiers else { return 0 };
-        // A kernel that does not name it may use it, and nobody may wait for that here.
-        if tiers.asking.load(Ordering::Relaxed) || tiers.is_lent() {
-            return 0;
-        }
-        let patience = until.map_or(PATIENCE, |until| {
-            until.saturating_duration_since(Instant::now()).min(PATIENCE)
-        });
-        let Some(launches) = self
-            .launches
-            .try_lock_for(patience)
-            .filter(|launches| launches.is_idle())
-        else {
-            return 0;
-        };
-        let Some(mut state) = tiers.state.try_lock_for(patience) else {
-            return 0;
-        };
-        let mut given = 0;
-        for some in state.first_to_leave(handles, |_| false).chunks(TOGETHER) {
-            if until.is_some_and(|until| Instant::now() >= until) {
-                break;
-            }
-            if let Err(error) = tiers.relocate(&mut state, some, &[], Vec::new()) {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "memory stays with tiered buffer `{}`", tiers.name);
-                break;
-            }
-            given += some.len();
-        }
-        drop(launches);
-        given
     }
 }

@@ -27,35 +27,6 @@ pub struct ElasticBuilder<E> {
     _elements: PhantomData<fn() -> E>,
 }
 
-/// Addresses of one buffer.
-const BYTES_MAX: u64 = 1 << 44;
-
-/// Bytes of so many elements, of which a GPU can have a buffer; `setting`: what their number is; `empty`: why none are refused.
-///
-/// # Errors
-/// [`Error::Setting`].
-pub(crate) fn bytes_of(setting: &'static str, empty: &str, element: &ElementType, count: u64) -> Result<u64> {
-    let refuse = |value: String, reason: &str| {
-        Err(Error::Setting {
-            setting,
-            value,
-            reason: reason.into(),
-        })
-    };
-    if count == 0 {
-        return refuse("0".into(), empty);
-    }
-    let (size, align) = (element.bytes() as u64, element.align() as u64);
-    if size == 0 || align > UNIT {
-        let value = format!("{count} of type {}", element.name());
-        return refuse(value, "a GPU keeps elements of some bytes, aligned to 512 at most");
-    }
-    match count.checked_mul(size).filter(|bytes| *bytes < BYTES_MAX) {
-        Some(bytes) => Ok(bytes),
-        None => refuse(count.to_string(), "there are not so many addresses: 16 TiB at most"),
-    }
-}
-
 impl<E> ElasticBuilder<E> {
     pub(crate) fn new(gpu: Arc<PagedGpu>, family: Arc<Elastics>, element: ElementType, max: u64) -> Self {
         Self {
@@ -99,12 +70,9 @@ impl<E> ElasticBuilder<E> {
     }
 
     fn make(&self) -> Result<Arc<ElasticInner>> {
-        let bytes_max = bytes_of(
-            "most elements of an elastic buffer",
-            "it could never grow",
-            &self.element,
-            self.max,
-        )?;
+        let bytes_max = self
+            .element
+            .bytes_of("most elements of an elastic buffer", "it could never grow", self.max)?;
         let family = &self.family;
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
         if self.length > self.max {

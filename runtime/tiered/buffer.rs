@@ -6,12 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{State, TierPlace, Tiers};
+use super::{PATIENCE, State, TOGETHER, Tiers};
 use crate::{
-    buffer::Buffer,
+    buffer::{Buffer, BufferInner},
     element::Untyped,
     error::{Doing, Error, Result, check_range},
-    handles::Handle,
+    handles::{GivesHandles, Handle},
+    tier_place::TierPlace,
 };
 
 /// A [`Buffer`] whose memory lies in chunks on the GPU or in host memory, at one address for ever: for kernels and libraries that take a bare
@@ -258,5 +259,53 @@ impl<E> std::fmt::Debug for TieredBuffer<E> {
             f,
             "TieredBuffer({length} elements of {size} bytes, {resident} bytes on the GPU)"
         )
+    }
+}
+
+impl GivesHandles for BufferInner {
+    fn holds(&self) -> (String, u64) {
+        let holds = |tiers: &Arc<Tiers>| (format!("tiered buffers named `{}`", tiers.name), tiers.resident_bytes());
+        self.tiers.as_ref().map(holds).unwrap_or_default()
+    }
+
+    fn priority(&self) -> i32 {
+        self.tiers
+            .as_ref()
+            .map_or(0, |tiers| tiers.priority.load(Ordering::Relaxed))
+    }
+
+    fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
+        let Some(tiers) = &self.tiers else { return 0 };
+        // A kernel that does not name it may use it, and nobody may wait for that here.
+        if tiers.asking.load(Ordering::Relaxed) || tiers.is_lent() {
+            return 0;
+        }
+        let patience = until.map_or(PATIENCE, |until| {
+            until.saturating_duration_since(Instant::now()).min(PATIENCE)
+        });
+        let Some(launches) = self
+            .launches
+            .try_lock_for(patience)
+            .filter(|launches| launches.is_idle())
+        else {
+            return 0;
+        };
+        let Some(mut state) = tiers.state.try_lock_for(patience) else {
+            return 0;
+        };
+        let mut given = 0;
+        for some in state.first_to_leave(handles, |_| false).chunks(TOGETHER) {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+            if let Err(error) = tiers.relocate(&mut state, some, &[], Vec::new()) {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "memory stays with tiered buffer `{}`", tiers.name);
+                break;
+            }
+            given += some.len();
+        }
+        drop(launches);
+        given
     }
 }

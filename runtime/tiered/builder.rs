@@ -8,16 +8,16 @@ use std::{
 use gpuvm_gpu::{DeviceMemory, GpuError};
 use parking_lot::Mutex;
 
-use super::{Chunk, State, TOGETHER, TierPlace, TieredBuffer, Tiers};
+use super::{Chunk, State, TOGETHER, TieredBuffer, Tiers};
 use crate::{
     buffer::{Buffer, BufferInner},
     device::DeviceArray,
-    elastic::bytes_of,
     element::ElementType,
     error::{Doing, Result},
     gpu::PagedGpu,
     handles::{GivesHandles, Handle},
     stored::stored,
+    tier_place::TierPlace,
 };
 
 /// A tiered buffer to be. [`build`](Self::build) makes it.
@@ -73,12 +73,9 @@ impl<E> TieredBuilder<E> {
 
     fn make(&self) -> Result<(Arc<BufferInner>, Arc<Tiers>)> {
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
-        let bytes = bytes_of(
-            "elements of a tiered buffer",
-            "it would hold nothing",
-            &self.element,
-            self.length,
-        )?;
+        let bytes = self
+            .element
+            .bytes_of("elements of a tiered buffer", "it would hold nothing", self.length)?;
         let (device, handles) = (&self.gpu.device, &self.gpu.handles);
         let doing = || format!("making tiered buffer `{name}` of {} elements", self.length);
         let size = handles.handle_bytes();

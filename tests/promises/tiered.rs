@@ -185,7 +185,7 @@ fn who_is_short_of_memory_has_chunks_of_low_priority_leave() {
             break error;
         }
     };
-    says(&error, &["tiered buffer `dear` hold 384"]);
+    says(&error, &["tiered buffers named `dear` hold 384"]);
     churning.end();
     hog.grow(size).unwrap();
     assert_ne!(places(&dear), "GGGGGG");
