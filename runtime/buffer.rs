@@ -1,6 +1,6 @@
 //! Plain device memory: a kernel's `T*`.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, ops::Range, sync::Arc};
 
 use bytemuck::Pod;
 use parking_lot::{Mutex, MutexGuard};
@@ -21,6 +21,16 @@ pub(crate) struct BufferInner {
     pub launches: Mutex<Naming>,
     /// Where its chunks lie, of a tiered one.
     pub tiers: Option<Arc<Tiers>>,
+}
+
+impl BufferInner {
+    /// Bytes of it in parts that each lie in one place.
+    fn parts(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        match &self.tiers {
+            Some(tiers) => tiers.parts(bytes),
+            None => vec![bytes],
+        }
+    }
 }
 
 impl Memory for BufferInner {
@@ -124,7 +134,11 @@ impl<E> Buffer<E> {
     fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
         let offset = self.offset_of(first, values.len())?;
         let _guard = self.quiesce()?;
-        let written = self.inner.memory.write(&*self.gpu.device, offset, values);
+        let end = offset + values.len() as u64;
+        let written = self.inner.parts(offset..end).into_iter().try_for_each(|part| {
+            let values = &values[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.inner.memory.write(&*self.gpu.device, part.start, values)
+        });
         self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
@@ -132,7 +146,11 @@ impl<E> Buffer<E> {
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let offset = self.offset_of(first, out.len())?;
         let _guard = self.quiesce()?;
-        let read = self.inner.memory.read_into(&*self.gpu.device, offset, out);
+        let end = offset + out.len() as u64;
+        let read = self.inner.parts(offset..end).into_iter().try_for_each(|part| {
+            let out = &mut out[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.inner.memory.read_into(&*self.gpu.device, part.start, out)
+        });
         self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
     }
 

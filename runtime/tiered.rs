@@ -5,6 +5,7 @@ mod buffer;
 mod builder;
 
 use std::{
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
@@ -105,6 +106,23 @@ impl Tiers {
     pub fn lend(&self) {
         // Relaxed: who is told the address tells the one who moves, or synchronizes with it in other ways.
         self.lent.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes of the buffer, cut where chunks of another place begin: the driver is not asked to copy or fill what lies in both.
+    pub fn parts(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        let (state, size) = (self.state.lock(), self.chunk_bytes());
+        let place = |at: u64| state.chunks[(at / size) as usize].place;
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let end = (at - at % size + size).min(bytes.end);
+            match parts.last_mut() {
+                Some(last) if place(last.start) == place(at) => last.end = end,
+                _ => parts.push(at..end),
+            }
+            at = end;
+        }
+        parts
     }
 
     fn is_lent(&self) -> bool {

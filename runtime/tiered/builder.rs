@@ -108,7 +108,10 @@ impl<E> TieredBuilder<E> {
         let owner: Arc<Tiers> = Arc::clone(&tiers);
         let memory = DeviceMemory::new(space.addr(), bytes, owner);
         tiers.fill(chunks)?;
-        device.zero(space.addr(), bytes).doing(doing)?;
+        for part in tiers.parts(0..bytes) {
+            let zeroed = device.zero(space.addr() + part.start, part.end - part.start);
+            zeroed.doing(doing)?;
+        }
         let inner = Arc::new(BufferInner {
             memory: DeviceArray::over(memory),
             launches: Mutex::default(),
