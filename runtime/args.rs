@@ -16,6 +16,7 @@ use crate::{
     launch_state::StateSlot,
     region::{OnGpu, Region, RegionInner},
     scope::ScopedRegion,
+    tiered::TieredBuffer,
 };
 
 /// One argument of a kernel, by bytes and type at run time: `Arg::value(..)`, `Arg::from(&buffer)`, `Arg::from(&region)`.
@@ -317,6 +318,13 @@ impl<'a, E> From<&'a Buffer<E>> for Arg<'a> {
     }
 }
 
+impl<'a, E> From<&'a TieredBuffer<E>> for Arg<'a> {
+    fn from(buffer: &'a TieredBuffer<E>) -> Self {
+        let buffer: &Buffer<E> = buffer;
+        Self::from(buffer)
+    }
+}
+
 impl<'a, E> From<&'a ElasticBuffer<E>> for Arg<'a> {
     fn from(buffer: &'a ElasticBuffer<E>) -> Self {
         let (gpu, inner) = (&buffer.gpu, &buffer.inner);
@@ -358,7 +366,7 @@ impl<'a, T> From<&'a Broadcast<T>> for Arg<'a> {
     }
 }
 
-/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], an [`ElasticBuffer`], a [`Broadcast`] array, or an [`Arg`] that is any of these.
+/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], a [`TieredBuffer`], an [`ElasticBuffer`], a [`Broadcast`] array, or an [`Arg`] that is any of these.
 ///
 /// Numbers must have exactly the parameter's type: `5u32` for `unsigned`, `5u64` for `unsigned long long`.
 pub trait KernelArg: private::Sealed {}
@@ -403,6 +411,13 @@ impl<T: Pod> private::Sealed for Value<T> {
 
 impl<T: Pod> KernelArg for &Buffer<T> {}
 impl<T: Pod> private::Sealed for &Buffer<T> {
+    fn arg(&self) -> Arg<'_> {
+        Arg::from(*self)
+    }
+}
+
+impl<T: Pod> KernelArg for &TieredBuffer<T> {}
+impl<T: Pod> private::Sealed for &TieredBuffer<T> {
     fn arg(&self) -> Arg<'_> {
         Arg::from(*self)
     }

@@ -1,6 +1,6 @@
 //! Plain device memory: a kernel's `T*`.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, ops::Range, sync::Arc};
 
 use bytemuck::Pod;
 use parking_lot::{Mutex, MutexGuard};
@@ -12,12 +12,25 @@ use crate::{
     gpu::PagedGpu,
     launch::{LaunchKind, Memory, Naming},
     mapped,
+    tiered::Tiers,
 };
 
 /// Shared by the handle and the launches that name it.
 pub(crate) struct BufferInner {
     pub memory: DeviceArray<u8>,
     pub launches: Mutex<Naming>,
+    /// Where its chunks lie, of a tiered one.
+    pub tiers: Option<Arc<Tiers>>,
+}
+
+impl BufferInner {
+    /// Bytes of it in parts that each lie in one place.
+    fn parts(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        match &self.tiers {
+            Some(tiers) => tiers.parts(bytes),
+            None => vec![bytes],
+        }
+    }
 }
 
 impl Memory for BufferInner {
@@ -26,8 +39,8 @@ impl Memory for BufferInner {
     }
 
     fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
-        // It lies on one GPU.
-        Ok(())
+        // It lies on one GPU, or is one GPU's to reach.
+        self.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend())
     }
 
     fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
@@ -70,26 +83,27 @@ impl<E> Buffer<E> {
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),
+            tiers: None,
         });
-        Ok(Self {
+        Ok(Self::of(gpu, inner, element, length))
+    }
+
+    /// Over that memory.
+    pub(crate) fn of(gpu: Arc<PagedGpu>, inner: Arc<BufferInner>, element: ElementType, length: u64) -> Self {
+        Self {
             gpu,
             inner,
             element,
             length,
             _elements: PhantomData,
-        })
+        }
     }
 
     /// The same memory as elements of another type, as many as there is room for.
     #[doc(hidden)]
     pub fn of_elements(&self, element: ElementType) -> RawBuffer {
-        Buffer {
-            gpu: Arc::clone(&self.gpu),
-            inner: Arc::clone(&self.inner),
-            length: self.length * self.element.bytes() as u64 / element.bytes() as u64,
-            element,
-            _elements: PhantomData,
-        }
+        let length = self.length * self.element.bytes() as u64 / element.bytes() as u64;
+        Buffer::of(Arc::clone(&self.gpu), Arc::clone(&self.inner), element, length)
     }
 
     /// Elements.
@@ -105,6 +119,9 @@ impl<E> Buffer<E> {
     /// Device address of its first element, for other libraries that use the same GPU. It is valid while the buffer, or a launch that
     /// names it, is there.
     pub fn addr(&self) -> u64 {
+        if let Some(tiers) = &self.inner.tiers {
+            tiers.lend();
+        }
         self.inner.memory.addr()
     }
 
@@ -116,16 +133,24 @@ impl<E> Buffer<E> {
     /// Stores the bytes of elements from `first` on.
     fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
         let offset = self.offset_of(first, values.len())?;
-        let _guard = self.quiesce();
-        let written = self.inner.memory.write(&*self.gpu.device, offset, values);
+        let _guard = self.quiesce()?;
+        let end = offset + values.len() as u64;
+        let written = self.inner.parts(offset..end).into_iter().try_for_each(|part| {
+            let values = &values[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.inner.memory.write(&*self.gpu.device, part.start, values)
+        });
         self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
     /// Copies the bytes of elements from `first` on.
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let offset = self.offset_of(first, out.len())?;
-        let _guard = self.quiesce();
-        let read = self.inner.memory.read_into(&*self.gpu.device, offset, out);
+        let _guard = self.quiesce()?;
+        let end = offset + out.len() as u64;
+        let read = self.inner.parts(offset..end).into_iter().try_for_each(|part| {
+            let out = &mut out[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.inner.memory.read_into(&*self.gpu.device, part.start, out)
+        });
         self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
     }
 
@@ -137,10 +162,12 @@ impl<E> Buffer<E> {
     }
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> MutexGuard<'_, Naming> {
+    fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
         let mut launches = self.inner.launches.lock();
         launches.settle();
-        launches
+        let mended = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend());
+        self.gpu.or_lost(mended)?;
+        Ok(launches)
     }
 }
 
@@ -184,7 +211,15 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn write(&self, values: &[T]) -> Result<()> {
-        self.write_elements(0, bytemuck::cast_slice(values))
+        self.write_from(0, values)
+    }
+
+    /// [`write`](Self::write), from element `first` on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_from(&self, first: u64, values: &[T]) -> Result<()> {
+        self.write_elements(first, bytemuck::cast_slice(values))
     }
 
     /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
@@ -192,7 +227,15 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn read(&self, out: &mut [T]) -> Result<()> {
-        self.read_elements(0, bytemuck::cast_slice_mut(out))
+        self.read_from(0, out)
+    }
+
+    /// [`read`](Self::read), from element `first` on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_from(&self, first: u64, out: &mut [T]) -> Result<()> {
+        self.read_elements(first, bytemuck::cast_slice_mut(out))
     }
 
     /// All elements, after the launches that were enqueued with the buffer.

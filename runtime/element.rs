@@ -6,6 +6,11 @@ use gpuvm_gpu::ParamKind;
 
 use crate::error::{Error, Result};
 
+/// Bytes of the addresses of one buffer.
+const BYTES_MAX: u64 = 1 << 44;
+/// The largest alignment of elements that lie at such addresses.
+const ALIGN_MAX: u64 = 512;
+
 /// The type of a region's or a buffer's elements, or of a value: what a C or a Python face names in place of a Rust type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElementType {
@@ -66,6 +71,32 @@ numbers! {
 }
 
 impl ElementType {
+    /// Bytes of so many of it, which a GPU can have at one address; `setting`: what their number is; `empty`: why none are refused.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub(crate) fn bytes_of(&self, setting: &'static str, empty: &str, count: u64) -> Result<u64> {
+        let refuse = |value: String, reason: &str| {
+            Err(Error::Setting {
+                setting,
+                value,
+                reason: reason.into(),
+            })
+        };
+        if count == 0 {
+            return refuse("0".into(), empty);
+        }
+        let (size, align) = (self.bytes as u64, self.align as u64);
+        if size == 0 || align > ALIGN_MAX {
+            let value = format!("{count} of type {}", self.name);
+            return refuse(value, "a GPU keeps elements of some bytes, aligned to 512 at most");
+        }
+        match count.checked_mul(size).filter(|bytes| *bytes < BYTES_MAX) {
+            Some(bytes) => Ok(bytes),
+            None => refuse(count.to_string(), "there are not so many addresses: 16 TiB at most"),
+        }
+    }
+
     /// A structure of `bytes` bytes, aligned to `align`, which messages call `name`.
     pub fn structure(name: impl Into<String>, bytes: usize, align: usize) -> Self {
         Self {

@@ -8,7 +8,7 @@ use gpuvm_memory_node::NodeError;
 use gpuvm_nic::NicError;
 use gpuvm_tenants::{AskError, TermsError};
 
-use crate::{fault::Fault, slot_fault::SlotFault};
+use crate::{fault::Fault, slot_fault::SlotFault, tier_place::TierPlace};
 
 /// Everything the runtime reports. Each error names the thing and the cause, and keeps what lies below as its source.
 #[derive(Debug, thiserror::Error)]
@@ -356,6 +356,29 @@ pub enum Error {
         #[source]
         source: GpuError,
     },
+    /// Chunks of a tiered buffer cannot go where they were to go, which is short of memory.
+    #[error(
+        "{chunks} chunks of tiered buffer `{buffer}`, {} each, cannot go to {place}: {resident} of it are on the GPU, {away} in host memory, and \
+         none has moved; move fewer, or free memory there",
+        ByteSize(*chunk_bytes).display().iec()
+    )]
+    NotMoved {
+        /// The buffer's name.
+        buffer: String,
+        /// Chunks for which memory was wanted.
+        chunks: u64,
+        /// Bytes of a chunk.
+        chunk_bytes: u64,
+        /// Where they were to go.
+        place: TierPlace,
+        /// Its chunks on the GPU.
+        resident: u64,
+        /// Its chunks in host memory.
+        away: u64,
+        /// What was not had, and who holds it.
+        #[source]
+        source: Box<Error>,
+    },
     /// GPU memory is short, and other tenants of the GPU keep what they hold.
     #[error("GPU memory is short for {doing}; use less, or have other processes hold less (`gpuvm tenants set`)")]
     Tenants {
@@ -417,6 +440,7 @@ impl Error {
         let short = |source: &GpuError| matches!(source, GpuError::OutOfMemory { .. });
         match self {
             Self::Gpu { source, .. } | Self::OutOfHandles { source, .. } => short(source),
+            Self::NotMoved { source, .. } => source.is_out_of_memory(),
             _ => false,
         }
     }

@@ -79,6 +79,7 @@ impl Error {
             Self::Unavailable { .. } | Self::DeviceCode { .. } => ErrorKind::Unavailable,
             Self::Thread { .. } => ErrorKind::Thread,
             Self::Gpu { source, .. } => of_gpu(source),
+            Self::NotMoved { source, .. } => source.kind(),
             Self::Nic { .. } => ErrorKind::Nic,
             Self::Node { .. } => ErrorKind::Node,
             Self::Region { .. } => ErrorKind::Region,
@@ -119,7 +120,7 @@ impl Error {
 
 fn of_gpu(error: &GpuError) -> ErrorKind {
     match error {
-        GpuError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+        GpuError::OutOfMemory { .. } | GpuError::OutOfHostMemory { .. } => ErrorKind::OutOfMemory,
         GpuError::Compile { .. } => ErrorKind::Compile,
         GpuError::CompilerMissing { .. } | GpuError::CompilerUnusable { .. } => ErrorKind::Compiler,
         GpuError::KernelNotFound { .. } => ErrorKind::NoKernel,

@@ -34,6 +34,7 @@
 //! |---|---|
 //! | `cudaMallocManaged` | [`Vm::region`](VmGpu::region) |
 //! | a pointer argument | `gpuvm::array<T>` (paged), `T*` ([`Buffer`], not paged) |
+//! | a pointer to managed memory, for libraries | [`Vm::tiered_buffer`](VmGpu::tiered_buffer): a `T*` to more than the GPU has memory for |
 //! | `cuMemAddressReserve`, `cuMemCreate`, `cuMemMap`, `cuMemSetAccess` | [`Vm::elastic_buffer`](VmGpu::elastic_buffer): a `T*` whose memory grows and shrinks |
 //! | a fault served by the CPU | a fault served by the warp that missed |
 //! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
@@ -46,7 +47,7 @@
 //! | after a trap every call fails | [`Error::GpuLost`] names the regions that may miss writes; [`Region::read_home`] |
 //!
 //! Types that are known at run time alone, as a C or a Python face has them: [`Vm::raw_region`](VmGpu::raw_region), [`Vm::raw_buffer`](VmGpu::raw_buffer),
-//! [`Vm::raw_elastic`](VmGpu::raw_elastic), [`Vm::raw_broadcast`], [`Kernel::launch_raw`].
+//! [`Vm::raw_elastic`](VmGpu::raw_elastic), [`Vm::raw_tiered`](VmGpu::raw_tiered), [`Vm::raw_broadcast`], [`Kernel::launch_raw`].
 //!
 //! Errors are [`Error`]. Everything may be used from several threads. Dropping anything at any time is safe: a region
 //! waits for its launches, and a virtual memory ends with its last handle.
@@ -102,6 +103,8 @@ mod stats;
 mod stored;
 mod tenancy;
 mod texts;
+mod tier_place;
+mod tiered;
 mod timeline;
 mod turns;
 mod unchanged;
@@ -150,6 +153,8 @@ pub use slot_cache::{Ids, SlotCache, SlotCacheBuilder, SlotPolicy, SlotStats};
 pub use slot_fault::SlotFault;
 pub use stats::Stats;
 pub use tenancy::Tenancy;
+pub use tier_place::TierPlace;
+pub use tiered::{Moved, RawTieredBuffer, TieredBuffer, TieredBuilder};
 pub use timeline::Timeline;
 pub use vm::{Vm, VmGpu};
 

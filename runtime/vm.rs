@@ -29,6 +29,7 @@ use crate::{
     shared::Shared,
     slot_cache::SlotCacheBuilder,
     stats::Stats,
+    tiered::{TieredBuffer, TieredBuilder},
     timeline::Sheet,
 };
 
@@ -289,6 +290,25 @@ impl VmGpu {
     /// [`Error::Gpu`] when device memory is short; [`Error::Tenants`], which says who holds it, where other processes share the GPU.
     pub fn buffer<T: Pod>(&self, length: u64) -> Result<Buffer<T>> {
         Buffer::zeroed(Arc::clone(self.paged()), ElementType::of::<T>(), length)
+    }
+
+    /// Memory of `length` zeroed elements at one address, in chunks that lie on the GPU as far as there is room, and in host memory beyond:
+    /// a kernel, or any library, takes it as a pointer.
+    ///
+    /// # Errors
+    /// As for [`TieredBuilder::build`].
+    pub fn tiered_buffer<T: Pod>(&self, length: u64) -> Result<TieredBuffer<T>> {
+        self.tiered(length).build()
+    }
+
+    /// A tiered buffer of `length` elements, with a name, a budget of GPU memory or a priority.
+    pub fn tiered<T: Pod>(&self, length: u64) -> TieredBuilder<T> {
+        TieredBuilder::new(Arc::clone(self.paged()), ElementType::of::<T>(), length)
+    }
+
+    /// A tiered buffer of elements whose type is known at run time alone: as [`tiered`](Self::tiered).
+    pub fn raw_tiered(&self, element: ElementType, length: u64) -> TieredBuilder<Untyped> {
+        TieredBuilder::new(Arc::clone(self.paged()), element, length)
     }
 
     /// Device memory for up to `max_elements` elements that grows and shrinks at one address, which a kernel takes as a pointer. It has no

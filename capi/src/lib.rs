@@ -22,6 +22,7 @@ pub mod module;
 pub mod precompiled;
 mod raw;
 pub mod region;
+pub mod tiered;
 pub mod vm;
 
 use std::ffi::c_char;

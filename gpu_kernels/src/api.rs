@@ -382,6 +382,17 @@ pub trait Gpu: Send + Sync {
         })
     }
 
+    /// Pinned memory of the host without an address, [`piece_bytes`](Self::piece_bytes) long, which lies in an [`AddressSpace`] beside pieces of
+    /// this GPU's memory: kernels reach it there over the wire. What it holds is unspecified.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfHostMemory`], [`GpuError::Unsupported`], or the driver's error.
+    fn host_piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        Err(GpuError::Unsupported {
+            what: "place host memory at addresses".into(),
+        })
+    }
+
     /// Addresses for `bytes` bytes, at which kernels of this GPU, and of those with these ordinals, reach the pieces that are placed there:
     /// pieces of any of them. This GPU's [`read`](Self::read) and [`write`](Self::write) reach them too.
     ///
@@ -481,7 +492,7 @@ pub trait Gpu: Send + Sync {
     fn simulation(&self) -> Option<&dyn Simulation>;
 }
 
-/// Memory of one GPU that has no address before it is placed in an [`AddressSpace`]. It is given back when nobody holds it and it lies
+/// Memory of one GPU, or of the host, that has no address before it is placed in an [`AddressSpace`]. It is given back when nobody holds it and it lies
 /// nowhere any more.
 pub trait Piece: Send + Sync {
     /// It as the type of its own GPU.

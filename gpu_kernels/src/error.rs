@@ -91,6 +91,14 @@ pub enum GpuError {
         /// Bytes of the whole GPU.
         capacity: u64,
     },
+    /// Pinned host memory is used up.
+    #[error(
+        "out of host memory: asked for {asked} bytes of pinned memory; use less, or raise what this process may have"
+    )]
+    OutOfHostMemory {
+        /// Bytes asked for.
+        asked: u64,
+    },
     /// An allocation that cannot be made at any time.
     #[error("bad allocation of {bytes} bytes aligned to {align}: {cause}")]
     BadAllocation {

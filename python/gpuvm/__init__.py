@@ -15,6 +15,7 @@ from ._formats import Columns, Part, Tensors, feather, safetensors
 from ._kernel import Kernel, Launch, Module, Stream
 from ._memory import Array, Buffer
 from ._slots import SlotCache
+from ._tiered import Moved, TieredBuffer
 from ._vm import Resized, Vm, settings
 from .errors import Error
 
@@ -28,11 +29,13 @@ __all__ = [
     "Kernel",
     "Launch",
     "Module",
+    "Moved",
     "Part",
     "Resized",
     "SlotCache",
     "Stream",
     "Tensors",
+    "TieredBuffer",
     "Vm",
     "__version__",
     "errors",

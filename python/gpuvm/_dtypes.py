@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple, Type, TypedDict, TypeVar
+import re
+from typing import Any, Callable, Optional, Tuple, Type, TypedDict, TypeVar, Union
 
 import numpy as np
 
@@ -38,6 +39,16 @@ class Growing(TypedDict):
     priority: int
 
 
+class Tiered(TypedDict):
+    """What a tiered buffer is to be."""
+
+    name: str
+    element: Described
+    length: int
+    budget: Optional[int]
+    priority: int
+
+
 class Shape(TypedDict):
     """What a launch is to be."""
 
@@ -66,6 +77,22 @@ def seconds(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise SettingError(f"{what} is {value!r}: expected seconds")
     return float(value)
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def bytes_of(value: Union[int, str], what: str, low: int = 1) -> int:
+    """A number of bytes, or a size such as ``2GiB``."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(match.group(2).upper()) if match else None
+        if match is None or unit is None:
+            raise SettingError(f"{what} is {value!r}: expected bytes, or a size such as '64MiB' or '2GiB'")
+        value = int(float(match.group(1)) * unit)
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 1 << 63:
+        raise SettingError(f"{what} is {value!r}: expected a number of bytes, {low} at least")
+    return int(value)
 
 
 def text(value: Any, what: str) -> str:

@@ -378,7 +378,7 @@ class Buffer(_Shaped):
     def numpy(self) -> NdArray:
         """A copy of all elements, after the launches that were given it."""
         out = np.empty(self._shape, self._dtype)
-        self._core.read(as_bytes(out))
+        self._core.read(0, as_bytes(out))
         return out
 
     def write(self, values: Any) -> None:
@@ -388,7 +388,7 @@ class Buffer(_Shaped):
             raise DtypeError(f"a buffer of {self._dtype} was given {given.dtype}: convert it by .astype")
         if given.shape != self._shape:
             raise LayoutError(f"a buffer of shape {self._shape} was given shape {given.shape}")
-        self._core.write(as_bytes(np.ascontiguousarray(given).reshape(self._shape)))
+        self._core.write(0, as_bytes(np.ascontiguousarray(given).reshape(self._shape)))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

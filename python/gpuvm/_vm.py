@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _core
-from ._dtypes import Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, unmasked, whole
+from ._dtypes import Wanted, as_bytes, bytes_of, described, if_given, in_place, priority_of, seconds, text, unmasked, whole
 from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
 from ._slots import SlotCache
+from ._tiered import TieredBuffer
 from .errors import DtypeError, FileError, RegionError, SettingError
 
 Lengths = Union[int, Sequence[int]]
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-def _bytes(value: Union[int, str], what: str) -> int:
-    """A number of bytes, or a size such as ``2GiB``."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-        unit = _UNITS.get(match.group(2).upper()) if match else None
-        if match is None or unit is None:
-            raise SettingError(f"{what} is {value!r}: expected bytes, or a size such as '64MiB' or '2GiB'")
-        value = int(float(match.group(1)) * unit)
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 < value < 1 << 63:
-        raise SettingError(f"{what} is {value!r}: expected a number of bytes above 0")
-    return int(value)
-
 
 #: What a setting may be given as.
 Value = Union[str, bytes, int, float, "os.PathLike[Any]", None]
@@ -154,7 +138,7 @@ class Vm:
         on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for whoever needs
         some next on this GPU; :meth:`trim` gives it to the driver.
         """
-        return Resized(*self._core.resize_frames(_bytes(memory, "memory"), seconds(within, "within")))
+        return Resized(*self._core.resize_frames(bytes_of(memory, "memory"), seconds(within, "within")))
 
     def set_frame_priority(self, priority: int) -> None:
         """When memory is short those of low priority give it first: frames, and elastic buffers (:meth:`ElasticBuffer.set_priority`)."""
@@ -171,7 +155,7 @@ class Vm:
 
     def trim(self, most: Union[int, str]) -> int:
         """Gives the driver up to ``most`` bytes of GPU memory that elastic buffers and frames gave back: how many bytes there were."""
-        return self._core.trim(_bytes(most, "most"))
+        return self._core.trim(bytes_of(most, "most"))
 
     def elastic_stats(self) -> Dict[str, int]:
         """What elastic buffers have, in bytes and handles, and how many growths there were."""
@@ -316,6 +300,32 @@ class Vm:
             return buffer
         kind, shape = np.dtype(np.float32 if dtype is None else dtype), _shape(source, "a buffer")
         return Buffer(self, shape, kind, self._core.buffer(described(kind, "a buffer"), math.prod(shape)))
+
+    def tiered_buffer(
+        self,
+        shape: Lengths,
+        dtype: Any = np.float32,
+        *,
+        name: Optional[str] = None,
+        budget: Union[int, str, None] = None,
+        priority: int = 0,
+    ) -> TieredBuffer:
+        """Zeros of a shape that lie on the GPU as far as there is room, and in host memory beyond, at one address: for kernels and libraries that
+        take plain pointers. ``budget``: bytes, or a size such as ``"2GiB"``, that may lie on the GPU; all without it. ``priority``: whose chunks
+        leave first when GPU memory is short.
+        """
+        kind, lengths = np.dtype(dtype), _shape(shape, "a tiered buffer")
+        what = name or f"{kind} of {lengths}"
+        core = self._core.tiered(
+            {
+                "name": what,
+                "element": described(kind, f"tiered buffer `{what}`"),
+                "length": math.prod(lengths),
+                "budget": None if budget is None else bytes_of(budget, f"budget of tiered buffer `{what}`", low=0),
+                "priority": priority_of(priority, f"priority of tiered buffer `{what}`"),
+            }
+        )
+        return TieredBuffer(self, what, lengths, kind, core)
 
     def slot_cache(self, arrays: Union[Array, Sequence[Array]], slots: int, *, policy: str = "lru") -> SlotCache:
         """``slots`` slots in GPU memory for rows of an array, or of several that have as many: rows of any multiple of 16 bytes up to 64 MiB.

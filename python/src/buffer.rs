@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use gpuvm::RawBuffer;
+use gpuvm::{Moved, RawBuffer, RawTieredBuffer, TierPlace};
 use pyo3::{prelude::*, types::PyCapsule};
 
 use crate::{
     apart::Apart,
     dlpack::{self, Device, Tensor},
-    errors::Raised,
+    errors::{self, Raised},
     family::Child,
     launch::Flights,
     memory::Memory,
@@ -28,23 +28,72 @@ impl Buffer {
     pub fn new(slot: Arc<Slot<RawBuffer>>, flights: Arc<Flights>, device: Device) -> Self {
         Self { slot, flights, device }
     }
+
+    /// A move of chunks, when the launches that were given it have ended: meanwhile signals are looked for.
+    fn moved(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&RawTieredBuffer) -> gpuvm::Result<Moved> + Send,
+    ) -> PyResult<Move> {
+        let buffer = tiered(&*self.flights.at_rest(py, &self.slot)?)?;
+        let moved = py.apart(|| act(&buffer)).raised()?;
+        Ok((moved.came, moved.left, moved.took.as_secs_f64()))
+    }
+}
+
+/// What a move of chunks was, for Python: those that came to the GPU, those that left it, seconds.
+type Move = (u64, u64, f64);
+
+fn tiered(buffer: &RawBuffer) -> PyResult<RawTieredBuffer> {
+    buffer
+        .tiered()
+        .ok_or_else(|| errors::setting("the buffer was not made as a tiered one".into()))
 }
 
 #[pymethods]
 impl Buffer {
-    /// Copies elements from 0 on into an array of bytes.
-    fn read(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Copies elements from `first` on into an array of bytes.
+    fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = Memory::of(out)?;
         let buffer = self.flights.at_rest(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
-        py.apart(|| buffer.read_bytes(bytes)).raised()
+        py.apart(|| buffer.read_bytes_from(first, bytes)).raised()
     }
 
-    /// Stores an array of bytes from element 0 on.
-    fn write(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Stores an array of bytes from element `first` on.
+    fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
         let buffer = self.flights.at_rest(py, &self.slot)?;
-        py.apart(|| buffer.write_bytes(values.bytes())).raised()
+        py.apart(|| buffer.write_bytes_from(first, values.bytes())).raised()
+    }
+
+    /// Moves the chunks of a tiered one that hold some elements.
+    fn move_to(&self, py: Python<'_>, first: u64, end: u64, place: &str) -> PyResult<Move> {
+        let place: TierPlace = place.parse().map_err(errors::setting)?;
+        self.moved(py, |buffer| buffer.move_to(first..end, place))
+    }
+
+    /// Says how many bytes of a tiered one may lie on the GPU.
+    fn set_budget(&self, py: Python<'_>, bytes: u64) -> PyResult<Move> {
+        self.moved(py, |buffer| buffer.set_budget(bytes))
+    }
+
+    /// Says whose chunks leave the GPU first.
+    fn set_priority(&self, priority: i32) -> PyResult<()> {
+        tiered(&*self.slot.get()?)?.set_priority(priority);
+        Ok(())
+    }
+
+    /// Of a tiered one: bytes on the GPU, bytes that may be there, bytes of a chunk.
+    fn tiers(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let buffer = tiered(&*self.slot.get()?)?;
+        Ok(py.apart(|| (buffer.resident_bytes(), buffer.budget(), buffer.chunk_bytes())))
+    }
+
+    /// Where an element of a tiered one lies.
+    fn place_of(&self, py: Python<'_>, element: u64) -> PyResult<String> {
+        let buffer = tiered(&*self.slot.get()?)?;
+        Ok(py.apart(|| buffer.place_of(element)).raised()?.name().to_owned())
     }
 
     /// Device address of element 0, when the launches that name it have ended.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm::{CompileOptions, ElasticStats, ElementType, Placement, RegionBuilder, Untyped};
+use gpuvm::{CompileOptions, ElasticStats, ElementType, Placement, RawBuffer, RegionBuilder, Untyped};
 use pyo3::{prelude::*, types::PyDict};
 
 use crate::{
@@ -71,6 +71,17 @@ pub struct Growing {
     priority: i32,
 }
 
+/// What a tiered buffer is to be, as Python says it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Tiered {
+    name: String,
+    element: Described,
+    length: u64,
+    budget: Option<u64>,
+    priority: i32,
+}
+
 /// Counts by their names.
 fn counted<'py>(
     py: Python<'py>,
@@ -90,6 +101,16 @@ pub struct Vm {
     family: Arc<Family>,
     /// The NVIDIA GPU's place in the driver's list, if it was named by that.
     ordinal: Option<i32>,
+}
+
+impl Vm {
+    /// A buffer as Python has it.
+    fn entered(&self, vm: &gpuvm::Vm, what: String, buffer: RawBuffer) -> Buffer {
+        let slot = Arc::new(Slot::new(what, buffer));
+        self.family.add(&slot);
+        let simulated = vm.device().capabilities().compute_capability.is_none();
+        Buffer::new(slot, Arc::clone(&self.family.flights), self.device(simulated))
+    }
 }
 
 #[pymethods]
@@ -258,14 +279,20 @@ impl Vm {
         let (vm, element): (_, ElementType) = (self.slot.get()?, described(&element)?);
         let what = format!("a buffer of {length} x {}", element.name());
         let buffer = py.apart(|| vm.raw_buffer(element, length)).raised()?;
-        let slot = Arc::new(Slot::new(what, buffer));
-        self.family.add(&slot);
-        let simulated = vm.device().capabilities().compute_capability.is_none();
-        Ok(Buffer::new(
-            slot,
-            Arc::clone(&self.family.flights),
-            self.device(simulated),
-        ))
+        Ok(self.entered(&vm, what, buffer))
+    }
+
+    /// A buffer whose chunks lie on the GPU or in host memory.
+    fn tiered(&self, py: Python<'_>, wanted: Tiered) -> PyResult<Buffer> {
+        let vm = self.slot.get()?;
+        let builder = vm
+            .raw_tiered(described(&wanted.element)?, wanted.length)
+            .name(&wanted.name)
+            .budget(wanted.budget.unwrap_or(u64::MAX))
+            .priority(wanted.priority);
+        let buffer = py.apart(|| builder.build()).raised()?;
+        let what = format!("tiered buffer `{}`", wanted.name);
+        Ok(self.entered(&vm, what, buffer.into_buffer()))
     }
 
     /// A cache of records of arrays, each with the bytes of a record.

@@ -271,6 +271,76 @@ def test_wrong_use_of_elastic_buffers(vm, kernels):
             use()
 
 
+def test_a_tiered_buffer_keeps_address_and_values_when_chunks_move(vm):
+    fill = vm.kernel(FILL, "fill")
+    words = HANDLE // 4
+    with vm.tiered_buffer((5 * words // 8, 8), np.uint32, name="weights", budget=3 * HANDLE) as buffer:
+        assert (buffer.shape, buffer.dtype, buffer.chunk_bytes) == ((5 * words // 8, 8), np.uint32, HANDLE)
+        assert (buffer.resident_bytes, buffer.budget) == (3 * HANDLE, 3 * HANDLE) and not buffer.numpy().any()
+        fill[4, 64](buffer, buffer.size)
+        shown = np.from_dlpack(buffer)
+        address = shown.ctypes.data
+        moved = buffer.move_to("host", 0, words // 8 + 1)
+        assert (moved.came, moved.left) == (0, 2) and moved.took >= 0
+        places = [buffer.place_of(row) for row in range(0, len(buffer), words // 8)]
+        assert places == ["host", "host", "gpu", "host", "host"]
+        # By kernels and by NumPy, wherever it lies.
+        assert (buffer.numpy().ravel() == np.arange(buffer.size)).all() and (shown == buffer.numpy()).all()
+        buffer[-1] = 7
+        assert (shown[-1] == 7).all() and (buffer[-2:] == shown[-2:]).all() and buffer[3, 2] == 26
+        assert buffer.set_budget("1MiB").came == 4 == buffer.move_to("host").left - 1
+        assert buffer.set_budget(0)[:2] == (0, 0) and buffer.resident_bytes == 0
+        assert np.from_dlpack(buffer).ctypes.data == address and (shown[-1] == 7).all()
+        del shown
+    assert buffer.closed and "weights" in repr(buffer)
+
+
+def test_who_is_short_of_memory_has_a_tiered_buffer_leave():
+    with gpuvm.Vm("128KiB", gpu="simulated", gpu_memory="4MiB") as vm:
+        buffer = vm.tiered_buffer(HANDLE * 40 // 4, np.uint32, priority=-1)
+        # What a launch uses would stay.
+        vm.kernel(FILL, "fill")[4, 64](buffer, buffer.size).sync()
+        had = buffer.resident_bytes
+        needs = vm.elastic_buffer(16 << 20, np.uint8, name="needs")
+        while buffer.resident_bytes:
+            needs.grow(HANDLE)
+        assert had > 0 and (buffer.numpy() == np.arange(buffer.size)).all()
+        with pytest.raises(errors.OutOfMemoryError):
+            while True:
+                needs.grow(HANDLE)
+        with pytest.raises(errors.OutOfMemoryError, match="40 chunks of tiered buffer .* cannot go to the GPU"):
+            buffer.move_to("gpu")
+        assert (buffer.numpy() == np.arange(buffer.size)).all()
+
+
+def test_wrong_use_of_tiered_buffers(vm, kernels):
+    buffer = vm.tiered_buffer(100, np.float32, name="weights")
+    with pytest.raises(errors.SettingError, match="it would hold nothing"):
+        vm.tiered_buffer((3, 0))
+    with pytest.raises(errors.SettingError, match='place is "moon": expected "gpu" or "host"'):
+        buffer.move_to("moon")
+    with pytest.raises(errors.SettingError, match="place of tiered buffer `weights`"):
+        buffer.move_to(0)  # type: ignore[arg-type]
+    for use in (lambda: buffer.move_to("host", 0, 101), lambda: buffer.move_to("host", 5, 4), lambda: buffer.place_of(100), lambda: buffer[100]):
+        with pytest.raises(IndexError, match="weights"):
+            use()
+    with pytest.raises(errors.RegionError, match="first row of tiered buffer `weights`"):
+        buffer.move_to("host", -1)
+    with pytest.raises(errors.SettingError, match="budget of tiered buffer `weights`"):
+        buffer.set_budget(-1)
+    with pytest.raises(errors.SettingError, match="the budget of `weights` is 0 chunks"):
+        buffer.set_budget(1)
+        buffer.move_to("gpu")
+    with pytest.raises(errors.SettingError, match="priority of tiered buffer `weights`"):
+        buffer.set_priority(1 << 31)
+    with pytest.raises(errors.ArgumentError, match="argument 1"):
+        kernels["scale"][1, 1](buffer, 2)
+    vm.close()
+    for use in (buffer.numpy, lambda: buffer.move_to("host"), lambda: buffer.resident_bytes, lambda: vm.tiered_buffer(5)):
+        with pytest.raises(errors.ClosedError):
+            use()
+
+
 def test_memory_that_is_short_changes_nothing():
     with gpuvm.Vm("128KiB", gpu="simulated", gpu_memory="4MiB") as vm:
         buffer = vm.elastic_buffer(1 << 30, np.uint8, name="hoard")

@@ -27,9 +27,6 @@ pub struct ElasticBuilder<E> {
     _elements: PhantomData<fn() -> E>,
 }
 
-/// Addresses of one buffer.
-const BYTES_MAX: u64 = 1 << 44;
-
 impl<E> ElasticBuilder<E> {
     pub(crate) fn new(gpu: Arc<PagedGpu>, family: Arc<Elastics>, element: ElementType, max: u64) -> Self {
         Self {
@@ -72,35 +69,10 @@ impl<E> ElasticBuilder<E> {
         Ok(ElasticBuffer::new(self.gpu, inner))
     }
 
-    /// The most bytes that it may have.
-    fn bytes_max(&self) -> Result<u64> {
-        let refuse = |setting, value: String, reason: &str| {
-            Err(Error::Setting {
-                setting,
-                value,
-                reason: reason.into(),
-            })
-        };
-        if self.max == 0 {
-            return refuse("most elements of an elastic buffer", "0".into(), "it could never grow");
-        }
-        let (size, align) = (self.element.bytes() as u64, self.element.align() as u64);
-        if size == 0 || align > UNIT {
-            let reason = "a GPU keeps elements of some bytes, aligned to 512 at most";
-            return refuse("element of an elastic buffer", self.element.name().into(), reason);
-        }
-        match self.max.checked_mul(size).filter(|bytes| *bytes < BYTES_MAX) {
-            Some(bytes) => Ok(bytes),
-            None => refuse(
-                "most elements of an elastic buffer",
-                self.max.to_string(),
-                "there are not so many addresses: 16 TiB at most",
-            ),
-        }
-    }
-
     fn make(&self) -> Result<Arc<ElasticInner>> {
-        let bytes_max = self.bytes_max()?;
+        let bytes_max = self
+            .element
+            .bytes_of("most elements of an elastic buffer", "it could never grow", self.max)?;
         let family = &self.family;
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
         if self.length > self.max {

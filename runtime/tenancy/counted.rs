@@ -183,6 +183,10 @@ impl Gpu for CountedGpu {
         self.gpu.piece_bytes()
     }
 
+    fn host_piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        self.gpu.host_piece()
+    }
+
     fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
         self.gpu.reserve(bytes, beside)
     }

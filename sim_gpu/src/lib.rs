@@ -318,6 +318,10 @@ impl Gpu for SimGpu {
         memory::PieceFile::piece(&self.core.memory)
     }
 
+    fn host_piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        memory::PieceFile::host_piece(&self.core.memory)
+    }
+
     fn reserve(&self, bytes: u64, _beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
         // Lanes of all simulated GPUs are threads of this process.
         Ok(Arc::new(spaces::SimSpace::reserve(&self.core.memory, bytes)?))

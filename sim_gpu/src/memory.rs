@@ -28,6 +28,8 @@ pub(crate) struct Memory {
     capacity: u64,
     state: Mutex<MemoryState>,
     pub(crate) pieces: PieceFile,
+    /// Those of the host's memory, which is as large as the system lets it be.
+    pub(crate) host_pieces: PieceFile,
 }
 
 #[derive(Default)]
@@ -82,6 +84,7 @@ impl Memory {
             capacity,
             state: Mutex::new(state),
             pieces: PieceFile::default(),
+            host_pieces: PieceFile::default(),
         }))
     }
 

@@ -18,11 +18,15 @@ use super::memory::{Memory, Opened, PieceFile};
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 const FILE_NAME: &CStr = c"gpuvm-pieces";
 
-/// A part of the file.
+/// Addresses of host memory that pieces may have: the system gives memory to what is touched.
+const HOST_BYTES: u64 = 1 << 40;
+
+/// A part of a file.
 struct SimPiece {
     memory: Arc<Memory>,
     file: Arc<OwnedFd>,
     at: u64,
+    of_host: bool,
 }
 
 impl PieceFile {
@@ -42,6 +46,27 @@ impl PieceFile {
             memory: Arc::clone(memory),
             file: Arc::clone(&opened.file),
             at,
+            of_host: false,
+        }))
+    }
+
+    /// A piece of host memory. A simulated GPU reaches it as fast as its own.
+    pub(crate) fn host_piece(memory: &Arc<Memory>) -> Result<Arc<dyn Piece>, GpuError> {
+        let mut opened = memory.host_pieces.0.lock();
+        let opened = match &mut *opened {
+            Some(opened) => opened,
+            none => none.insert(open(HOST_BYTES)?),
+        };
+        let asked = PIECE_BYTES;
+        let at = opened
+            .holes
+            .take(asked, asked)
+            .ok_or(GpuError::OutOfHostMemory { asked })?;
+        Ok(Arc::new(SimPiece {
+            memory: Arc::clone(memory),
+            file: Arc::clone(&opened.file),
+            at,
+            of_host: true,
         }))
     }
 }
@@ -79,10 +104,16 @@ impl Drop for SimPiece {
         let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: a part of the file that is mapped nowhere: spaces hold what they map. Its memory goes back; failing costs memory alone.
         let _ = unsafe { libc::fallocate(self.file.as_raw_fd(), punch, self.at as i64, PIECE_BYTES as i64) };
-        if let Some(opened) = &mut *self.memory.pieces.0.lock() {
+        let file = match self.of_host {
+            true => &self.memory.host_pieces,
+            false => &self.memory.pieces,
+        };
+        if let Some(opened) = &mut *file.0.lock() {
             opened.holes.give(self.at, PIECE_BYTES);
         }
-        self.memory.give_of_piece(PIECE_BYTES);
+        if !self.of_host {
+            self.memory.give_of_piece(PIECE_BYTES);
+        }
     }
 }
 

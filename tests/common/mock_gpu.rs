@@ -36,6 +36,11 @@ struct Shared {
     /// Submits of copies, and the one from which on the next that moves data fails.
     submits: AtomicU64,
     copies_fail_from: AtomicU64,
+    /// Pieces of host memory that can be had yet.
+    host_pieces_left: AtomicU64,
+    /// Placings to come that are made, and how many fail then, with what lay there taken out.
+    placings: AtomicU64,
+    placings_fail: AtomicU64,
     /// What it says of NICs of the machine.
     for_nics: Mutex<Option<ForNics>>,
     /// Whether it maps a NIC's registers.
@@ -90,6 +95,9 @@ impl MockGpu {
             launches_fail: AtomicU64::new(0),
             submits: AtomicU64::new(0),
             copies_fail_from: AtomicU64::new(u64::MAX),
+            host_pieces_left: AtomicU64::new(u64::MAX),
+            placings: AtomicU64::new(0),
+            placings_fail: AtomicU64::new(0),
             for_nics: Mutex::default(),
             maps_registers: AtomicBool::new(false),
             neighbour_gone: AtomicBool::new(false),
@@ -138,6 +146,17 @@ impl MockGpu {
     /// Submits of copies so far.
     pub fn submits(&self) -> u64 {
         self.shared.submits.load(Ordering::Relaxed)
+    }
+
+    /// So many pieces of host memory can be had from now on.
+    pub fn limit_host_pieces(&self, count: u64) {
+        self.shared.host_pieces_left.store(count, Ordering::Relaxed);
+    }
+
+    /// After `more` placings of memory at addresses so many fail, and leave nothing at those addresses.
+    pub fn fail_placings_after(&self, more: u64, count: u64) {
+        self.shared.placings.store(more, Ordering::Relaxed);
+        self.shared.placings_fail.store(count, Ordering::Relaxed);
     }
 
     /// The next submit of data, after `more` others, fails; those after it do not.
@@ -288,9 +307,24 @@ impl Gpu for MockGpu {
         self.shared.sim.piece()
     }
 
+    fn host_piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        self.shared.check()?;
+        let one_less = |left: u64| left.checked_sub(1);
+        let left = &self.shared.host_pieces_left;
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(_) => self.shared.sim.host_piece(),
+            Err(_) => Err(GpuError::OutOfHostMemory {
+                asked: self.piece_bytes(),
+            }),
+        }
+    }
+
     fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
         self.shared.check()?;
-        self.shared.sim.reserve(bytes, beside)
+        Ok(Arc::new(MockSpace {
+            space: self.shared.sim.reserve(bytes, beside)?,
+            shared: Arc::clone(&self.shared),
+        }))
     }
 
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
@@ -366,6 +400,47 @@ impl Gpu for MockGpu {
     }
 }
 
+struct MockSpace {
+    space: Arc<dyn AddressSpace>,
+    shared: Arc<Shared>,
+}
+
+impl AddressSpace for MockSpace {
+    fn addr(&self) -> u64 {
+        self.space.addr()
+    }
+
+    fn place(&self, pieces: &[(u64, Arc<dyn Piece>)]) -> Result<(), GpuError> {
+        let one_less = |left: u64| left.checked_sub(1);
+        let (more, failing) = (&self.shared.placings, &self.shared.placings_fail);
+        let made = more
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_ok();
+        if made
+            || failing
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+                .is_err()
+        {
+            return self.space.place(pieces);
+        }
+        self.take(&pieces.iter().map(|(offset, _)| *offset).collect::<Vec<_>>())?;
+        Err(driver_error("give memory its addresses", "the test takes them away"))
+    }
+
+    fn take(&self, offsets: &[u64]) -> Result<(), GpuError> {
+        self.space.take(offsets)
+    }
+}
+
+fn driver_error(what: &str, text: &str) -> GpuError {
+    GpuError::Driver {
+        what: what.into(),
+        name: "CUDA_ERROR_MOCK".into(),
+        text: text.into(),
+        advice: String::new(),
+    }
+}
+
 struct MockCopier {
     copier: Arc<dyn Copier>,
     shared: Arc<Shared>,
@@ -377,12 +452,8 @@ impl Copier for MockCopier {
         let submits = self.shared.submits.fetch_add(1, Ordering::Relaxed);
         if self.shared.copies_fail_from.load(Ordering::Relaxed) <= submits && !data.is_empty() {
             self.shared.copies_fail_from.store(u64::MAX, Ordering::Relaxed);
-            return Err(GpuError::Driver {
-                what: format!("copy {} spans", data.len()),
-                name: "CUDA_ERROR_MOCK".into(),
-                text: "the test cut the wire".into(),
-                advice: String::new(),
-            });
+            let what = format!("copy {} spans", data.len());
+            return Err(driver_error(&what, "the test cut the wire"));
         }
         // SAFETY: the caller's promise.
         unsafe { self.copier.submit(data, then) }

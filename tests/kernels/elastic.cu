@@ -16,6 +16,10 @@ __global__ void count_wrong(const unsigned* at, u64 first, u64 end, unsigned bas
     if (bad) atomicAdd(wrong, bad);
 }
 
+__global__ void add(unsigned* at, u64 first, u64 end, unsigned by) {
+    for (u64 i = first + first_index(); i < end; i += lanes()) atomicAdd(at + i, by);
+}
+
 // One block adds 1 to all elements, again and again, until it is told to stop; says when it has begun.
 __global__ void churn(unsigned* at, u64 end, volatile unsigned* told, volatile unsigned* begun) {
     __shared__ unsigned stop;

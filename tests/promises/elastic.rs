@@ -34,7 +34,7 @@ fn handle(vm: &Vm) -> u64 {
 }
 
 /// Waits until something is so.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let limit = Instant::now() + scaled(Duration::from_secs(20));
     while !so() {
         assert!(Instant::now() < limit, "{what} did not come about");
@@ -43,7 +43,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// Takes all memory that there is.
-fn hog(vm: &Vm) -> ElasticBuffer<u32> {
+pub(crate) fn hog(vm: &Vm) -> ElasticBuffer<u32> {
     let hog = vm.elastic::<u32>(1 << 32).name("hog").tag("hog").build().unwrap();
     while hog.grow(handle(vm)).is_ok() {}
     hog

@@ -58,6 +58,7 @@ mod short_memory;
 mod slots;
 mod stores_in_place;
 mod tenants;
+mod tiered;
 mod timeline;
 mod two_gpus;
 mod untyped;

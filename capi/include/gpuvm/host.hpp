@@ -220,6 +220,27 @@ class Buffer : public detail::elements<T, gpuvm_buffer, gpuvm_buffer_free, gpuvm
                                        gpuvm_buffer_write> {
   public:
     using Buffer::elements::elements;
+
+    // The device address of the first element.
+    std::uint64_t pointer() const { return detail::stored<std::uint64_t>(gpuvm_buffer_pointer, this->raw()); }
+
+    // Of those that Vm::tiered made: moves the chunks that hold some of so many elements.
+    gpuvm_moved move_to(gpuvm_tier_place place, std::uint64_t first, std::uint64_t count) const {
+        return detail::filled<gpuvm_moved>(gpuvm_buffer_move_to, this->raw(), first, count,
+                                           static_cast<std::uint32_t>(place));
+    }
+    // How many bytes may lie on the GPU.
+    gpuvm_moved set_budget(std::uint64_t bytes) const {
+        return detail::filled<gpuvm_moved>(gpuvm_buffer_set_budget, this->raw(), bytes);
+    }
+    // Whose chunks go to host memory first when GPU memory is short: those of low priority.
+    void set_priority(std::int32_t priority) const { check(gpuvm_buffer_set_priority(this->raw(), priority)); }
+    std::uint64_t resident_bytes() const {
+        return detail::stored<std::uint64_t>(gpuvm_buffer_resident_bytes, this->raw());
+    }
+    gpuvm_tier_place place(std::uint64_t element) const {
+        return static_cast<gpuvm_tier_place>(detail::stored<std::uint32_t>(gpuvm_buffer_place, this->raw(), element));
+    }
 };
 
 // Device memory that grows and shrinks at one address: the argument for a T*.
@@ -494,6 +515,13 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     Buffer<T> buffer(std::uint64_t length, std::uint32_t gpu = 0) const {
         gpuvm_buffer buffer{};
         check(gpuvm_buffer_new(raw(), gpu, element_of<T>(), length, &buffer));
+        return Buffer<T>(buffer);
+    }
+    // A buffer that may be larger than GPU memory: chunks lie on the GPU or in host memory, at one address.
+    template <class T>
+    Buffer<T> tiered(std::uint64_t length, const gpuvm_tiered_options& options = sized<gpuvm_tiered_options>()) const {
+        gpuvm_buffer buffer{};
+        check(gpuvm_buffer_tiered(raw(), &options, element_of<T>(), length, &buffer));
         return Buffer<T>(buffer);
     }
     template <class T>

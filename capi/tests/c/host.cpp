@@ -356,6 +356,27 @@ void what_was_moved_from_is_empty() {
     HOLDS(!vm);
 }
 
+void tiered_buffers_lie_on_the_gpu_or_in_host_memory() {
+    const gh::Vm vm(small());
+    const auto fill = vm.kernel("all.cu", SOURCE, "fill");
+    auto options = gh::sized<gpuvm_tiered_options>();
+    options.name = "weights";
+    options.budget = 2 << 16;
+    const unsigned long long words = 3 << 14;
+    const auto weights = vm.tiered<unsigned>(words, options);
+    HOLDS(weights.resident_bytes() == options.budget && weights.place(words - 1) == GPUVM_TIER_PLACE_HOST);
+    const auto moved = weights.move_to(GPUVM_TIER_PLACE_GPU, words - 1, 1);
+    HOLDS(moved.came == 1 && moved.left == 1 && weights.place(words - 1) == GPUVM_TIER_PLACE_GPU);
+    // By the buffer and by its address.
+    fill.launch({2, 64}, weights, words, 5u).sync();
+    HOLDS(weights.set_budget(0).left == 2 && weights.resident_bytes() == 0);
+    weights.set_priority(-1);
+    auto found = weights.to_vector();
+    for (unsigned i = 0; i < words; ++i) HOLDS(found[i] == 5 + i);
+    fill.launch({1, 32}, gh::address<unsigned>{weights.pointer()}, 10ull, 77u).sync();
+    HOLDS(weights.to_vector()[9] == 77 + 9);
+}
+
 struct test_case {
     const char* name;
     void (*run)();
@@ -366,6 +387,7 @@ const test_case CASES[] = {
     {"files_in_place", files_in_place},
     {"homes_at_a_neighbour", homes_at_a_neighbour_and_places_that_the_gpu_chooses},
     {"elastic_buffers", elastic_buffers_grow_shrink_and_pause},
+    {"tiered_buffers", tiered_buffers_lie_on_the_gpu_or_in_host_memory},
     {"two_gpus", two_gpus_share_arrays},
     {"streams_and_waits", streams_and_waits},
     {"frames_come_and_go", frames_come_and_go},

@@ -267,6 +267,18 @@ static void memory_that_is_not_there(void) {
     REFUSED(GPUVM_CODE_PAUSED, "resume tag `cache` first", launch_of(f.store, args, 2, &launch));
     OK(gpuvm_vm_resume(f.vm, "cache", NULL));
     OK(gpuvm_elastic_free(elastic));
+    gpuvm_tiered_options tiers = {.size = sizeof tiers, .name = "weights"};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it would hold nothing",
+            gpuvm_buffer_tiered(f.vm, &tiers, gpuvm_number(GPUVM_TYPE_U32), 0, &buffer));
+    OK(gpuvm_buffer_tiered(f.vm, &tiers, gpuvm_number(GPUVM_TYPE_U32), 100, &buffer));
+    REFUSED(GPUVM_CODE_OUT_OF_RANGE, "`weights`", gpuvm_buffer_move_to(buffer, 1, 100, GPUVM_TIER_PLACE_HOST, NULL));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "place", gpuvm_buffer_move_to(buffer, 0, 1, 2, NULL));
+    OK(gpuvm_buffer_set_budget(buffer, 0, NULL));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "0 chunks", gpuvm_buffer_move_to(buffer, 0, 1, GPUVM_TIER_PLACE_GPU, NULL));
+    OK(gpuvm_buffer_free(buffer));
+    OK(gpuvm_buffer_new(f.vm, 0, gpuvm_number(GPUVM_TYPE_U32), 1, &buffer));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "not made by gpuvm_buffer_tiered", gpuvm_buffer_resident_bytes(buffer, &moved));
+    OK(gpuvm_buffer_free(buffer));
     teardown(f, 0);
 }
 

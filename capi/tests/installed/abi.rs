@@ -77,7 +77,7 @@ macro_rules! shapes {
 }
 
 fn shapes() -> Vec<Shape> {
-    use gpuvm_capi::{broadcast, elastic, element, handles, launch, module, precompiled, region, vm};
+    use gpuvm_capi::{broadcast, elastic, element, handles, launch, module, precompiled, region, tiered, vm};
     shapes! {
         handles::gpuvm_vm as gpuvm_vm { id }
         vm::gpuvm_gpu_info as gpuvm_gpu_info {
@@ -93,6 +93,8 @@ fn shapes() -> Vec<Shape> {
         region::gpuvm_region_health as gpuvm_region_health { size, pages_without_copy, stale_pages, homes, lost_homes }
         elastic::gpuvm_elastic_options as gpuvm_elastic_options { size, name, tag, length, gpu, priority }
         elastic::gpuvm_grown as gpuvm_grown { size, first, moved_bytes, took_ns, foreseen }
+        tiered::gpuvm_tiered_options as gpuvm_tiered_options { size, name, budget, gpu, priority }
+        tiered::gpuvm_moved as gpuvm_moved { size, came, left, took_ns }
         broadcast::gpuvm_broadcast_options as gpuvm_broadcast_options { size, name, subscribers, count_all }
         module::gpuvm_compile_options as gpuvm_compile_options {
             size, include_dirs, include_dir_count, defines, define_count, header_names, header_texts, header_count,

@@ -24,6 +24,7 @@ mod resize;
 mod take;
 mod tenants;
 mod tier;
+mod tiered;
 mod uvm;
 
 use clap::Subcommand;
@@ -41,7 +42,7 @@ macro_rules! benchmarks {
         #[derive(Debug, Subcommand)]
         pub enum Bench {
             $($(#[$help])* $name(Of<$options>),)*
-            /// All of them but natural, elastic, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+            /// All of them but natural, elastic, tiered, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
             All(all::AllArgs),
             /// The other process of `tenants`.
             #[command(hide = true)]
@@ -101,6 +102,8 @@ benchmarks! {
     /// Elastic buffers: growths that were foreseen and others, beside what the driver takes for a bare handle; memory that buffers of many
     /// sizes waste.
     Elastic: elastic::ElasticArgs,
+    /// Tiered buffers: sums over one whose chunks lie on the GPU in whole, in part and not at all, beside memory of the GPU and the wire; moves.
+    Tiered: tiered::TieredArgs,
     /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
     Resize: resize::ResizeArgs,
     /// Rows of a large table at random, by the kernel of Python's `gpuvm.ops.take`.

@@ -420,6 +420,26 @@ fn growths_of_all_kinds_and_the_waste_of_many_buffers() {
 }
 
 #[test]
+fn tiered_buffers_beside_the_bound_and_their_moves() {
+    let report = report("tiered --data 1MiB --repeat 2");
+    let rows = rows(&report);
+    // Two kernels over each place and each share, and moves each way.
+    assert_eq!(rows.len(), 2 * (2 + 4) + 6);
+    assert_eq!(rows.iter().filter(|row| !row["ratio"].is_null()).count(), 8);
+    for row in &rows {
+        assert!(
+            row["figure"].as_f64().unwrap() > 0.0 && row["verified"].as_u64().unwrap() > 0,
+            "{row}"
+        );
+    }
+    // All of 16 chunks go and come together, then one by one, then together again in each run.
+    let moves: Vec<u64> = rows[12..].iter().map(|row| row["verified"].as_u64().unwrap()).collect();
+    assert_eq!(moves, [1, 1, 16, 16, 2, 2]);
+    let (status, _, err) = in_a_folder("tiered --gpu sim --data 4KiB");
+    assert!(status != 0 && err.contains("four chunks of 64 KiB"), "{err}");
+}
+
+#[test]
 fn faults_stand_beside_bare_reads_and_the_file_goes() {
     // Where O_DIRECT is: folders for temporary files may be memory.
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

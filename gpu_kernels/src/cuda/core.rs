@@ -106,8 +106,10 @@ pub(crate) enum Retired {
     Stream(StreamHandle),
     /// Managed memory.
     Managed(u64),
-    /// A handle of memory.
+    /// A handle of the GPU's memory.
     Piece(CUmemGenericAllocationHandle),
+    /// A handle of host memory.
+    HostPiece(CUmemGenericAllocationHandle),
     /// Addresses, with what is mapped there in pieces of one size.
     Space {
         addr: u64,
@@ -355,7 +357,7 @@ impl Core {
                 Retired::Managed(addr) => {
                     let _ = self.check("free managed memory", cu::cuMemFree_v2(*addr));
                 }
-                Retired::Piece(handle) => {
+                Retired::Piece(handle) | Retired::HostPiece(handle) => {
                     let _ = self.check("free memory", cu::cuMemRelease(*handle));
                 }
                 Retired::Space {

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUmemAccess_flags_enum as Access, CUmemAccessDesc, CUmemAllocationGranularity_flags_enum as Granularity,
-    CUmemAllocationHandleType_enum as Shareable, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as Flags,
-    CUmemAllocationType_enum as Kind, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType_enum as Place,
-    CUresult,
+    CUdevice_attribute_enum as Attribute, CUmemAccess_flags_enum as Access, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags_enum as Granularity, CUmemAllocationHandleType_enum as Shareable,
+    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as Flags, CUmemAllocationType_enum as Kind,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType_enum as Place, CUresult,
 };
 use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::copy::HostCopies;
 use super::core::{Block, Core, Retired};
-use super::driver::{is, outcome};
+use super::device::attribute;
+use super::driver::{Failure, is, outcome};
 use crate::back_end::Ranges;
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, Release};
@@ -217,24 +218,54 @@ impl DevicePool {
         device: u32,
         for_nics: bool,
     ) -> Result<CUmemGenericAllocationHandle, GpuError> {
-        let mut prop = properties(device);
+        let mut prop = properties(location(device));
         prop.allocFlags.gpuDirectRDMACapable = u8::from(for_nics);
-        let mut handle = 0;
-        // SAFETY: an out-value and a complete description; the context is current.
-        let create = |handle: &mut u64| outcome(unsafe { cu::cuMemCreate(handle, bytes as usize, &raw const prop, 0) });
-        let mut created = create(&mut handle);
-        if created
-            .as_ref()
-            .is_err_and(|f| is(f.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY))
-        {
-            self.core.free_retired();
-            created = create(&mut handle);
-        }
-        match created {
-            Ok(()) => Ok(handle),
-            Err(failure) if is(failure.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY) => Err(self.out_of_memory(bytes)),
+        match self.create_by(bytes, &prop) {
+            Ok(handle) => Ok(handle),
+            Err(failure) if is_short(&failure) => Err(self.out_of_memory(bytes)),
             Err(failure) => Err(self.core.error(format!("make {bytes} bytes of GPU memory"), failure)),
         }
+    }
+
+    /// As [`create`](Self::create), of the host's memory next to this GPU: the handle, and the node.
+    pub(crate) fn create_of_host(&self, bytes: u64) -> Result<(CUmemGenericAllocationHandle, i32), GpuError> {
+        self.core.enter()?;
+        let device = self.core.device;
+        if attribute(
+            device,
+            Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        )? == 0
+        {
+            return Err(GpuError::Unsupported {
+                what: "place host memory at addresses: its driver does not map host memory by handles".into(),
+            });
+        }
+        let node = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)? as i32;
+        let prop = properties(host_location(node));
+        let granularity = self.granularity_of(&prop)?;
+        if !bytes.is_multiple_of(granularity) {
+            return Err(GpuError::Unsupported {
+                what: format!("place host memory at addresses in {bytes} bytes: the driver maps {granularity} at once"),
+            });
+        }
+        match self.create_by(bytes, &prop) {
+            Ok(handle) => Ok((handle, node)),
+            Err(failure) if is_short(&failure) => Err(GpuError::OutOfHostMemory { asked: bytes }),
+            Err(failure) => Err(self.core.error(format!("make {bytes} bytes of host memory"), failure)),
+        }
+    }
+
+    /// Memory as described; what waits to be freed is freed for it where it is short. The context is current.
+    fn create_by(&self, bytes: u64, prop: &CUmemAllocationProp) -> Result<CUmemGenericAllocationHandle, Failure> {
+        let mut handle = 0;
+        // SAFETY: an out-value and a complete description; the context is current.
+        let mut create = || outcome(unsafe { cu::cuMemCreate(&raw mut handle, bytes as usize, prop, 0) });
+        let mut created = create();
+        if created.as_ref().is_err_and(is_short) {
+            self.core.free_retired();
+            created = create();
+        }
+        created.map(|()| handle)
     }
 
     /// Bytes of a piece.
@@ -250,11 +281,15 @@ impl DevicePool {
     }
 
     fn granularity(&self, device: u32) -> Result<u64, GpuError> {
-        let (mut bytes, prop) = (0usize, properties(device));
+        self.granularity_of(&properties(location(device)))
+    }
+
+    fn granularity_of(&self, prop: &CUmemAllocationProp) -> Result<u64, GpuError> {
+        let mut bytes = 0usize;
         let option = Granularity::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as u32;
         // SAFETY: an out-value and a complete description.
         self.core.check("ask for the granularity of memory", unsafe {
-            cu::cuMemGetAllocationGranularity(&raw mut bytes, &raw const prop, option)
+            cu::cuMemGetAllocationGranularity(&raw mut bytes, prop, option)
         })?;
         Ok(bytes.max(1) as u64)
     }
@@ -342,11 +377,22 @@ fn location(device: u32) -> CUmemLocation {
     }
 }
 
-fn properties(device: u32) -> CUmemAllocationProp {
+fn host_location(node: i32) -> CUmemLocation {
+    CUmemLocation {
+        type_: Place::CU_MEM_LOCATION_TYPE_HOST_NUMA,
+        id: node,
+    }
+}
+
+fn is_short(failure: &Failure) -> bool {
+    is(failure.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+fn properties(location: CUmemLocation) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: Kind::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: Shareable::CU_MEM_HANDLE_TYPE_NONE,
-        location: location(device),
+        location,
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: Flags {
             compressionType: 0,
@@ -361,6 +407,14 @@ fn properties(device: u32) -> CUmemAllocationProp {
 pub(crate) fn writable(device: u32) -> CUmemAccessDesc {
     CUmemAccessDesc {
         location: location(device),
+        flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    }
+}
+
+/// Reads and writes by the processors, of memory of that node.
+pub(crate) fn writable_by_host(node: i32) -> CUmemAccessDesc {
+    CUmemAccessDesc {
+        location: host_location(node),
         flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     }
 }

@@ -328,6 +328,10 @@ impl Gpu for CudaGpu {
         Ok(Arc::new(CudaPiece::new(&self.places.device)?))
     }
 
+    fn host_piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        Ok(Arc::new(CudaPiece::of_host(&self.places.device)?))
+    }
+
     fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
         Ok(Arc::new(CudaSpace::reserve(&self.places.device, bytes, beside)?))
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::core::{Core, Retired};
-use super::memory::{DevicePool, GRANULE, check_size, writable};
+use super::memory::{DevicePool, GRANULE, check_size, writable, writable_by_host};
 use crate::api::{AddressSpace, Piece};
 use crate::error::GpuError;
 use crate::memory::Release;
@@ -18,6 +18,8 @@ use crate::memory::Release;
 pub(crate) struct CudaPiece {
     core: Arc<Core>,
     handle: CUmemGenericAllocationHandle,
+    /// The host's node whose memory it is; none of a GPU's.
+    node: Option<i32>,
 }
 
 impl CudaPiece {
@@ -27,6 +29,18 @@ impl CudaPiece {
         Ok(Self {
             handle: pool.create(bytes, pool.core.info.ordinal, false)?,
             core: Arc::clone(&pool.core),
+            node: None,
+        })
+    }
+
+    /// Of the host's memory next to the pool's GPU.
+    pub(crate) fn of_host(pool: &DevicePool) -> Result<Self, GpuError> {
+        let bytes = pool.piece_bytes()?;
+        let (handle, node) = pool.create_of_host(bytes)?;
+        Ok(Self {
+            core: Arc::clone(&pool.core),
+            handle,
+            node: Some(node),
         })
     }
 }
@@ -39,7 +53,10 @@ impl Piece for CudaPiece {
 
 impl Drop for CudaPiece {
     fn drop(&mut self) {
-        self.core.retire(Retired::Piece(self.handle));
+        self.core.retire(match self.node {
+            None => Retired::Piece(self.handle),
+            Some(_) => Retired::HostPiece(self.handle),
+        });
     }
 }
 
@@ -105,7 +122,7 @@ impl AddressSpace for CudaSpace {
         self.core.enter()?;
         let size = self.piece_bytes;
         let mut placed = self.placed.lock();
-        let mut opened: Vec<u64> = Vec::with_capacity(pieces.len());
+        let mut opened: Vec<(u64, Option<i32>)> = Vec::with_capacity(pieces.len());
         for (offset, piece) in pieces {
             let addr = self.addr.saturating_add(*offset);
             let inside = offset.is_multiple_of(size) && offset.checked_add(size).is_some_and(|end| end <= self.bytes);
@@ -120,15 +137,22 @@ impl AddressSpace for CudaSpace {
                 cu::cuMemMap(addr, size as usize, 0, own.handle, 0)
             })?;
             placed.insert(*offset, Arc::clone(piece));
-            opened.push(*offset);
+            opened.push((*offset, own.node));
         }
-        // A run at a time: each call costs tens of microseconds.
+        // A run of one place at a time: each call costs tens of microseconds.
         opened.sort_unstable();
-        for run in opened.chunk_by(|a, b| a + size == *b) {
-            let (addr, bytes) = (self.addr + run[0], run.len() as u64 * size);
+        for run in opened.chunk_by(|a, b| a.0 + size == b.0 && a.1 == b.1) {
+            let (addr, bytes) = (self.addr + run[0].0, run.len() as u64 * size);
+            // The host reaches what is its own, too: a copy may be made by the processor.
+            let users: Vec<_> = self
+                .users
+                .iter()
+                .copied()
+                .chain(run[0].1.map(writable_by_host))
+                .collect();
             // SAFETY: all of it is mapped; the descriptions live across the call.
             self.core.check("open memory for GPUs", unsafe {
-                cu::cuMemSetAccess(addr, bytes as usize, self.users.as_ptr(), self.users.len())
+                cu::cuMemSetAccess(addr, bytes as usize, users.as_ptr(), users.len())
             })?;
         }
         Ok(())
