@@ -469,6 +469,7 @@ mod tests {
         let gpu = SimGpu::builder().neighbours(1).memory_bytes(64 << 20).build().unwrap();
         let settings = Settings {
             placement: None,
+            bring_beside: None,
             frame_capacity: None,
             frame_minimum: None,
             frame_priority: 0,

@@ -100,6 +100,7 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
     let brings_beside = seed / 4 % 2 == 1;
     let (frames, pages) = match resizes {
         true => (UNIT * rng.random_range(1..=UNITS_MAX), 5..=9),
+        false if brings_beside => (rng.random_range(4..=24), 1..=4),
         false => (rng.random_range(1..=9), 1..=4),
     };
     let bench = room.open(Needs {
@@ -234,6 +235,9 @@ impl Both<'_> {
         if self.is_broken || !held.least.is_empty() {
             // What lanes of a stopped launch have left is not known.
             return Ok(());
+        }
+        if rng.random() {
+            held.region.evict()?;
         }
         let sum = self.bench.vm.buffer::<u64>(1)?;
         sum.write(&[0])?;

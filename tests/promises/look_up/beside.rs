@@ -1,8 +1,8 @@
 //! Pages that come to free frames while a launch runs that looks them up and only reads them.
 
 use super::{N, add, config, direct, values};
-use crate::common::{Bench, Kernels, PAGE_WORDS, compare};
-use gpuvm::{Region, VmBuilder};
+use crate::common::{Bench, Kernels, PAGE_WORDS, check_frames, compare, simulated};
+use gpuvm::{Placement, Region, Transport, VmBuilder};
 use gpuvm_simulate::adjust::Adjust;
 
 const SOURCE: Kernels = Kernels {
@@ -21,16 +21,6 @@ __global__ void again(gpuvm::array<const unsigned> a, unsigned rounds, unsigned 
         __nanosleep(pause_ns);
     }
 }
-// One element of each page, in order, with pauses between.
-__global__ void walk(gpuvm::array<const unsigned> a, unsigned pages, unsigned pause_ns, unsigned* out) {
-    if (lane() != 0) return;
-    unsigned sum = 0;
-    for (unsigned page = 0; page < pages; ++page) {
-        sum += a[page * 1024];
-        __nanosleep(pause_ns);
-    }
-    *out = sum;
-}
 __global__ void add(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b, unsigned factor) {
     for (u64 i = lane(); i < a.size(); i += lanes()) a[i] += factor * b[i];
 }
@@ -42,6 +32,11 @@ const ROUNDS: u32 = 200;
 
 fn beside(frames: u64) -> VmBuilder {
     direct(frames).bring_beside(true)
+}
+
+/// Of what a launch adds up once.
+fn sum(of_a: &[u32]) -> u32 {
+    of_a.iter().step_by(32).fold(0, |sum, value| sum.wrapping_add(*value))
 }
 
 fn again(bench: &Bench, a: &Region<u32>, of_a: &[u32]) {
@@ -69,7 +64,6 @@ fn what_a_launch_reads_again_and_again_comes_while_it_runs_and_goes_home_by_nobo
         let b = bench.vm.region::<u32>().from_slice(&of_b).unwrap();
         again(&bench, &a, &of_a);
         let fetched = bench.vm.stats().unwrap().pages_fetched;
-        eprintln!("frames {frames} seed {seed:?}: {fetched} of {PAGES}");
         assert!(fetched > 0, "no page has come");
         // What it marked late is nothing that was written.
         again(&bench, &a, &of_a);
@@ -84,4 +78,67 @@ fn what_a_launch_reads_again_and_again_comes_while_it_runs_and_goes_home_by_nobo
         a.evict().unwrap();
         compare(&a.to_vec().unwrap(), &of_a).unwrap();
     }
+}
+
+/// Kernels that came as PTX find pages by entries in a window, whose marks lie beside those of other regions.
+#[test]
+fn what_rewritten_kernels_read_again_and_again_comes_while_they_run() {
+    for frames in [2 * PAGES, PAGES / 2] {
+        let bench = Bench::new(beside(frames).seed(3), SOURCE);
+        let of_a = values(1);
+        let (a, b) = (
+            bench.vm.region::<u32>().read_only().from_slice(&of_a).unwrap(),
+            bench.vm.region::<u32>().read_only().from_slice(&values(2)).unwrap(),
+        );
+        let module = bench
+            .vm
+            .load_ptx("again.ptx", include_str!("again.ptx").as_bytes())
+            .unwrap();
+        let kernel = module.kernel("again").unwrap();
+        let out = bench.vm.buffer::<u32>(1).unwrap();
+        for turn in 0..4 {
+            out.write(&[0]).unwrap();
+            let (region, values) = if turn == 2 { (&b, values(2)) } else { (&a, of_a.clone()) };
+            let launch = kernel.launch(config(), (region, N, ROUNDS, 2000u32, &out)).unwrap();
+            launch.sync().unwrap();
+            assert_eq!(out.to_vec().unwrap(), [sum(&values).wrapping_mul(ROUNDS)]);
+            assert_ne!(bench.vm.stats().unwrap().pages_fetched, 0);
+        }
+        compare(&a.to_vec().unwrap(), &of_a).unwrap();
+        assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
+    }
+}
+
+/// Frames come and go while some are out of the pool for such a launch; launches that fetch find those that it took.
+#[test]
+fn frames_that_were_taken_for_it_serve_others() {
+    // A simulated GPU that follows a seed has small handles.
+    let probe = simulated(4).seed(4).build().unwrap();
+    let unit = probe.elastic_stats().handles.handle_bytes.max(4096);
+    let units = |count: u64| count * unit;
+    let frames = simulated(units(1) / 4096)
+        .transport(Transport::Direct)
+        .bring_beside(true);
+    let bench = Bench::new(frames.frame_memory(units(1)).frame_capacity(units(3)).seed(4), SOURCE);
+    let of_a = values(5);
+    let a = bench.vm.region::<u32>().from_slice(&of_a).unwrap();
+    let fetched = bench.vm.region::<u32>().placement(Placement::Fetch);
+    let mut of_b = values(6);
+    let b = fetched.from_slice(&of_b).unwrap();
+    for turn in 1..4u32 {
+        let out = bench.vm.buffer::<u32>(1).unwrap();
+        out.write(&[0]).unwrap();
+        let kernel = bench.kernel("again");
+        let launch = kernel.launch(config(), (&a, 20u32, 2000u32, &out)).unwrap();
+        let resized = bench.vm.resize_frames(units(u64::from(turn % 3) + 1)).unwrap();
+        assert_eq!((resized.kept_bytes, resized.missing_bytes), (0, 0));
+        bench.must("add", config(), (&b, &b, turn));
+        let before = of_b.clone();
+        add(&mut of_b, &before, turn);
+        launch.sync().unwrap();
+        assert_eq!(out.to_vec().unwrap(), [sum(&of_a).wrapping_mul(20)]);
+    }
+    compare(&a.to_vec().unwrap(), &of_a).unwrap();
+    compare(&b.to_vec().unwrap(), &of_b).unwrap();
+    check_frames(&bench.vm).unwrap();
 }

@@ -114,23 +114,21 @@ GPUVM_DEVICE void hold_page(const layout::VmDesc* vm, u64 id) {
         undo_pins(word, 1);
 }
 
-// A page in a frame loses its mark. `folds`: it is dirty for that.
-GPUVM_DEVICE void settle_mark(const layout::VmDesc* vm, u64 id, bool folds) {
+// What launches that have ended marked as written counts as dirty. `beside`: others run still, which may have marked a
+// page that they are about to store to, so marks stay.
+GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
     u64* word = word_of(vm, id);
     u8* mark = mark_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
     if (!is_resident(seen) || !ld_weak(mark)) return;
-    if (folds) mark_dirty(word, seen);
-    *mark = 0;
+    mark_dirty(word, seen);
+    if (!beside) *mark = 0;
 }
 
-// What launches that have ended marked as written counts as dirty. `beside`: others run still, which may have marked a
-// page that they are about to store to, so marks stay.
-GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
-    if (!beside) return settle_mark(vm, id, true);
-    u64* word = word_of(vm, id);
-    u64 seen = ld_relaxed_gpu(word);
-    if (is_resident(seen) && ld_weak(mark_of(vm, id))) mark_dirty(word, seen);
+// A page in a frame loses its mark. `folds`: it is dirty for that.
+GPUVM_DEVICE void settle_mark(const layout::VmDesc* vm, u64 id, bool folds) {
+    if (folds) return fold_mark(vm, id, false);
+    if (is_resident(ld_relaxed_gpu(word_of(vm, id)))) *mark_of(vm, id) = 0;
 }
 
 // A mark that a rewritten kernel set counts as the page table's. `beside`: another may set it still.

@@ -23,12 +23,10 @@ planted! {
     "brought-without-a-pin", LookUps(3), LookedUp, UNBALANCED, "a page that is brought has its region's pin":
         LOOK_UP "publish(word, 0, frame, 1);" => "publish(word, 0, frame, 0);";
     "brought-before-its-bytes", LookUps(3), LookedUp, BYTES, "a page that is brought is published when its frame has its bytes":
-        LOOK_UP "    for (u64 n = lane_id(); n < chunks; n += 32)\n"
-            => "    if (lane_id() == 0) {\n        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);\n    }\n    \
-                for (u64 n = lane_id(); n < chunks; n += 32)\n",
-        LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);\n        count(" => "        count(";
+        LOOK_UP "    u64 bytes = copy_from_home(vm, region, start, frame);\n    if (lane_id() == 0) {\n        *mark = 0;\n        came(vm, word, id, frame, bytes);\n    }\n"
+            => "    if (lane_id() == 0) {\n        *mark = 0;\n        came(vm, word, id, frame, 0);\n    }\n    copy_from_home(vm, region, start, frame);\n";
     "brought-before-its-warp-meets", LookUps(3), LookedUp, BYTES, "all lanes of a warp have copied before the page is published":
-        LOOK_UP "    __syncwarp();\n    if (lane_id() == 0) {\n        *mark = 0;" => "    if (lane_id() == 0) {\n        *mark = 0;";
+        LOOK_UP "    __syncwarp();\n    return bytes;" => "    return bytes;";
     "brought-in-whole-pieces", LookUps(3), LookedUp, BYTES, "a short page comes with its last bytes":
         LOOK_UP "at < bytes; at += 32)" => "at + sizeof(pair64) <= bytes; at += 32)";
     "brought-into-a-frame-in-use", LookUps(3), LookedUp, &["was published in frame", "differ", "the host:", "what lanes", "did not end within"],
@@ -38,7 +36,7 @@ planted! {
                 frame = frame_of(ld_relaxed_gpu(reinterpret_cast<u64*>(region->words)));\n        \
                 if (comes && frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {";
     "brought-without-its-entry", LookUps(3), LookedUp, &["whose entry in the table of frames"], "the table of frames says which page is in a frame":
-        LOOK_UP "        st_relaxed_gpu(page_in_frame(vm, frame), id);\n        publish(word, 0, frame, 1);" => "        publish(word, 0, frame, 1);";
+        LOOK_UP "    st_relaxed_gpu(page_in_frame(vm, frame), id);\n    publish(word, 0, frame, 1);" => "    publish(word, 0, frame, 1);";
     "one-frame-kept-free", LookUps(3), LookedUp, CAME, "as many pages come as frames are free":
         LOOK_UP "frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {"
             => "frame == kNoFrame && (static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) <= 1 || !pool_pop(&vm->pool, &frame))) {";
@@ -69,7 +67,7 @@ planted! {
     "marked-before-it-was-held", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is held":
         LOOK_UP "        *mark_of(vm, id) = 0;\n    else" => "        (void)vm;\n    else";
     "marked-before-it-was-brought", LookUps(5), LookedUp, READ_ONLY, "a mark from when the page was at home goes when it is brought":
-        LOOK_UP "        *mark = 0;\n        st_relaxed_gpu(" => "        st_relaxed_gpu(";
+        LOOK_UP "        *mark = 0;\n        came(" => "        came(";
     "asked-for-in-its-frame", LookUps(5), LookedUp, READ_ONLY, "who asks for a page does not mark one that is there":
         LOOK_UP "        if (place_at(array, page) & kAtHome) *mark_at" => "        *mark_at";
     "stored-in-any-frame", LookUps(6), LookedUp, LOST, "a store to a page without a frame goes to its home":
@@ -100,19 +98,14 @@ planted! {
             => "    if (lane_id() == 0) {\n        u64 early = frame_address(vm, region, frame);\n        \
                 st_release_gpu(reinterpret_cast<u64*>(of.entries) + page, of.window ? early - (of.window + start) : early);\n    }\n    \
                 sleep_ns(2000);\n    u64 bytes = copy_from_home(vm, region, start, frame);\n";
-    "came-beside-by-a-plain-store", LookUps(15), LookedUp, WRONG, "a page's entry is released":
-        BESIDE "        st_release_gpu(reinterpret_cast<u64*>(of.entries)" => "        st_relaxed_gpu(reinterpret_cast<u64*>(of.entries)";
     "came-beside-into-a-frame-that-is-not-taken", LookUps(15), LookedUp, TWICE, "a frame that a page has come to is nobody else's":
         BESIDE "        if (atom_and_relaxed_gpu(own + n, ~bit) & bit)" => "        if (ld_relaxed_gpu(own + n) & bit)",
         BESIDE "        return atom_and_relaxed_gpu(own + frame / 64, ~bit) & bit ? frame : kNoFrame;"
             => "        return ld_relaxed_gpu(own + frame / 64) & bit ? frame : kNoFrame;";
-    "claimed-by-nobody", LookUps(15), LookedUp, TWICE, "who brings a page beside a launch has claimed it":
-        BESIDE "if (frame != kNoFrame && !try_claim(word, seen)) {" => "if (frame != kNoFrame && (atom_add_relaxed_gpu(word, kFetching - kAbsent), false)) {",
-        BESIDE "    u32 again = marked & before & ~asked;" => "    u32 again = marked & before;";
     "late-marks-say-written", LookUps(15), LookedUp, READ_ONLY, "what readers mark late is no page that was written":
-        LOOK_UP "    if (folds) mark_dirty(word, seen);" => "    mark_dirty(word, seen);";
+        LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    return fold_mark(vm, id, false);";
     "marks-gone-before-readers", LookUps(15), LookedUp, LOST, "what was written is dirty before pages come beside readers":
-        LOOK_UP "    if (folds) mark_dirty(word, seen);" => "    (void)folds;";
+        LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    (void)folds;";
     "seen-and-not-marked-again", LookUps(15), LookedUp, CAME, "pages that were seen used and have not come are to come later":
         BESIDE "            st_relaxed_gpu(reinterpret_cast<u8*>(of.marks) + segment * kSegment + n, u8{1});" => "            (void)n;";
 }
