@@ -195,6 +195,14 @@ impl InFlight {
         }
     }
 
+    /// Asks one that brings pages beside others to end, and waits no longer than that. Whether it has.
+    pub fn gives_way_within(&self, patience: Option<Duration>) -> bool {
+        if let Some(ask) = &self.gives_way {
+            ask();
+        }
+        self.is_done() || self.wait(patience).is_some()
+    }
+
     pub fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
         self.flight.launch.get().and_then(|launch| launch.wait(timeout))
     }
@@ -375,19 +383,25 @@ impl Naming {
         }
     }
 
-    /// Has those end on a GPU that bring pages beside others, where no other runs there any more.
-    pub fn settle_beside(&mut self, gpu: usize) {
-        let mut brings = false;
-        for (kind, launch) in &self.in_flight {
-            match launch.upgrade().filter(|launch| kind.gpu == gpu && !launch.is_done()) {
-                Some(launch) if launch.gives_way.is_some() => brings = true,
-                Some(_) => return,
-                None => {}
-            }
+    /// Has those end on a GPU that bring pages beside others, where no other uses pages there any more. One that waits for a multiprocessor is not waited for.
+    pub fn end_beside(&self, gpu: usize, patience: Option<Duration>) {
+        let those = self.in_flight.iter();
+        let those = those.filter(|(kind, _)| kind.gpu == gpu && kind.by != Table::HomeAlone);
+        let (bring, others): (Vec<_>, Vec<_>) = those
+            .filter_map(|(_, launch)| launch.upgrade().filter(|launch| !launch.is_done()))
+            .partition(|launch| launch.gives_way.is_some());
+        if others.is_empty() {
+            bring.iter().for_each(|launch| _ = launch.gives_way_within(patience));
         }
-        if brings {
-            self.settle_those(|kind| kind.gpu == gpu);
-        }
+    }
+
+    /// Waits for those on a GPU that bring pages beside others.
+    pub fn settle_beside(&self, gpu: usize) {
+        let those = self.in_flight.iter().filter(|(kind, _)| kind.gpu == gpu);
+        let those = those.filter_map(|(_, launch)| launch.upgrade());
+        those
+            .filter(|launch| launch.gives_way.is_some())
+            .for_each(|launch| launch.settle());
     }
 
     /// Whether one of them that uses pages runs on a GPU, or may yet.

@@ -9,7 +9,14 @@ use bytemuck::Zeroable;
 use gpuvm_gpu::HostMemory;
 use gpuvm_layouts::{self as layout, BesideDesc, BesideRegion};
 
-use super::{Job, Named, PagedGpu, RegionView, holds::LOOKING_SHARE, launcher::arg};
+use parking_lot::MutexGuard;
+
+use super::{
+    Job, Named, PagedGpu, RegionView,
+    holds::LOOKING_SHARE,
+    launcher::{arg, over_all},
+    pool::Returning,
+};
 use crate::{
     device::DeviceArray,
     error::{Doing, Result},
@@ -20,6 +27,11 @@ use crate::{
 const BYTES_MIN: u64 = 8 << 20;
 /// Places of the ring, of a GPU and of a simulated one.
 const RING_PLACES: [u64; 2] = [1 << 16, 1 << 12];
+/// The pause behind one that brought no page is twice as long as the last one, up to this.
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
+/// So long is one waited for that was asked to end: it may have found no multiprocessor yet.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 /// What is kept from one such launch to the next.
 #[derive(Default)]
@@ -27,8 +39,8 @@ pub(super) struct Beside {
     memory: Option<BesideMemory>,
     /// How many there were.
     number: u32,
-    /// Not before.
-    next: Option<Instant>,
+    /// Not before, and how long the pause is.
+    next: Option<(Instant, Duration)>,
 }
 
 struct BesideMemory {
@@ -42,7 +54,9 @@ struct BesideMemory {
 }
 
 /// What such a launch needs is there.
-pub(super) struct Prepared {
+pub(super) struct Prepared<'a> {
+    /// The regions, by their places in the region table.
+    regions: Vec<u32>,
     /// Address of what the kernel is told.
     desc: u64,
     /// Frames that were taken out of the pool, and how often that was rebuilt until then.
@@ -51,12 +65,19 @@ pub(super) struct Prepared {
     rebuilt: u64,
     watchers: u32,
     ask: Ask,
+    /// Whoever changes the number of frames finds a launch to ask for those that are taken.
+    _changing: MutexGuard<'a, Option<Returning>>,
 }
 
-impl Prepared {
+impl Prepared<'_> {
     /// What has it end soon.
     pub fn ask(&self) -> Ask {
         Arc::clone(&self.ask)
+    }
+
+    /// Whether pages of a region are to come.
+    pub fn brings(&self, region: &RegionView) -> bool {
+        self.regions.contains(&region.id())
     }
 }
 
@@ -68,7 +89,7 @@ fn doing() -> String {
 impl PagedGpu {
     /// Takes what is needed to bring pages of regions beside a launch that is about to look them up by `by` and only reads them. No launch with them runs.
     /// None where nothing is worth it.
-    pub(super) fn take_for_beside(&self, regions: &[Arc<RegionView>], by: Table) -> Result<Option<Prepared>> {
+    pub(super) fn take_for_beside(&self, regions: &[Arc<RegionView>], by: Table) -> Option<Prepared<'_>> {
         let begun = Instant::now();
         let comes = |region: &&Arc<RegionView>| {
             region.is_held() && !(region.is_complete() || region.is_crowded() || region.is_captured())
@@ -78,23 +99,50 @@ impl PagedGpu {
         let is_small = self.is_hardware() && pages << self.page_shift() < BYTES_MIN;
         let mut beside = self.scratch.beside.lock();
         // What follows a seed follows no clock of the host's.
-        let is_early = !self.capabilities().deterministic && beside.next.is_some_and(|next| begun < next);
-        if pages == 0 || is_small || is_early {
-            return Ok(None);
+        let is_early = !self.capabilities().deterministic && beside.next.is_some_and(|(next, _)| begun < next);
+        // Behind other launches this one begins who knows when. Of those that bring pages there is one at a time.
+        if pages == 0 || is_small || is_early || !self.end_beside() || !self.is_quiet() {
+            return None;
         }
-        // Whoever changes the number of frames finds those that are taken here when it has asked for the end.
-        let changing = self.pool.changing.try_lock().filter(|changing| changing.is_none());
-        if changing.is_none() {
-            return Ok(None);
-        }
-        // One at a time.
-        self.end_beside();
-        let prepared = self.take_for(&mut beside, &regions, by)?;
-        beside.next = Some(Instant::now() + begun.elapsed() * LOOKING_SHARE);
-        Ok(Some(prepared))
+        let changing = self.pool.changing.try_lock().filter(|changing| changing.is_none())?;
+        let brought = self.has_brought(&beside);
+        let prepared = self.take_for(&mut beside, &regions, by, changing);
+        let least = begun.elapsed() * LOOKING_SHARE;
+        let pause = match (brought, beside.next) {
+            (false, Some((_, last))) => least.max(last * 2).min(PAUSE_MOST),
+            _ => least,
+        };
+        beside.next = Some((Instant::now() + pause, pause));
+        prepared.unwrap_or_else(|error| {
+            // The launch does without.
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "no pages come beside a launch"
+            );
+            None
+        })
     }
 
-    fn take_for(&self, beside: &mut Beside, regions: &[&Arc<RegionView>], by: Table) -> Result<Prepared> {
+    /// Whether no launch of a program is in flight.
+    fn is_quiet(&self) -> bool {
+        self.lock().in_flight.iter().all(|launch| launch.is_done())
+    }
+
+    /// Whether the last one has brought a page.
+    fn has_brought(&self, beside: &Beside) -> bool {
+        let of = |memory: &BesideMemory| memory.desc.read(&*self.device, 0, 1);
+        // What cannot be read is found by whoever works on the GPU next.
+        let last = beside.memory.as_ref().map(of).and_then(std::result::Result::ok);
+        last.is_none_or(|last| last[0].brought != 0)
+    }
+
+    fn take_for<'a>(
+        &'a self,
+        beside: &mut Beside,
+        regions: &[&Arc<RegionView>],
+        by: Table,
+        changing: MutexGuard<'a, Option<Returning>>,
+    ) -> Result<Option<Prepared<'a>>> {
         let gpu = &*self.device;
         let places = RING_PLACES[usize::from(!self.is_hardware())];
         let memory = match &mut beside.memory {
@@ -117,12 +165,16 @@ impl PagedGpu {
         };
         gpu.zero(words, 8 * segments).doing(doing)?;
         gpu.zero(memory.ring.addr(), 8 * places).doing(doing)?;
-        let (own, rebuilt) = self.take_free(&mut memory.own, DOING)?;
+        let Some(rebuilt) = self.take_some(&mut memory.own, regions)? else {
+            return Ok(None);
+        };
+        let own = memory.own.as_ref().map_or((0, 0), |own| (own.addr(), own.length()));
         let (stop, number) = (Arc::clone(&memory.stop), beside.number);
         let prepared = Prepared {
+            regions: regions.iter().map(|region| region.id()).collect(),
             desc: memory.desc.addr(),
-            own,
-            own_words: memory.own.as_ref().map_or(0, DeviceArray::length),
+            own: own.0,
+            own_words: own.1,
             rebuilt,
             watchers: if self.is_hardware() { 2 } else { 1 },
             ask: Arc::new(move || {
@@ -130,13 +182,14 @@ impl PagedGpu {
                 stop.word(0)
                     .inspect(|word| _ = word.fetch_max(number, Ordering::Relaxed));
             }),
+            _changing: changing,
         };
         let mut desc = BesideDesc {
             count: regions.len() as u32,
             watchers: prepared.watchers,
             stop: memory.stop.device_addr(),
-            own,
-            own_words: prepared.own_words,
+            own: own.0,
+            own_words: own.1,
             ring: memory.ring.addr(),
             ring_places: places,
             limit_ns: (self.service_deadline() / 2).as_nanos() as u64,
@@ -148,22 +201,55 @@ impl PagedGpu {
         };
         let mut tell = || {
             for (region, of) in regions.iter().zip(&mut desc.regions) {
-                *of = self.beside_of(region, by, memory)?;
+                *of = self.beside_of(region, by)?;
                 of.segments = words;
                 words += 8 * segments_of(region);
             }
             memory.desc.write(gpu, 0, &[desc]).doing(doing)
         };
         match tell() {
-            Ok(()) => Ok(prepared),
-            Err(error) => self
-                .give_free(prepared.own, prepared.own_words, prepared.rebuilt, DOING)
-                .and(Err(error)),
+            Ok(()) => Ok(Some(prepared)),
+            Err(error) => self.give_back(&prepared).and(Err(error)),
         }
     }
 
+    fn give_back(&self, of: &Prepared<'_>) -> Result<()> {
+        self.give_free(of.own, of.own_words, of.rebuilt, DOING)
+    }
+
+    /// Takes as many free frames as regions have pages: of one whose frames are to follow each other those, of others any that are in no such place. How often the
+    /// pool was rebuilt until then; nothing where none is free.
+    fn take_some(&self, own: &mut Option<DeviceArray<u64>>, regions: &[&Arc<RegionView>]) -> Result<Option<u64>> {
+        let (addr, rebuilt) = self.take_free(own, DOING)?;
+        let Some(own) = own else { return Ok(None) };
+        let gpu = &*self.device;
+        let choose = || {
+            let there = own.read(gpu, 0, own.length() as usize).doing(doing)?;
+            let (mut kept, mut any) = (vec![0; there.len()], 0);
+            for region in regions {
+                let pages = region.pages().count();
+                if region.run() == RegionView::NO_RUN && self.survey(region)?.is_all_home() {
+                    region.set_run(self.choose_run(region, there.clone(), false));
+                }
+                match region.run() {
+                    RegionView::NO_RUN => any += pages,
+                    run => keep_run(&there, &mut kept, run, pages),
+                }
+            }
+            keep_some(&self.apart(there.clone(), None), &mut kept, any);
+            let others: Vec<u64> = there.iter().zip(&kept).map(|(there, kept)| there & !kept).collect();
+            own.write(gpu, 0, &others).doing(doing)?;
+            Ok(kept)
+        };
+        let kept = choose();
+        let given = self.give_free(addr, own.length(), rebuilt, DOING);
+        let kept = kept.and_then(|kept| given.map(|()| kept))?;
+        own.write(gpu, 0, &kept).doing(doing)?;
+        Ok(kept.iter().any(|bits| *bits != 0).then_some(rebuilt))
+    }
+
     /// Begins it, where the launch was put on its stream. It ends by itself, soon after the launch, or when it is asked.
-    pub(super) fn begin_beside(&self, prepared: &Prepared, is_put: bool) -> Option<Arc<InFlight>> {
+    pub(super) fn begin_beside(&self, prepared: &Prepared<'_>, is_put: bool) -> Option<Arc<InFlight>> {
         let begun = is_put.then(|| self.put_beside(prepared)).transpose();
         let mover = begun.unwrap_or_else(|error| {
             // The launch does without.
@@ -173,15 +259,13 @@ impl PagedGpu {
             );
             None
         });
-        if mover.is_none() {
-            if let Err(error) = self.give_free(prepared.own, prepared.own_words, prepared.rebuilt, DOING) {
-                tracing::warn!(error = &error as &dyn std::error::Error, "frames are not given back");
-            }
+        if let Some(Err(error)) = mover.is_none().then(|| self.give_back(prepared)) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "frames are not given back");
         }
         mover
     }
 
-    fn put_beside(&self, prepared: &Prepared) -> Result<Arc<InFlight>> {
+    fn put_beside(&self, prepared: &Prepared<'_>) -> Result<Arc<InFlight>> {
         let named = Named {
             continues: true,
             gives_way: Some(prepared.ask()),
@@ -215,22 +299,15 @@ impl PagedGpu {
     /// Few blocks, which leave the launch its multiprocessors: as many as keep the link busy.
     fn beside_shape(&self, watchers: u32) -> LaunchConfig {
         let (movers, threads) = if self.is_hardware() { (32, 256) } else { (2, 32) };
-        LaunchConfig::new(watchers + movers, threads).deadline(self.service_deadline())
+        // It ends by itself, from when it finds a multiprocessor, which may be late.
+        LaunchConfig::new(watchers + movers, threads).deadline(Duration::MAX)
     }
 
     /// What the kernel is told of a region, whose pages come in order where all of them may. From now on its marks do not say that pages were
     /// written.
-    fn beside_of(&self, region: &RegionView, by: Table, memory: &BesideMemory) -> Result<BesideRegion> {
+    fn beside_of(&self, region: &RegionView, by: Table) -> Result<BesideRegion> {
         self.settle_marks(region, true)?;
         region.expect_beside(by);
-        let pages = region.pages().count();
-        if region.run() == RegionView::NO_RUN && pages <= u64::from(self.frame_count()) {
-            let own = match &memory.own {
-                Some(own) => own.read(&*self.device, 0, own.length() as usize).doing(doing)?,
-                None => Vec::new(),
-            };
-            region.set_run(self.choose_run(region, own, false));
-        }
         let (entries, window, marks) = match region.places_there().filter(|_| by == Table::Entries) {
             Some(places) => (places.entries, places.addr, places.marks),
             None => (region.places_addr().unwrap_or_default(), 0, region.marks_addr()),
@@ -240,17 +317,24 @@ impl PagedGpu {
             window,
             marks,
             segments: 0,
-            pages,
+            pages: region.pages().count(),
             region: region.id(),
             run: region.run(),
         })
     }
 
-    /// Has those launches end that bring pages beside others.
-    pub(crate) fn end_beside(&self) {
+    /// Has those launches end that bring pages beside others. Whether they have: one that waits for a multiprocessor is not waited for.
+    pub(crate) fn end_beside(&self) -> bool {
         let brings = |launch: &&Arc<InFlight>| launch.gives_way.is_some() && !launch.is_done();
         let those: Vec<_> = self.lock().in_flight.iter().filter(brings).map(Arc::clone).collect();
-        those.iter().for_each(|launch| launch.settle());
+        those.iter().fold(true, |all, launch| {
+            launch.gives_way_within(self.patience_beside()) && all
+        })
+    }
+
+    /// How long one is waited for: on a GPU that follows a seed lanes run while the host waits.
+    pub(crate) fn patience_beside(&self) -> Option<Duration> {
+        (!self.capabilities().deterministic).then_some(PATIENCE)
     }
 
     /// Forgets the marks of pages in frames that launches set before those came. No launch with the region runs.
@@ -273,7 +357,7 @@ impl PagedGpu {
             self.take_marks_at(region, places.marks, false)?;
         }
         let (support, config) = (&self.support, self.over_pages(region.pages().count()));
-        let args = |vm| [super::launcher::over_all(vm, region), vec![arg(u32::from(folds))]].concat();
+        let args = |vm| [over_all(vm, region), vec![arg(u32::from(folds))]].concat();
         let label = format!("settling marks of region `{}`", region.name());
         self.run(
             &support.stream,
@@ -283,5 +367,47 @@ impl PagedGpu {
             Some(region),
             &label,
         )
+    }
+}
+
+/// Keeps those frames of a run that are there.
+fn keep_run(there: &[u64], kept: &mut [u64], run: u32, pages: u64) {
+    for frame in u64::from(run)..u64::from(run) + pages {
+        let (word, bit) = ((frame / 64) as usize, 1 << (frame % 64));
+        if let (Some(there), Some(kept)) = (there.get(word), kept.get_mut(word)) {
+            *kept |= there & bit;
+        }
+    }
+}
+
+/// Keeps so many others.
+fn keep_some(there: &[u64], kept: &mut [u64], mut count: u64) {
+    for (there, kept) in there.iter().zip(kept) {
+        let mut left = there & !*kept;
+        while count > 0 && left != 0 {
+            *kept |= left & left.wrapping_neg();
+            left &= left - 1;
+            count -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_kept_of_a_run_and_others_up_to_a_number() {
+        let there = [!0b1000, u64::MAX, 0b11];
+        let mut kept = vec![0; 3];
+        keep_run(&there, &mut kept, 2, 4);
+        assert_eq!(kept, [0b11_0100, 0, 0]);
+        keep_some(&there, &mut kept, 3);
+        assert_eq!(kept, [0b111_0111, 0, 0]);
+        keep_some(&there, &mut kept, 1000);
+        assert_eq!(kept, there);
+        // A run that ends past the last frame.
+        keep_run(&there, &mut kept, 190, 5);
+        assert_eq!(kept, there);
     }
 }

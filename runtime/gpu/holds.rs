@@ -73,8 +73,10 @@ impl PagedGpu {
         if region.is_complete() || !self.looks_at(region) {
             return Ok(());
         }
-        // Its frames are to be free.
-        self.end_beside();
+        // Frames that are out of the pool for others would be missed.
+        if !self.end_beside() {
+            return Ok(());
+        }
         self.take_marks(region, false)?;
         let crowded = region.is_crowded();
         if crowded && !self.make_way(region)? {
@@ -142,9 +144,12 @@ impl PagedGpu {
             return Ok(());
         }
         let places = self.places(region)?;
-        self.end_beside();
+        // Entries that were written beside one that brings pages may be old: right for readers, and for no one else.
+        let ended = self.end_beside();
         self.write_table(region, places.entries, places.addr)?;
-        region.set_has_entries();
+        if ended {
+            region.set_has_entries();
+        }
         Ok(())
     }
 
@@ -157,9 +162,11 @@ impl PagedGpu {
             Some(table) => table,
             None => region.make_places(&*self.device, self.nobodys_page()?)?,
         };
-        self.end_beside();
+        let ended = self.end_beside();
         self.write_table(region, table, 0)?;
-        region.set_has_places();
+        if ended {
+            region.set_has_places();
+        }
         Ok(())
     }
 

@@ -194,7 +194,7 @@ impl PagedGpu {
         }
         make_coherent(&memories, &mut guards, kind)?;
         let beside = match matches!(job, Job::LookingUp(..)) {
-            true => self.prepare_beside(&memories, &guards, by)?,
+            true => self.prepare_beside(&memories, &guards, by),
             false => None,
         };
         let spans = self.spans(config, looks_up);
@@ -225,11 +225,11 @@ impl PagedGpu {
         if let Some(beside) = beside {
             // Behind the launch, so that it leaves it all multiprocessors that it fills.
             let mover = self.begin_beside(&beside, put.is_ok());
-            for ((_, writes), launches) in memories.iter().zip(&mut guards) {
-                mover
-                    .iter()
-                    .filter(|_| !writes)
-                    .for_each(|mover| launches.push(kind(false), mover));
+            for ((memory, _), launches) in memories.iter().zip(&mut guards) {
+                let view = memory.view(self.place).filter(|view| beside.brings(view));
+                if let (Some(_), Some(mover)) = (view, &mover) {
+                    launches.push(kind(false), mover);
+                }
             }
         }
         put.map(|()| in_flight)
@@ -241,10 +241,10 @@ impl PagedGpu {
         memories: &[(Arc<dyn Memory>, bool)],
         locked: &[MutexGuard<'_, Naming>],
         by: Table,
-    ) -> Result<Option<Prepared>> {
+    ) -> Option<Prepared<'_>> {
         let is_allowed = self.settings.bring_beside.unwrap_or(self.is_hardware());
         if !is_allowed || !matches!(by, Table::Places | Table::Entries) {
-            return Ok(None);
+            return None;
         }
         let read = memories
             .iter()

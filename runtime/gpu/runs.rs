@@ -35,6 +35,11 @@ impl Survey {
         self.free >= self.pages - self.away && (rests || unused * UNUSED_SHARE <= self.pages)
     }
 
+    /// Whether no page has a frame.
+    pub fn is_all_home(&self) -> bool {
+        self.away == 0
+    }
+
     /// Whether there is something to bring, or all pages have come.
     pub fn has_some_to_bring(&self) -> bool {
         self.used != 0 || self.away >= self.pages || self.is_worth_all()
@@ -162,16 +167,21 @@ impl PagedGpu {
     /// Where so many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.
     pub(super) fn choose_run(&self, region: &RegionView, frames: Vec<u64>, any: bool) -> u32 {
         let pages = region.pages().count();
-        let mut apart = frames.clone();
-        for other in self.state.lock().places.live() {
-            if other.run() != RegionView::NO_RUN && other.id() != region.id() {
-                clear_run(&mut apart, other.run(), other.pages().count());
-            }
-        }
+        let apart = self.apart(frames.clone(), Some(region));
         let elsewhere = || first_run(&frames, pages).filter(|_| any);
         first_run(&apart, pages)
             .or_else(elsewhere)
             .unwrap_or(RegionView::NO_RUN)
+    }
+
+    /// Those of some frames that are not where other regions' frames follow each other.
+    pub(super) fn apart(&self, mut frames: Vec<u64>, of: Option<&RegionView>) -> Vec<u64> {
+        for other in self.state.lock().places.live() {
+            if other.run() != RegionView::NO_RUN && of.is_none_or(|of| of.id() != other.id()) {
+                clear_run(&mut frames, other.run(), other.pages().count());
+            }
+        }
+        frames
     }
 
     /// What a kernel counts at an address, where it finds zeros.

@@ -409,6 +409,11 @@ impl RegionView {
         self.home_is_shared.store(true, Ordering::Relaxed);
     }
 
+    /// Whether others do.
+    pub fn shares_home(&self) -> bool {
+        self.home_is_shared.load(Ordering::Relaxed)
+    }
+
     /// No graph is launched any more.
     pub fn forget_captured(&self) {
         self.captured_writes.store(false, Ordering::Relaxed);

@@ -55,7 +55,7 @@ impl Memory for RegionInner {
         if !looks_up {
             self.refuse_beside_graphs(&on)?;
         }
-        launches.settle_beside(gpu);
+        launches.end_beside(gpu, on.gpu.patience_beside());
         // Launches that fetch pages and those that look them up are never beside each other.
         launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
         if !looks_up {
@@ -69,9 +69,14 @@ impl Memory for RegionInner {
         }
         on.gpu.hold(&on.view)?;
         if writes && on.view.came_beside() {
-            // Launches that read it may mark pages still.
-            launches.settle_those(|kind| kind.gpu == gpu);
-            on.gpu.forget_late_marks(&on.view)?;
+            launches.settle_beside(gpu);
+            if on.view.shares_home() {
+                // Launches that read it may mark pages still, and what is written home for that must not replace what others have stored there.
+                launches.settle_those(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone);
+                on.gpu.forget_late_marks(&on.view)?;
+            }
+            // Else such a page is written home once more than it needs to be.
+            on.view.forget_beside();
         }
         if by != Table::Home && !launches.any_on(gpu) {
             // Before any comes: the launch may not begin after all.

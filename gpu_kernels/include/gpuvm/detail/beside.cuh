@@ -66,8 +66,8 @@ GPUVM_DEVICE u32 one_in_16() {
     return static_cast<u32>(drawn >> 48 & drawn >> 37 & drawn >> 26 & drawn >> 15) & kWholeSegment;
 }
 
-// A lane looks at a segment, and asks for pages that were marked before and are again. Whether it found a mark. `ages`:
-// what was seen until now was before.
+// A lane looks at a segment, and asks for pages that were marked before and are again. Whether it found a mark of
+// another page than those that it has asked for. `ages`: what was seen until now was before.
 GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool ages) {
     const layout::BesideRegion& of = desc->regions[region];
     u32 marked = take_marks_of(of, segment);
@@ -86,7 +86,7 @@ GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool 
     }
     u64 is = static_cast<u64>(asked | again) << kAskedShift | static_cast<u64>(before) << kBeforeShift | (now | marked);
     if (is != seen) st_relaxed_gpu(known, is);
-    return marked != 0;
+    return (marked & ~(asked | again)) != 0;
 }
 
 // A frame of the kernel's own: that one, or any with `frame` none.
@@ -136,6 +136,7 @@ GPUVM_DEVICE bool bring_beside(const layout::VmDesc* vm, layout::BesideDesc* des
     u64 bytes = copy_from_home(vm, region, start, frame);
     if (lane_id() == 0) {
         came(vm, word, id, frame, bytes);
+        atom_add_relaxed_gpu(&desc->brought, 1ull);
         u64 place = frame_address(vm, region, frame);
         // Release: the copies come before the entry. A lane that loads the entry and then the page by it finds them,
         // though both loads are weak: the second one needs the first one's value, and no line of the frame is in a
@@ -198,6 +199,14 @@ GPUVM_DEVICE void mark_again(const layout::BesideRegion& of, u64 first, u64 step
     }
 }
 
+// Tells that a mark was found, and decides whether all is over.
+GPUVM_DEVICE void tell_and_decide(const layout::VmDesc* vm, layout::BesideDesc* desc, u64 lane, u64 begun,
+                                  bool* found) {
+    if (*found) st_relaxed_gpu(&desc->marked_at, time_ns());
+    *found = false;
+    if (lane == 0 && ends(vm, desc, begun)) st_relaxed_gpu(&desc->over, 1u);
+}
+
 // Warps that watch. Pages come that are marked in two generations, which last long: the lanes of a launch that walks
 // over a page once come within a short time.
 GPUVM_DEVICE void watch_marks(const layout::VmDesc* vm, layout::BesideDesc* desc) {
@@ -206,11 +215,15 @@ GPUVM_DEVICE void watch_marks(const layout::VmDesc* vm, layout::BesideDesc* desc
     while (!is_over_for_warp(desc)) {
         bool found = false, ages = time_ns() - aged > desc->generation_ns;
         if (ages) aged = time_ns();
+        u32 looks = 0;
         for (u32 n = 0; n < desc->count; ++n)
-            for (u64 segment = lane; segment < segments_of(desc->regions[n]); segment += lanes)
-                if (!is_over(desc) && has_room(desc)) found |= watch(desc, n, segment, ages);
-        if (found) st_relaxed_gpu(&desc->marked_at, time_ns());
-        if (lane == 0 && ends(vm, desc, begun)) st_relaxed_gpu(&desc->over, 1u);
+            for (u64 segment = lane; segment < segments_of(desc->regions[n]); segment += lanes) {
+                if (is_over(desc)) break;
+                if (has_room(desc)) found |= watch(desc, n, segment, ages);
+                // A large table takes long.
+                if (++looks % 64 == 0) tell_and_decide(vm, desc, lane, begun, &found);
+            }
+        tell_and_decide(vm, desc, lane, begun, &found);
         __syncwarp();
         sleep_ns(1024);
     }
