@@ -69,8 +69,8 @@ pub struct BesideDesc {
     pub ended: u32,
     /// Not 0 when all blocks are to end.
     pub over: u32,
-    /// Not 0 where the regions have more pages than there are frames: those that are used more come first.
-    pub few: u32,
+    /// Unused.
+    pub reserved: u32,
     /// Pages that were brought.
     pub brought: u64,
 }
@@ -78,5 +78,5 @@ pub struct BesideDesc {
 shared_layout! {
     BesideRegion: 48 { entries: 0, window: 8, marks: 16, segments: 24, pages: 32, region: 40, run: 44, }
     BesideDesc: 512 { regions: 0, count: 384, watchers: 388, stop: 392, own: 400, own_words: 408, ring: 416, ring_places: 424, limit_ns: 432,
-        idle_ns: 440, generation_ns: 448, head: 456, tail: 464, own_from: 472, marked_at: 480, number: 488, ended: 492, over: 496, few: 500, brought: 504, }
+        idle_ns: 440, generation_ns: 448, head: 456, tail: 464, own_from: 472, marked_at: 480, number: 488, ended: 492, over: 496, reserved: 500, brought: 504, }
 }

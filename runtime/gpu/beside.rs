@@ -101,7 +101,9 @@ impl PagedGpu {
         // What follows a seed follows no clock of the host's.
         let is_early = !self.capabilities().deterministic && beside.next.is_some_and(|(next, _)| begun < next);
         // Behind other launches this one begins who knows when. Of those that bring pages there is one at a time.
-        if pages == 0 || is_small || is_early || !self.end_beside() || !self.is_quiet() {
+        // Where they have more pages than there are frames, those that come first are not those that are used most, and would stay.
+        let is_short = pages > u64::from(self.frame_count());
+        if pages == 0 || is_small || is_early || is_short || !self.end_beside() || !self.is_quiet() {
             return None;
         }
         let changing = self.pool.changing.try_lock().filter(|changing| changing.is_none())?;
@@ -157,7 +159,6 @@ impl PagedGpu {
         };
         beside.number += 1;
         let segments_of = |region: &RegionView| region.pages().count().div_ceil(layout::BESIDE_SEGMENT.into());
-        let pages: u64 = regions.iter().map(|region| region.pages().count()).sum();
         let segments: u64 = regions.iter().map(|region| segments_of(region)).sum();
         let mut words = match &mut memory.segments {
             Some(words) if words.length() >= segments => words.addr(),
@@ -196,7 +197,6 @@ impl PagedGpu {
             idle_ns: self.beside_idle().as_nanos() as u64,
             generation_ns: self.beside_generation().as_nanos() as u64,
             number,
-            few: (pages > u64::from(self.frame_count())).into(),
             ..BesideDesc::zeroed()
         };
         let mut tell = || {
@@ -283,7 +283,7 @@ impl PagedGpu {
     /// How long it goes on without a mark.
     fn beside_idle(&self) -> Duration {
         match self.capabilities().deterministic {
-            true => Duration::from_micros(100),
+            true => Duration::from_micros(500),
             false => Duration::from_millis(2),
         }
     }

@@ -108,9 +108,11 @@ impl<E> TieredBuilder<E> {
         let owner: Arc<Tiers> = Arc::clone(&tiers);
         let memory = DeviceMemory::new(space.addr(), bytes, owner);
         tiers.fill(chunks)?;
-        for part in tiers.parts(0..bytes) {
-            let zeroed = device.zero(space.addr() + part.start, part.end - part.start);
-            zeroed.doing(doing)?;
+        // A chunk at a time: CUDA's memset takes no memory of several host handles.
+        let each = usize::try_from(tiers.chunk_bytes()).unwrap_or(usize::MAX);
+        for start in (0..bytes).step_by(each) {
+            let end = (start + each as u64).min(bytes);
+            device.zero(space.addr() + start, end - start).doing(doing)?;
         }
         let inner = Arc::new(BufferInner {
             memory: DeviceArray::over(memory),

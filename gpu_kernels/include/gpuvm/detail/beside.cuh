@@ -60,14 +60,8 @@ GPUVM_DEVICE bool has_room(const layout::BesideDesc* desc) {
     return filled + 2ull * desc->watchers * blockDim.x < desc->ring_places;
 }
 
-// Of a segment's pages those that are drawn, by the clock.
-GPUVM_DEVICE u32 one_in_16() {
-    u64 drawn = (ticks() + lane_id()) * 0x9e3779b97f4a7c15ull;
-    return static_cast<u32>(drawn >> 48 & drawn >> 37 & drawn >> 26 & drawn >> 15) & kWholeSegment;
-}
-
 // A lane looks at a segment, and asks for pages that were marked before and are again. Whether it found a mark of
-// another page than those that it has asked for. `ages`: what was seen until now was before.
+// another page than those that it had asked for. `ages`: what was seen until now was before.
 GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool ages) {
     const layout::BesideRegion& of = desc->regions[region];
     u32 marked = take_marks_of(of, segment);
@@ -78,7 +72,6 @@ GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool 
     u32 asked = static_cast<u32>(seen >> kAskedShift) & kWholeSegment;
     u32 before = static_cast<u32>(seen >> kBeforeShift) & kWholeSegment, now = static_cast<u32>(seen) & kWholeSegment;
     u32 again = marked & before & ~asked;
-    if (desc->few) again &= one_in_16();
     if (again) ask_for(desc, region, segment, again);
     if (ages) {
         before |= now;
@@ -86,7 +79,7 @@ GPUVM_DEVICE bool watch(layout::BesideDesc* desc, u32 region, u64 segment, bool 
     }
     u64 is = static_cast<u64>(asked | again) << kAskedShift | static_cast<u64>(before) << kBeforeShift | (now | marked);
     if (is != seen) st_relaxed_gpu(known, is);
-    return (marked & ~(asked | again)) != 0;
+    return (marked & ~asked) != 0;
 }
 
 // A frame of the kernel's own: that one, or any with `frame` none.
