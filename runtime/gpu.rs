@@ -33,6 +33,7 @@ use crate::{
 };
 
 mod beside;
+mod beside_state;
 mod bring_up;
 mod guards;
 mod held;

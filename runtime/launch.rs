@@ -1,6 +1,7 @@
 //! Launches: what they are to be, and what is known of them while they run.
 
 use std::{
+    any::Any,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -15,7 +16,6 @@ use parking_lot::Mutex;
 use crate::{
     coherence::Coherence,
     error::{Doing, Result},
-    gpu::RegionView,
     launch_state::StateSlot,
 };
 
@@ -312,8 +312,8 @@ pub(crate) trait Memory: Send + Sync {
         Ok(false)
     }
 
-    /// The pages of a region that it is on the GPU at `place`.
-    fn view(&self, place: usize) -> Option<Arc<RegionView>> {
+    /// What a region that it is has on the GPU at `place`: the GPU's own view of its pages, of which nothing is known here.
+    fn view(&self, place: usize) -> Option<Arc<dyn Any + Send + Sync>> {
         let _ = place;
         None
     }

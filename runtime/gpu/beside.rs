@@ -6,13 +6,13 @@ use std::{
 };
 
 use bytemuck::Zeroable;
-use gpuvm_gpu::HostMemory;
 use gpuvm_layouts::{self as layout, BesideDesc, BesideRegion};
 
 use parking_lot::MutexGuard;
 
 use super::{
     Job, Named, PagedGpu, RegionView,
+    beside_state::{Beside, BesideMemory, Prepared},
     holds::LOOKING_SHARE,
     launcher::{arg, over_all},
     pool::Returning,
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     device::DeviceArray,
     error::{Doing, Result},
-    launch::{Ask, InFlight, LaunchConfig, Table, label},
+    launch::{InFlight, LaunchConfig, Table, label},
 };
 
 /// Smaller arrays come between launches in less time than it takes to begin.
@@ -32,54 +32,6 @@ const PAUSE_MOST: Duration = Duration::from_secs(1);
 
 /// So long is one waited for that was asked to end: it may have found no multiprocessor yet.
 const PATIENCE: Duration = Duration::from_millis(5);
-
-/// What is kept from one such launch to the next.
-#[derive(Default)]
-pub(super) struct Beside {
-    memory: Option<BesideMemory>,
-    /// How many there were.
-    number: u32,
-    /// Not before, and how long the pause is.
-    next: Option<(Instant, Duration)>,
-}
-
-struct BesideMemory {
-    /// The number of the last one that is to end.
-    stop: Arc<HostMemory>,
-    desc: DeviceArray<BesideDesc>,
-    ring: DeviceArray<u64>,
-    /// Frames that are its own, a bit each.
-    own: Option<DeviceArray<u64>>,
-    segments: Option<DeviceArray<u64>>,
-}
-
-/// What such a launch needs is there.
-pub(super) struct Prepared<'a> {
-    /// The regions, by their places in the region table.
-    regions: Vec<u32>,
-    /// Address of what the kernel is told.
-    desc: u64,
-    /// Frames that were taken out of the pool, and how often that was rebuilt until then.
-    own: u64,
-    own_words: u64,
-    rebuilt: u64,
-    watchers: u32,
-    ask: Ask,
-    /// Whoever changes the number of frames finds a launch to ask for those that are taken.
-    _changing: MutexGuard<'a, Option<Returning>>,
-}
-
-impl Prepared<'_> {
-    /// What has it end soon.
-    pub fn ask(&self) -> Ask {
-        Arc::clone(&self.ask)
-    }
-
-    /// Whether pages of a region are to come.
-    pub fn brings(&self, region: &RegionView) -> bool {
-        self.regions.contains(&region.id())
-    }
-}
 
 const DOING: &str = "bringing pages beside a launch";
 fn doing() -> String {
@@ -149,13 +101,7 @@ impl PagedGpu {
         let places = RING_PLACES[usize::from(!self.is_hardware())];
         let memory = match &mut beside.memory {
             Some(memory) => memory,
-            none => none.insert(BesideMemory {
-                stop: Arc::new(gpu.allocate_host(4).doing(doing)?),
-                desc: DeviceArray::zeroed(gpu, 1).doing(doing)?,
-                ring: DeviceArray::zeroed(gpu, places).doing(doing)?,
-                own: None,
-                segments: None,
-            }),
+            none => none.insert(BesideMemory::new(gpu, places).doing(doing)?),
         };
         beside.number += 1;
         let segments_of = |region: &RegionView| region.pages().count().div_ceil(layout::BESIDE_SEGMENT.into());
@@ -327,9 +273,11 @@ impl PagedGpu {
     pub(crate) fn end_beside(&self) -> bool {
         let brings = |launch: &&Arc<InFlight>| launch.gives_way.is_some() && !launch.is_done();
         let those: Vec<_> = self.lock().in_flight.iter().filter(brings).map(Arc::clone).collect();
-        those.iter().fold(true, |all, launch| {
-            launch.gives_way_within(self.patience_beside()) && all
-        })
+        let mut all = true;
+        for launch in those {
+            all &= launch.gives_way_within(self.patience_beside());
+        }
+        all
     }
 
     /// How long one is waited for: on a GPU that follows a seed lanes run while the host waits.

@@ -9,9 +9,9 @@ use std::{
 use gpuvm_gpu::{GpuError, Kernel as GpuKernel, Launch as GpuLaunch, LaunchOutcome, LaunchReport, OnDone, Stream};
 use gpuvm_layouts as layout;
 use gpuvm_nic::{SoftNic, soft};
-use parking_lot::MutexGuard;
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{GpuState, PagedGpu, RegionView, beside::Prepared};
+use super::{GpuState, PagedGpu, RegionView, beside_state::Prepared};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -56,6 +56,9 @@ pub(crate) enum Job<'a> {
 /// Begins a series: given the state of its launches, and what to call when it has ended.
 pub(crate) type Begin<'a> =
     Box<dyn FnOnce(&StateSlot, OnDone) -> std::result::Result<Arc<dyn GpuLaunch>, GpuError> + 'a>;
+
+/// What keeps launches of the other form away: of those that look pages up, and of those that fetch them.
+type Forms<'a> = (Option<RwLockWriteGuard<'a, ()>>, Option<RwLockReadGuard<'a, ()>>);
 
 /// A kernel and its arguments.
 pub(crate) type Chosen<'a> = (&'a Arc<dyn GpuKernel>, Vec<Vec<u8>>);
@@ -154,29 +157,14 @@ impl PagedGpu {
         named: Named,
         label: &Arc<str>,
     ) -> Result<Arc<InFlight>> {
-        let Named {
-            memories,
-            region,
-            continues,
-            looks_up,
-            by,
-            pageless,
-            gives_way,
-        } = named;
+        let (looks_up, by) = (named.looks_up, named.by);
         // Held until the launch is on its stream. Before the locks of memories.
-        let alone = looks_up.then(|| self.form.write());
-        let fetches = !looks_up && !continues && !pageless;
-        let beside = fetches.then(|| self.form.read());
-        if alone.is_some() {
-            self.settle_form(false);
-        }
-        if beside.is_some() {
-            self.let_idle_go()?;
-        }
+        let fetches = !looks_up && !named.continues && !named.pageless;
+        let _form = self.enter_form(looks_up, fetches)?;
         let mut shape = config.shape.clone();
         shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
-        let slot = self.state_for(label, continues)?;
-        let memories = each_once(memories);
+        let slot = self.state_for(label, named.continues)?;
+        let memories = each_once(named.memories);
         if looks_up {
             self.relieve(&memories)?;
         }
@@ -193,14 +181,11 @@ impl PagedGpu {
             self.keep_held(&memories);
         }
         make_coherent(&memories, &mut guards, kind)?;
-        let beside = match matches!(job, Job::LookingUp(..)) {
-            true => self.prepare_beside(&memories, &guards, by),
-            false => None,
-        };
+        let may_bring = matches!(job, Job::LookingUp(..));
+        let beside = may_bring.then(|| self.prepare_beside(&memories, &guards, by)).flatten();
         let spans = self.spans(config, looks_up);
         let mut in_flight = InFlight::new(slot, label);
-        in_flight.region = region;
-        in_flight.gives_way = gives_way;
+        (in_flight.region, in_flight.gives_way) = (named.region, named.gives_way);
         in_flight.then = beside.as_ref().map(Prepared::ask);
         in_flight.span_frames = spans.frames;
         in_flight.looks_up = (looks_up || fetches).then_some(looks_up);
@@ -222,17 +207,46 @@ impl PagedGpu {
             Ok(())
         };
         let put = put();
-        if let Some(beside) = beside {
-            // Behind the launch, so that it leaves it all multiprocessors that it fills.
-            let mover = self.begin_beside(&beside, put.is_ok());
-            for ((memory, _), launches) in memories.iter().zip(&mut guards) {
-                let view = memory.view(self.place).filter(|view| beside.brings(view));
-                if let (Some(_), Some(mover)) = (view, &mover) {
-                    launches.push(kind(false), mover);
-                }
-            }
+        // Behind the launch, so that it leaves it all multiprocessors that it fills.
+        let mover = beside
+            .as_ref()
+            .and_then(|beside| self.begin_beside(beside, put.is_ok()));
+        if let (Some(beside), Some(mover)) = (&beside, mover) {
+            self.tell_of(&mover, beside, kind(false), memories.iter().zip(&mut guards));
         }
         put.map(|()| in_flight)
+    }
+
+    /// The pages here of memory that is a region.
+    fn view_of(&self, memory: &Arc<dyn Memory>) -> Option<Arc<RegionView>> {
+        memory.view(self.place)?.downcast().ok()
+    }
+
+    /// Keeps launches of the other form away, and has those end that were there.
+    fn enter_form(&self, looks_up: bool, fetches: bool) -> Result<Forms<'_>> {
+        let (alone, beside) = (looks_up.then(|| self.form.write()), fetches.then(|| self.form.read()));
+        if looks_up {
+            self.settle_form(false);
+        }
+        if fetches {
+            self.let_idle_go()?;
+        }
+        Ok((alone, beside))
+    }
+
+    /// Has memory know of the launch that brings its pages.
+    fn tell_of<'a, 'g: 'a>(
+        &self,
+        mover: &Arc<InFlight>,
+        brings: &Prepared<'_>,
+        kind: LaunchKind,
+        memories: impl Iterator<Item = (&'a (Arc<dyn Memory>, bool), &'a mut MutexGuard<'g, Naming>)>,
+    ) {
+        for ((memory, _), launches) in memories {
+            if self.view_of(memory).is_some_and(|view| brings.brings(&view)) {
+                launches.push(kind, mover);
+            }
+        }
     }
 
     /// Takes what is needed to bring pages of memory that a launch is about to look up and only reads.
@@ -250,7 +264,7 @@ impl PagedGpu {
             .iter()
             .zip(locked)
             .filter(|((_, writes), launches)| !writes && !launches.any_on(self.place));
-        let views: Vec<_> = read.filter_map(|((memory, _), _)| memory.view(self.place)).collect();
+        let views: Vec<_> = read.filter_map(|((memory, _), _)| self.view_of(memory)).collect();
         self.take_for_beside(&views, by)
     }
 

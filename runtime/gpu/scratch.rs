@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 use gpuvm_gpu::Kernel;
 use parking_lot::Mutex;
 
-use super::beside::Beside;
+use super::beside_state::Beside;
 use crate::device::DeviceArray;
 
 /// None of it before it is needed.

@@ -4,7 +4,7 @@
 //! and frames of its own if it is never evicted. Whose copies count is in [`Coherence`](crate::coherence::Coherence); what that asks for
 //! before a launch is done here, while the launches that name the region are locked.
 
-use std::{ops::Range, sync::Arc};
+use std::{any::Any, ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -13,7 +13,6 @@ use crate::{
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
-    gpu::RegionView,
     launch::{LaunchKind, Memory, Naming, Standing, Table},
 };
 
@@ -114,8 +113,9 @@ impl Memory for RegionInner {
         }
     }
 
-    fn view(&self, place: usize) -> Option<Arc<RegionView>> {
-        self.at(place).map(|on| Arc::clone(&on.view))
+    fn view(&self, place: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+        let on = self.at(place)?;
+        Some(Arc::clone(&on.view) as Arc<dyn Any + Send + Sync>)
     }
 
     fn standing(&self) -> Standing {
