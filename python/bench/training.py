@@ -133,7 +133,8 @@ def by_managed(asked, draws, timer, expected):
     step = lambda n: train(torch.nn.functional.embedding(draws[n % len(draws)], weight, sparse=True), optimizer)  # noqa: E731
     for n in range(COMPARED):
         step(n)
-    torch.testing.assert_close(weight.detach().index_select(0, torch.cat(draws[:COMPARED])), expected)
+    # PyTorch adds each of thousands of gradients of a popular row to it, and rounds each time; ours are added up first.
+    torch.testing.assert_close(weight.detach().index_select(0, torch.cat(draws[:COMPARED])), expected, rtol=1e-3, atol=1e-5)
     took, done = timer.steps(step, 40, 1)
     del weight, optimizer, kept, ballast, step
     torch.cuda.synchronize()
