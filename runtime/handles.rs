@@ -274,6 +274,15 @@ impl Handles {
         state.free.extend(handles);
     }
 
+    /// Gives handles up for the driver, which has their memory when it is mapped nowhere any more: of memory that kernels may use still.
+    pub fn drop_held(&self, handles: Vec<Handle>) {
+        let mut state = self.state.lock();
+        state.stats.held -= handles.len() as u64;
+        state.stats.to_driver += handles.len() as u64;
+        drop(state);
+        drop(handles);
+    }
+
     /// Gives `bytes` bytes back to the driver, rounded up to handles, so that other allocators of the process find memory: free handles,
     /// then those that others give up by `until`. How many bytes there were. On an NVIDIA GPU the driver has them when no kernel runs.
     pub fn trim(&self, bytes: u64, until: Option<Instant>) -> u64 {

@@ -104,7 +104,11 @@ impl Tiers {
 
     /// Kernels that no launch names may use its address from now on.
     pub fn lend(&self) {
-        // Relaxed: who is told the address tells the one who moves, or synchronizes with it in other ways.
+        if self.is_lent() {
+            return;
+        }
+        // Under it whoever moves chunks looks whether the address was told: nobody is told it while some move. Relaxed: the lock orders it.
+        let _state = self.state.lock();
         self.lent.store(true, Ordering::Relaxed);
     }
 
@@ -304,7 +308,11 @@ impl Release for Tiers {
         let of_gpu = chunks
             .filter(|chunk| chunk.place == TierPlace::Gpu)
             .map(|chunk| chunk.memory);
-        self.handles.give(of_gpu.collect());
+        match self.is_lent() {
+            // Kernels that no launch names may run still: their memory is nobody else's before it is unmapped.
+            true => self.handles.drop_held(of_gpu.collect()),
+            false => self.handles.give(of_gpu.collect()),
+        }
         self.resident.store(0, Ordering::Relaxed);
     }
 }

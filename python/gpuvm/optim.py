@@ -26,7 +26,7 @@ import torch
 from . import _rows
 from ._memory import Array
 from .errors import ArgumentError, LayoutError, RegionError
-from .torch import _put, _restore, _table_of, _take, _whole, array_of
+from .torch import _expect_no_capture, _put, _restore, _table_of, _take, _whole, array_of
 
 __all__ = ["SGD", "Adagrad", "RowwiseAdagrad", "SparseAdam"]
 
@@ -53,6 +53,10 @@ def _summed(gradient: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
     return rows, sums
 
 
+#: What ``torch.optim`` has besides, and needs to find in what it loads.
+_NONE_HERE: Dict[str, Any] = {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
+
+
 class _Optimizer(torch.optim.Optimizer):
     """What they share. A class says what it keeps of each element, and of each row, by the names of ``torch.optim``."""
 
@@ -62,15 +66,19 @@ class _Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, defaults: Dict[str, Any]) -> None:
         #: A weight's table, and what is kept beside it, as operations take them.
         self._tables: Dict[torch.Tensor, List[torch.Tensor]] = {}
-        super().__init__(params, defaults)
+        super().__init__(params, {**defaults, **_NONE_HERE})
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """As ``torch.optim.Optimizer.add_param_group``; the parameters are weights of this package's embeddings."""
         super().add_param_group(param_group)
-        for weight in self.param_groups[-1]["params"]:
-            array = _array(weight)
-            if array.read_only:
-                raise RegionError(f"array `{array.name}` is read-only: it cannot be trained")
+        try:
+            for weight in self.param_groups[-1]["params"]:
+                array = _array(weight)
+                if array.read_only:
+                    raise RegionError(f"array `{array.name}` is read-only: it cannot be trained")
+        except Exception:
+            self.param_groups.pop()
+            raise
 
     def _update(self, group: Dict[str, Any], step: int, gradient: torch.Tensor, rows: torch.Tensor, *kept: torch.Tensor) -> None:
         """Changes rows, and what is kept of them, in place."""
@@ -101,6 +109,7 @@ class _Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
+                    _expect_no_capture(weight.device, "steps are counted by the host")
                     self._train(group, weight)
         return loss
 
@@ -143,6 +152,10 @@ class _Optimizer(torch.optim.Optimizer):
 
     def _expect(self, state_dict: Dict[str, Any]) -> None:
         """Raises before anything is stored."""
+        for group in state_dict["param_groups"]:
+            for name in _NONE_HERE:
+                if group.get(name):
+                    raise ArgumentError(f"the state is of an optimizer with `{name}` of {group[name]}, which these have not: expected 0")
         numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         weights = chain.from_iterable(group["params"] for group in self.param_groups)
         for number, weight in zip(numbers, weights):

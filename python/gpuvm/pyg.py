@@ -20,8 +20,8 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from ._memory import Array
 from ._vm import Vm
-from .errors import ArgumentError, LayoutError, OutOfRangeError
-from .torch import array_of, from_numpy, take, tensor_of, zeros
+from .errors import ArgumentError, LayoutError, OutOfRangeError, RegionError
+from .torch import _bring_home, array_of, from_numpy, take, tensor_of, zeros
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborSampler"]
 
@@ -64,17 +64,21 @@ class FeatureStore(data.FeatureStore):
         # What kernels wrote to the array before is there.
         array = array_of(kept)
         if array is not None:
+            if array.read_only:
+                raise RegionError(f"array `{array.name}` is read-only: nothing can be stored into it")
             array.flush()
         kept[_index(attr.index, kept.device)] = torch.as_tensor(tensor, dtype=kept.dtype, device=kept.device)
         return True
 
     def _get_tensor(self, attr: Any) -> Optional[torch.Tensor]:
         kept = self._kept.get((attr.group_name, attr.attr_name))
-        if kept is None or attr.index is None:
-            return kept
+        if kept is None:
+            return None
+        if attr.index is None:
+            return _current(kept)
         index = _index(attr.index, kept.device)
         if not isinstance(index, torch.Tensor):
-            return kept[index]
+            return _current(kept)[index]
         return take(kept, index.nonzero().view(-1) if index.dtype is torch.bool else index)
 
     def _remove_tensor(self, attr: Any) -> bool:
@@ -87,6 +91,14 @@ class FeatureStore(data.FeatureStore):
     def get_all_tensor_attrs(self) -> List[Any]:
         """Of each tensor its group and name, without an index."""
         return [self._tensor_attr_cls(group, name) for group, name in self._kept]
+
+
+def _current(kept: torch.Tensor) -> torch.Tensor:
+    """A tensor that PyTorch's own operations are about to read: with what kernels wrote to its array."""
+    array = array_of(kept)
+    if array is not None:
+        _bring_home(array)
+    return kept
 
 
 def _index(index: Any, device: torch.device) -> Any:
@@ -114,7 +126,7 @@ class GraphStore(data.GraphStore):
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
         kept = self._kept.get((edge_attr.edge_type, edge_attr.layout))
-        return None if kept is None else (kept[1].cpu(), kept[2].cpu())
+        return None if kept is None else (_current(kept[1]).cpu(), _current(kept[2]).cpu())
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
         return self._kept.pop((edge_attr.edge_type, edge_attr.layout), None) is not None

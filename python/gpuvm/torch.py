@@ -741,6 +741,11 @@ def _restore(array: Array, values: torch.Tensor) -> None:
     """The reverse of :func:`_whole`, from any device, by parts."""
     if array.read_only:
         raise RegionError(f"array `{array.name}` is read-only: no state can be loaded into it")
+    own = array_of(values)
+    if own is array:
+        return
+    if own is not None:
+        _bring_home(own)
     rows = max(1, _PART * array.shape[0] // max(array.nbytes, 1))
     for first in range(0, array.shape[0] if array.size else 0, rows):
         part = values[first : first + rows].detach().to("cpu", _dtype_of(array)).contiguous()

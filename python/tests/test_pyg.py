@@ -64,8 +64,10 @@ def test_a_feature_store(vm, graph):
     assert [(attr.group_name, attr.attr_name, attr.is_set("index")) for attr in features.get_all_tensor_attrs()] == [("node", "x", False), ("node", "y", False)]
     # Rows are stored, also over what kernels wrote.
     paged.index_add_(kept, torch.tensor([3], device=kept.device), torch.ones((1, COLUMNS), device=kept.device))
-    assert features.put_tensor(torch.zeros(2, COLUMNS), "node", "x", torch.tensor([5, 1999]))
     graph.x[3] += 1
+    # What kernels wrote is there, too, where PyTorch reads the tensor itself.
+    assert torch.equal(features["node", "x", slice(2, 5)].cpu(), graph.x[2:5]) and torch.equal(features["node", "x", None].cpu(), graph.x)
+    assert features.put_tensor(torch.zeros(2, COLUMNS), "node", "x", torch.tensor([5, 1999]))
     graph.x[[5, 1999]] = 0
     assert torch.equal(features["node", "x", torch.arange(NODES)].cpu(), graph.x)
     assert not features.put_tensor(torch.zeros(2, COLUMNS), "node", "z", ids)
@@ -78,6 +80,8 @@ def test_what_lies_in_home_memory_is_taken_as_it_is(vm, graph):
     array = vm.array(graph.x.numpy(), read_only=True)
     features["node", "x", None] = array
     assert features["node", "x", None] is array.tensor()
+    with pytest.raises(gpuvm.errors.RegionError, match="read-only"):
+        features.put_tensor(torch.zeros(2, COLUMNS), "node", "x", torch.tensor([5, 1999]))
     row, colptr = paged.from_numpy(graph.edge_index[0].numpy(), vm), paged.from_numpy(colptr_of(graph.edge_index).numpy(), vm)
     edges[None, "csc"] = row, colptr
     assert edges.in_place()[0] is row and edges.in_place()[1] is colptr

@@ -269,6 +269,35 @@ def test_states_are_torchs(vm, numbers, name):
     assert same(contents(embedding.table, own.weight), own.weight)
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_torch_loads_of_ours_it_can_train_with(vm, numbers, name):
+    embedding, own = tables(vm, numbers)
+    ours, theirs = PAIRS[name][0]([embedding.weight]), PAIRS[name][1]([own.weight])
+    train(embedding, ours, np.random.default_rng(1), 2)
+    own.load_state_dict(copy.deepcopy(embedding.state_dict()))
+    theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
+    train(own, theirs, np.random.default_rng(2), 1)
+    train(embedding, ours, np.random.default_rng(2), 1)
+    # Gradients of repeated numbers are summed first here: last bits of SGD differ.
+    assert name == "SGD" or same(contents(embedding.table, own.weight), own.weight)
+
+
+def test_states_that_mean_something_else_are_refused(vm, numbers):
+    embedding, own = tables(vm, numbers)
+    theirs = torch.optim.SGD([own.weight], lr=0.1, momentum=0.9)
+    with pytest.raises(gpuvm.errors.ArgumentError, match="`momentum` of 0.9"):
+        gpuvm.optim.SGD([embedding.weight]).load_state_dict(theirs.state_dict())
+
+
+def test_a_state_that_is_the_modules_own_changes_nothing(vm, numbers):
+    embedding, _ = tables(vm, numbers)
+    state = embedding.state_dict()
+    train(embedding, gpuvm.optim.SGD([embedding.weight], lr=0.1), np.random.default_rng(1), 2)
+    trained = embedding.table.numpy().copy()
+    embedding.load_state_dict(state)
+    assert (embedding.table.numpy() == trained).all()
+
+
 def test_states_without_a_tensor_are_copies(vm, numbers):
     """Where the home is out of PyTorch's reach, such as at memory nodes."""
     embedding, own = tables(vm, numbers, "bfloat16")

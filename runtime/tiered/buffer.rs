@@ -197,13 +197,13 @@ impl<E> TieredBuffer<E> {
         // While it is held none begins.
         let mut launches = self.inner.launches.lock();
         launches.settle();
-        if tiers.is_lent() {
-            let drained = gpu.device.drain();
-            gpu.or_lost(drained.doing(|| tiers.doing("waiting for whoever uses")))?;
-        }
         let began = Instant::now();
         let moved = tiers.mend().and_then(|()| {
             let state = &mut *tiers.state.lock();
+            // Nobody is told the address from here on.
+            if tiers.is_lent() {
+                gpu.device.drain().doing(|| tiers.doing("waiting for whoever uses"))?;
+            }
             let Plan {
                 leaving,
                 coming,
@@ -293,6 +293,10 @@ impl GivesHandles for BufferInner {
         let Some(mut state) = tiers.state.try_lock_for(patience) else {
             return 0;
         };
+        // It may have been told meanwhile. And of chunks that could not be mapped again nobody knows what lies at their addresses.
+        if tiers.is_lent() || !state.astray.is_empty() {
+            return 0;
+        }
         let mut given = 0;
         for some in state.first_to_leave(handles, |_| false).chunks(TOGETHER) {
             if until.is_some_and(|until| Instant::now() >= until) {
