@@ -102,7 +102,7 @@ planted! {
         BESIDE "        if (atom_and_relaxed_gpu(own + n, ~bit) & bit)" => "        if (ld_relaxed_gpu(own + n) & bit)",
         BESIDE "        return atom_and_relaxed_gpu(own + frame / 64, ~bit) & bit ? frame : kNoFrame;"
             => "        return ld_relaxed_gpu(own + frame / 64) & bit ? frame : kNoFrame;";
-    "late-marks-say-written", LookUps(15), LookedUp, READ_ONLY, "what readers mark late is no page that was written":
+    "late-marks-say-written", LookUps(15), LookedUp, &["pages were written home that were only read", "a dirty page was evicted"], "what readers mark late is no page that was written":
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    return fold_mark(vm, id, false);";
     "marks-gone-before-readers", LookUps(15), LookedUp, LOST, "what was written is dirty before pages come beside readers":
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    (void)folds;";
