@@ -26,7 +26,7 @@ pub enum Placement {
     /// larger than the frames, such as a graph that is searched level by level.
     WhileFree,
     /// The page is looked up, and the element is used where it is: in its frame, or at its home, stores and atomics too. Within a launch
-    /// no page comes or goes; between launches those that were used at home come into frames that are free, and displace some of those that are
+    /// no page goes, and none comes but to arrays that it only reads ([`VmBuilder::bring_beside`](crate::VmBuilder::bring_beside)); between launches those that were used at home come into frames that are free, and displace some of those that are
     /// used less. Where all arrays of a launch
     /// are placed so, `a[i]` is a reference to plain memory, and costs little more. Otherwise, and in kernels that their user compiled,
     /// as [`WhileFree`](Self::WhileFree). Where an array's pages all have frames that follow each other, launches use it as plain memory, and what

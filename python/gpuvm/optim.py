@@ -72,10 +72,14 @@ class _Optimizer(torch.optim.Optimizer):
         """As ``torch.optim.Optimizer.add_param_group``; the parameters are weights of this package's embeddings."""
         super().add_param_group(param_group)
         try:
+            others = [_array(weight) for group in self.param_groups[:-1] for weight in group["params"]]
             for weight in self.param_groups[-1]["params"]:
                 array = _array(weight)
                 if array.read_only:
                     raise RegionError(f"array `{array.name}` is read-only: it cannot be trained")
+                if any(array is other for other in others):
+                    raise ArgumentError(f"array `{array.name}` is trained by two weights: each would have a state of its own; use one module for it")
+                others.append(array)
         except Exception:
             self.param_groups.pop()
             raise

@@ -90,22 +90,33 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// The reverse: table[ids[k]] = values[k]. No two ids are the same.
+// store(table[ids[k]], values[k]) for all elements of rows of `width`, from word `first` of the array on. `SkipsNone`:
+// an id may be that of no row.
+template <bool SkipsNone, class W, class Store>
+__device__ void each_row(inout<W>& table, unsigned long long* bad, const void* ids, const void* values,
+                         unsigned long long wide, unsigned long long count, unsigned long long width,
+                         unsigned long long rows, unsigned long long first, unsigned long long shift, Store store) {
+    u32 lanes = 1u << shift, own = static_cast<u32>(thread()) & (lanes - 1);
+    for (u64 at = thread() >> shift; at < count && !over(table); at += threads() >> shift) {
+        i64 id = number(ids, wide, at);
+        if (static_cast<u64>(id) >= rows) {
+            if (own == 0 && !(SkipsNone && id == kNone)) bad[0] = static_cast<u64>(id);
+            continue;
+        }
+        const W* from = static_cast<const W*>(values) + at * width;
+        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes,
+                [&](u64 k, W& to) { store(to, from[k]); });
+    }
+}
+
+// The reverse of `take`: table[ids[k]] = values[k]. No two ids are the same.
 template <class W>
 __global__ void __launch_bounds__(256)
     put(inout<W> table, unsigned long long* bad, const void* ids, const void* values, unsigned long long wide,
         unsigned long long count, unsigned long long width, unsigned long long rows, unsigned long long first,
         unsigned long long shift) {
-    u32 lanes = 1u << shift, own = static_cast<u32>(thread()) & (lanes - 1);
-    for (u64 at = thread() >> shift; at < count && !over(table); at += threads() >> shift) {
-        i64 id = number(ids, wide, at);
-        if (static_cast<u64>(id) >= rows) {
-            if (own == 0 && id != kNone) bad[0] = static_cast<u64>(id);
-            continue;
-        }
-        const W* from = static_cast<const W*>(values) + at * width;
-        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes, [&](u64 k, W& to) { to = from[k]; });
-    }
+    each_row<true>(table, bad, ids, values, wide, count, width, rows, first, shift,
+                   [](W& to, const W& value) { to = value; });
 }
 
 // IEEE's half precision and bfloat16, which no compiler for the simulated GPU knows.
@@ -174,17 +185,8 @@ __global__ void __launch_bounds__(256)
     index_add(inout<T> table, unsigned long long* bad, const void* ids, const void* values, unsigned long long wide,
               unsigned long long count, unsigned long long width, unsigned long long rows, unsigned long long first,
               unsigned long long shift) {
-    u32 lanes = 1u << shift, own = static_cast<u32>(thread()) & (lanes - 1);
-    for (u64 at = thread() >> shift; at < count && !over(table); at += threads() >> shift) {
-        i64 id = number(ids, wide, at);
-        if (static_cast<u64>(id) >= rows) {
-            if (own == 0) bad[0] = static_cast<u64>(id);
-            continue;
-        }
-        const T* from = static_cast<const T*>(values) + at * width;
-        part_of(table, first + static_cast<u64>(id) * width, width, own, lanes,
-                [&](u64 k, T& to) { add(&to, from[k]); });
-    }
+    each_row<false>(table, bad, ids, values, wide, count, width, rows, first, shift,
+                    [](T& to, const T& value) { add(&to, value); });
 }
 
 // The same for elements of two bytes, two of which are a word of the array. `width` and `first` count elements.

@@ -289,6 +289,18 @@ def test_states_that_mean_something_else_are_refused(vm, numbers):
         gpuvm.optim.SGD([embedding.weight]).load_state_dict(theirs.state_dict())
 
 
+def test_two_weights_of_one_table_are_refused(vm, numbers):
+    embedding, _ = tables(vm, numbers)
+    bags = paged.EmbeddingBag(embedding.table)
+    with pytest.raises(gpuvm.errors.ArgumentError, match="two weights"):
+        gpuvm.optim.SparseAdam([embedding.weight, bags.weight])
+    # A group that is refused is none of the optimizer's.
+    optimizer = gpuvm.optim.SparseAdam([embedding.weight])
+    with pytest.raises(gpuvm.errors.ArgumentError, match="two weights"):
+        optimizer.add_param_group({"params": [bags.weight]})
+    train(embedding, optimizer, np.random.default_rng(1), 1)
+
+
 def test_a_state_that_is_the_modules_own_changes_nothing(vm, numbers):
     embedding, _ = tables(vm, numbers)
     state = embedding.state_dict()
@@ -394,7 +406,7 @@ def test_no_number_is_no_row(vm, numbers):
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_step_waits_for_nothing(vm, numbers, name):
     embedding, _ = tables(vm, numbers)
-    bags = paged.EmbeddingBag(embedding.table)
+    bags = paged.EmbeddingBag(tables(vm, numbers)[0].table)
     optimizer = PAIRS[name][0]([embedding.weight, bags.weight])
     ids = some(numbers, embedding.device)
 

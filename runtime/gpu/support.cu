@@ -221,6 +221,7 @@ __global__ void gpuvm_bring_beside(const gpuvm::layout::VmDesc* vm, gpuvm::layou
     if (threadIdx.x == 0) {
         gpuvm::detail::fence_acq_rel_gpu();
         last = gpuvm::detail::atom_add_relaxed_gpu(&desc->ended, 1u) + 1 == gridDim.x;
+        // And what all others did before the last one gives frames back.
         gpuvm::detail::fence_acq_rel_gpu();
     }
     __syncthreads();

@@ -236,8 +236,23 @@ impl Tiers {
         }
         let coming: Vec<usize> = state.at(TierPlace::Host).filter(|n| chunks.contains(n)).collect();
         let over = (state.resident() + coming.len()).saturating_sub(budget);
-        let leaving = state.first_to_leave(over, |n| chunks.contains(&n));
-        let gpu = self.gpu_memory(state, coming.len() - leaving.len())?;
+        let stay = |n| chunks.contains(&n);
+        let mut leaving = state.first_to_leave(over, stay);
+        let wanted = coming.len() - leaving.len();
+        let gpu = match self.gpu_memory(state, wanted) {
+            Ok(gpu) => gpu,
+            Err(short) => {
+                // What nobody else gives up its own chunks do.
+                let found = Self::free_gpu_memory(&self.handles, wanted)?;
+                let more = leaving.len() + wanted - found.len();
+                leaving = state.first_to_leave(more, stay);
+                if leaving.len() < more {
+                    self.handles.give(found);
+                    return Err(short);
+                }
+                found
+            }
+        };
         // Those that are there stay as long as those that come.
         for chunk in &mut state.chunks[chunks.clone()] {
             chunk.since = state.moves + 1;

@@ -245,6 +245,27 @@ fn one_whose_address_was_told_is_not_evicted_by_others() {
     check(&bench, &buffer, 8);
 }
 
+/// Nobody else has memory to give: chunks come in the place of others of the same buffer.
+#[test]
+fn a_buffer_larger_than_the_gpu_swaps_its_own_chunks() {
+    let (bench, _all) = bench_of(8);
+    let (size, chunks) = (chunk(&bench.vm), 12);
+    let buffer = bench.vm.tiered_buffer::<u32>(chunks * size).unwrap();
+    filled(&bench, &buffer, 4);
+    let first = places(&buffer).find('h').unwrap() as u64;
+    assert!((4..chunks).contains(&first), "{}", places(&buffer));
+    let moved = buffer.move_to(first * size..chunks * size, TierPlace::Gpu).unwrap();
+    assert_eq!((moved.came, moved.left), (chunks - first, chunks - first));
+    assert!(places(&buffer).ends_with(&"G".repeat((chunks - first) as usize)));
+    check(&bench, &buffer, 4);
+    // All of it has no room at once.
+    let before = places(&buffer);
+    let error = buffer.move_to(0..chunks * size, TierPlace::Gpu).unwrap_err();
+    assert!(matches!(error, Error::NotMoved { .. }), "{error}");
+    assert_eq!(places(&buffer), before);
+    check(&bench, &buffer, 4);
+}
+
 #[test]
 fn memory_that_cannot_be_had_in_the_middle_loses_nothing() {
     let (gpu, bench) = failing();
