@@ -99,6 +99,9 @@ pub(crate) trait Home: Send + Sync {
     /// The memory of nodes, which goes with their sessions, if that is what it is.
     fn at_nodes(&self) -> Option<&Striped>;
 
+    /// Tries again what it could not store: the cause may be mended.
+    fn retry_writes(&self);
+
     /// Has the system store what it holds where that outlives the process.
     ///
     /// # Errors

@@ -289,6 +289,11 @@ impl RegionInner {
         launches
     }
 
+    /// Whoever asks for a write-back may have mended what earlier ones failed for: nothing fails for those.
+    fn retry_writes(&self) {
+        self.own.rows().for_each(|(_, home)| home.retry_writes());
+    }
+
     /// Has the system store what the homes hold, if launches or the host may have written any of it. `quiet`: none of them writes now.
     fn sync(&self, quiet: bool) -> Result<()> {
         if !self.unsynced.load(Ordering::Relaxed) {

@@ -23,6 +23,8 @@ pub(crate) struct Op {
     pub write: bool,
     /// A read that failed before: it is not repeated once more.
     pub again: bool,
+    /// Of a write: how many had begun, with this one.
+    pub number: u64,
     /// Of the first byte, in the file.
     pub offset: u64,
     /// The blocks' slots, in the file's order.

@@ -165,6 +165,12 @@ impl File {
         Ok(())
     }
 
+    /// Has blocks written at once that could not be: whoever mended the cause says so, and no [`acquire`](Self::acquire) fails for what was
+    /// refused before. Else they are tried again after a while. It does not wait; [`sync`](Self::sync) begins with it.
+    pub fn retry_writes(&self) {
+        self.tier.retry_writes(&self.opened);
+    }
+
     /// Writes what is in memory alone, and has the system store it. After `Ok`, everything that was released before this call survives the
     /// loss of power. After an error what was stored by earlier calls does; each block of the device holds what it held then or something
     /// that was written since, and what could not be written is in memory still.
@@ -176,18 +182,13 @@ impl File {
             return Ok(());
         }
         self.opened.check()?;
-        let (mut pause, mut failed_once) = (Pause::default(), false);
-        self.tier.retry_writes(&self.opened);
+        let mut pause = Pause::default();
+        self.retry_writes();
         loop {
             match self.tier.write_some_of(&self.opened) {
                 Ok(true) => break,
                 Ok(false) if self.tier.poll() => {}
                 Ok(false) => pause.once(),
-                // Of a write that had begun before this call, maybe, and whose cause is mended.
-                Err(_) if !failed_once => {
-                    failed_once = true;
-                    self.tier.retry_writes(&self.opened);
-                }
                 Err(failure) => return Err(failure),
             }
         }

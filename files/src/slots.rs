@@ -171,6 +171,8 @@ struct DirtyFile {
     failed: Option<(FileError, Instant)>,
     /// Slots that could not be written by themselves: they are not among those that are to be written before they are tried again.
     refused: Vec<u32>,
+    /// Writes that had begun when somebody said that the cause is mended: what fails of them is tried once more first.
+    doubted: u64,
     /// A write of several blocks failed: each is written by itself, so that one that cannot be keeps no other back.
     alone: bool,
 }
@@ -410,6 +412,7 @@ impl Slots {
                             blocks: 0,
                             failed: None,
                             refused: Vec::new(),
+                            doubted: 0,
                             alone: false,
                         })
                         .blocks += 1;
@@ -536,6 +539,10 @@ impl Slots {
 
     /// Begins a read or write of neighbouring blocks. `again`: a read that failed before.
     fn begin(&mut self, file: Arc<Opened>, write: bool, again: bool, run: &[(u64, u32)]) {
+        match write {
+            true => self.stats.writes += 1,
+            false => self.stats.reads += 1,
+        }
         let span = |&(block, slot): &(u64, u32)| Span {
             address: self.address(slot),
             bytes: self.bytes_of(&file, block),
@@ -543,15 +550,12 @@ impl Slots {
         let op = Op {
             write,
             again,
+            number: self.stats.writes,
             offset: run[0].0 * self.memory.block,
             slots: run.iter().map(|(_, slot)| *slot).collect(),
             spans: run.iter().map(span).collect(),
             file,
         };
-        match write {
-            true => self.stats.writes += 1,
-            false => self.stats.reads += 1,
-        }
         self.engines.begin(op);
     }
 }

@@ -208,6 +208,26 @@ fn what_a_full_disk_does_not_take_stays_in_memory() {
     (0..20).for_each(|block| assert_eq!(disk.byte(block * BLOCK), block as u8 + 1));
 }
 
+/// Whoever mended the disk and says so is not told of writes that it refused before, those on their way among them.
+#[test]
+fn a_mended_disk_takes_writes_at_once() {
+    let engines = (0..20).map(Engine::Polled).chain([Engine::Threads]);
+    for engine in engines {
+        let (disk, tier, file) = on_disk(64, 1000, engine);
+        disk.refuse_writes(Some(libc::ENOSPC));
+        let all = (0..1000).try_for_each(|block| file.write(block * BLOCK, &[1; BLOCK as usize]));
+        assert!(failure(all).contains("No space left on device"));
+        // Some of these fail behind the mending.
+        file.retry_writes();
+        tier.poll();
+        disk.refuse_writes(None);
+        file.retry_writes();
+        (0..1000).for_each(|block| file.write(block * BLOCK, &[2; BLOCK as usize]).unwrap());
+        file.sync().unwrap();
+        (0..1000).for_each(|block| assert_eq!(disk.byte(block * BLOCK), 2));
+    }
+}
+
 /// Nor is a launch ended for it: all others find room.
 #[test]
 fn a_block_that_cannot_be_written_keeps_no_other_back() {

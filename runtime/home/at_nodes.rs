@@ -132,6 +132,8 @@ impl Home for AtNodes {
         Some(&self.memory)
     }
 
+    fn retry_writes(&self) {}
+
     fn sync(&self) -> Result<()> {
         Ok(())
     }

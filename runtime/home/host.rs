@@ -137,6 +137,8 @@ impl Home for InHost {
         None
     }
 
+    fn retry_writes(&self) {}
+
     fn sync(&self) -> Result<()> {
         let Some(file) = self.memory.file() else { return Ok(()) };
         file.sync().map_err(|source| Error::Sync {

@@ -220,6 +220,10 @@ impl Home for InFile {
         None
     }
 
+    fn retry_writes(&self) {
+        self.served.file.retry_writes();
+    }
+
     fn sync(&self) -> Result<()> {
         self.served.file.sync().map_err(|source| self.failed(source))
     }

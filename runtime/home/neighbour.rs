@@ -91,6 +91,8 @@ impl Home for AtNeighbour {
         None
     }
 
+    fn retry_writes(&self) {}
+
     fn sync(&self) -> Result<()> {
         Ok(())
     }

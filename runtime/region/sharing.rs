@@ -329,6 +329,7 @@ impl RegionInner {
 
     /// Writes dirty pages home, on all GPUs where launches may have written some.
     pub(super) fn flush_beside(&self) -> Result<()> {
+        self.retry_writes();
         let mut flushed = Ok(());
         for on in self.everywhere() {
             if self.pages.count() != 0 && on.view.may_have_writes() {
@@ -358,6 +359,7 @@ impl RegionInner {
     }
 
     fn flush_those(&self, launches: &mut Naming, which: impl Fn(&OnGpu) -> bool) -> Result<()> {
+        self.retry_writes();
         let mut flushed = Ok(());
         for on in self.everywhere() {
             if self.pages.count() != 0 && on.view.may_have_writes() && which(&on) {
@@ -369,6 +371,7 @@ impl RegionInner {
 
     /// Gives the frames on all GPUs back, dropping what is dirty still if `discard`. As [`flush_quiet`](Self::flush_quiet).
     pub(super) fn release_pages(&self, launches: &mut Naming, discard: bool) -> Result<()> {
+        self.retry_writes();
         let mut released = Ok(());
         for on in self.everywhere() {
             released = released.and(self.release_on(launches, &on, discard));

@@ -33,6 +33,7 @@ impl Slots {
             )),
             Err(error) => Some(error),
         };
+        let doubted = self.dirty_files.get(&op.file.id).is_some_and(|file| op.number <= file.doubted);
         let mut refused = Vec::new();
         for &slot in &op.slots {
             let held = &mut self.slots[slot as usize];
@@ -41,7 +42,7 @@ impl Slots {
             let stays = again || held.writers > 0 || failure.is_some() && holds(Rule::DirtyStays);
             match stays {
                 // Of several, one may be the cause: each is tried by itself first.
-                true if failure.is_some() && op.slots.len() == 1 => refused.push(slot),
+                true if failure.is_some() && op.slots.len() == 1 && !doubted => refused.push(slot),
                 true => self.dirtied.push_back(slot),
                 false => self.cleaned(slot),
             }
@@ -64,17 +65,20 @@ impl Slots {
                     source: Arc::new(source),
                 };
                 file.alone = true;
-                file.failed = Some((failure, Instant::now()));
+                if !doubted {
+                    file.failed = Some((failure, Instant::now()));
+                }
             }
             None if file.refused.is_empty() => file.failed = None,
             None => {}
         }
     }
 
-    /// Has the file's blocks written at once that could not be.
+    /// Has the file's blocks written at once that could not be. Failures of writes that have begun by now are none.
     pub fn retry_writes(&mut self, file: &Opened) {
         if let Some(file) = self.dirty_files.get_mut(&file.id) {
             file.failed = None;
+            file.doubted = self.stats.writes;
             self.dirtied.extend(file.refused.drain(..));
         }
     }
