@@ -43,8 +43,9 @@ _ELEMENTS: dict[str, Described] = {
 }
 _PAIR: Described = ("u", 4, 4, "uint32")
 
-#: No row, as ``ops/rows.cu`` has it: lists of rows that were made on the GPU have it behind their last.
+#: No row, as ``ops/rows.cu`` has it: lists of rows that were made on the GPU have it behind their last, and these are :class:`Numbers` that are ``LIST``.
 NONE = -(1 << 63)
+LIST = 2
 
 #: Threads of a block.
 _BLOCK = 256
@@ -67,7 +68,7 @@ class Numbers(NamedTuple):
     """Numbers of rows, of 32 or, if they are ``wide``, 64 bits each."""
 
     memory: Memory
-    wide: bool
+    wide: int
     size: int
 
 
@@ -148,7 +149,7 @@ class Planned:
         """Waits for launches, and raises what they told."""
         self._core.settle()
 
-    def launch(self, ids: int, wide: bool, count: int, rows: int, stream: int) -> bool:
+    def launch(self, ids: int, wide: int, count: int, rows: int, stream: int) -> bool:
         """False where pages are not looked up, and of a closed array."""
         blocks = ((count << self._shift) + _BLOCK - 1) // _BLOCK
         if blocks >= 1 << 31:
@@ -210,7 +211,7 @@ class Bags(NamedTuple):
     """Where bags begin, of 32 or, if they are ``wide``, 64 bits each, and what each row counts."""
 
     memory: Memory
-    wide: bool
+    wide: int
     size: int
     weights: Optional[Memory] = None
     mean: bool = False

@@ -121,15 +121,16 @@ class _Optimizer(torch.optim.Optimizer):
         if not weight.grad.is_sparse:
             raise LayoutError("a weight has a dense gradient: expected a sparse one, as gpuvm.torch.Embedding, take and embedding_bag have it")
         state = self._state_of(group, weight)
-        state["step"] += 1
-        if weight.grad._values().numel() == 0:
-            return
-        ids, gradient = _summed(weight.grad)
-        tables = self._tables[weight]
-        rows = [_take(table, ids).to(gradient.dtype) for table in tables]
-        self._update(group, state["step"], gradient, *rows)
-        for table, new in zip(tables, rows):
-            _put(table, ids, new)
+        step: int = state["step"] + 1
+        if weight.grad._values().numel():
+            ids, gradient = _summed(weight.grad)
+            tables = self._tables[weight]
+            # Raises before anything is stored.
+            rows = [_take(table, ids, is_list=True).to(gradient.dtype) for table in tables]
+            self._update(group, step, gradient, *rows)
+            for table, new in zip(tables, rows):
+                _put(table, ids, new)
+        state["step"] = step
 
     def state_dict(self) -> Dict[str, Any]:
         """As of ``torch.optim``: what is kept are tensors over home memory, in place, or copies where PyTorch does not reach that."""
@@ -144,11 +145,12 @@ class _Optimizer(torch.optim.Optimizer):
         self._expect(state_dict)
         super().load_state_dict({**state_dict, "state": {}})
         numbers: List[int] = list(chain.from_iterable(group["params"] for group in state_dict["param_groups"]))
-        pairs = ((group, weight) for group in self.param_groups for weight in group["params"])
-        for number, (group, weight) in zip(numbers, pairs):
-            if number not in given:
-                continue
+        pairs = [(group, weight) for group in self.param_groups for weight in group["params"]]
+        loaded = [(number, *pair) for number, pair in zip(numbers, pairs) if number in given]
+        for _, _, weight in loaded:
+            # What is kept is lost by no error further on.
             self.state[weight] = before[weight] if weight in before else {}
+        for number, group, weight in loaded:
             state = self._state_of(group, weight)
             state["step"] = int(given[number].get("step", 0))
             for name in (*self._of_elements, *self._of_rows):

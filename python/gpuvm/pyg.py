@@ -11,7 +11,7 @@ They are for the loaders of torch_geometric 2.8, such as ``NeighborLoader((featu
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -143,11 +143,31 @@ class GraphStore(data.GraphStore):
         return kept[1], kept[2]
 
 
+#: Edges of which one operation of PyTorch finds the smallest and the largest number.
+_EDGES = 1 << 26
+
+
+def _expect_edges(row: torch.Tensor, colptr: torch.Tensor) -> None:
+    """Raises where edges lead out of the graph: samples would have nodes that are none."""
+    nodes, edges = colptr.numel() - 1, row.numel()
+    if int(colptr[0]) != 0 or int(colptr[-1]) != edges or any(bool((part[1:] < part[:-1]).any()) for part in _overlapping(colptr)):
+        raise OutOfRangeError(f"where the edges of each node begin does not ascend from 0 to {edges}, the number of edges")
+    for part in row.split(_EDGES):
+        if part.numel() and not 0 <= int(part.min()) <= int(part.max()) < nodes:
+            raise OutOfRangeError(f"sources of edges are out of range: there are {nodes} nodes")
+
+
+def _overlapping(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Parts, each with the first element of the next one."""
+    return (values[first : first + _EDGES + 1] for first in range(0, values.numel(), _EDGES))
+
+
 class NeighborSampler(sampler.BaseSampler):
     """Neighbours of nodes on the GPU, over edges in home memory, for ``NeighborLoader`` and ``NodeLoader`` of graphs with one type of nodes and edges.
 
     ``num_neighbors``: for each hop so many neighbours at most of each node that the hop before has found, -1 for all; chosen without repetition, each
-    subset as likely. ``edges``: whether batches have ``e_id``. Random numbers are those of PyTorch on the device.
+    subset as likely. ``edges``: whether batches have ``e_id``. Random numbers are those of PyTorch on the device. All edges are read once, for a look
+    whether they are in range: ``IndexError``.
     """
 
     def __init__(self, graph: GraphStore, num_neighbors: Sequence[int], *, edge_type: Any = None, edges: bool = False) -> None:
@@ -156,6 +176,7 @@ class NeighborSampler(sampler.BaseSampler):
             raise ArgumentError(f"num_neighbors are {num_neighbors!r}: expected a number for each hop, or -1")
         if self._row.dim() != 1 or self._colptr.dim() != 1 or self._colptr.numel() == 0:
             raise LayoutError(f"edges have shapes {tuple(self._row.shape)} and {tuple(self._colptr.shape)}: expected vectors")
+        _expect_edges(_current(self._row), _current(self._colptr))
         self._most, self._edges = list(num_neighbors), edges
 
     def sample_from_nodes(self, index: Any, **_: Any) -> Any:

@@ -286,14 +286,14 @@ class _Plan:
     def __init__(self, of: Rows, table: torch.Tensor) -> None:
         self.writes: _Writes = of.array._writes
         self.shape, self.dtype, self.row = table.shape, table.dtype, tuple(table.shape[1:])
-        none = Numbers(at(0), True, 0)
+        none = Numbers(at(0), 1, 0)
         self.take = _rows.Planned(of, _rows.taking(of, none, at(0)))
         #: Once something was added.
         self.add: Optional[_rows.Planned] = None
 
     def plan_add(self, of: Rows) -> None:
         """The same for :func:`index_add_`."""
-        self.add = _rows.Planned(of, _rows.adding(of, Numbers(at(0), True, 0), at(0)))
+        self.add = _rows.Planned(of, _rows.adding(of, Numbers(at(0), 1, 0), at(0)))
 
 
 #: By where rows begin. They have what keeps an array's memory, so that none but the array keeps them.
@@ -361,7 +361,8 @@ _LIBRARY.define(
 )
 
 
-def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.Tensor:
+def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False, is_list: bool = False) -> torch.Tensor:
+    """``is_list``: ids of int64, behind the last of which is ``_rows.NONE``, for rows that are to be stored again: that they are there is sure, then."""
     device, address, kind = table.device, table.data_ptr(), ids.dtype
     plan = None if check else _plan(table, address)
     if plan is not None and (kind is torch.int64 or kind is torch.int32) and ids.device == device and ids.is_contiguous():
@@ -369,7 +370,7 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
         out = torch.empty((*ids.shape, *plan.row), dtype=plan.dtype, device=device)
         if count == 0:
             return out
-        if plan.take.launch(ids.data_ptr(), kind is torch.int64, count, out.data_ptr(), _stream(device)):
+        if plan.take.launch(ids.data_ptr(), _rows.LIST if is_list else kind is torch.int64, count, out.data_ptr(), _stream(device)):
             if device.type == "cpu":
                 plan.take.settle()
             return out
@@ -380,8 +381,10 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False) -> torch.
     count = ids.numel()
     _expect_use(of, count, device, check)
     out = torch.empty(ids.shape + table.shape[1:], dtype=table.dtype, device=device)
-    numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
+    numbers = Numbers(at(ids.data_ptr(), ids), _rows.LIST if is_list else int(ids.dtype == torch.int64), count)
     launch = _rows.take(of, numbers, at(out.data_ptr(), out), _stream(device))
+    if is_list and launch is not None:
+        launch.sync()
     _checked(of, launch, check)
     if launch is None:
         _keep_plan(of, table, address)
@@ -412,7 +415,7 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
     count = ids.numel()
     _expect_use(of, count, device, check)
     values = values.contiguous()
-    numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
+    numbers = Numbers(at(ids.data_ptr(), ids), int(ids.dtype == torch.int64), count)
     launch = _rows.index_add(of, numbers, at(values.data_ptr(), values), _stream(device))
     if of.array._writes is not None:
         of.array._writes.add()
@@ -427,7 +430,7 @@ def _put(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor) -> None:
     of = _rows_of(table)
     assert of is not None, "optimizers have looked at the table"
     values = values.to(table.dtype).contiguous()
-    launch = _rows.put(of, Numbers(at(ids.data_ptr(), ids), True, ids.numel()), at(values.data_ptr(), values), _stream(table.device))
+    launch = _rows.put(of, Numbers(at(ids.data_ptr(), ids), _rows.LIST, ids.numel()), at(values.data_ptr(), values), _stream(table.device))
     if of.array._writes is not None:
         of.array._writes.add()
     _checked(of, launch, False)
@@ -461,7 +464,7 @@ def _bag(
     if weights is not None:
         weights = weights.to(device).contiguous()
     out = torch.empty((offsets.numel(), table.shape[1]), dtype=table.dtype, device=device)
-    numbers = Numbers(at(ids.data_ptr(), ids), ids.dtype == torch.int64, count)
+    numbers = Numbers(at(ids.data_ptr(), ids), int(ids.dtype == torch.int64), count)
     kept = None if weights is None else at(weights.data_ptr(), weights)
     bags = Bags(at(offsets.data_ptr(), offsets), offsets.dtype == torch.int64, offsets.numel(), kept, mean)
     launch = _rows.embedding_bag(of, numbers, bags, at(out.data_ptr(), out), _stream(device))
@@ -499,7 +502,7 @@ def _fake_bag(
 
 def _sparse(ids: torch.Tensor, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A gradient of a table that is as large as the rows that were used. Numbers out of range, whose rows were zeros, have none: optimizers would write
-    there. Nobody waits for the GPU to tell which those are."""
+    there. Nobody waits for the GPU to tell which those are; where all are, row 0 has a gradient of zeros."""
     ids = ids.reshape(-1).long()
     if ids.numel():
         wrong = (ids < 0) | (ids >= shape[0])

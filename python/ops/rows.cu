@@ -1,7 +1,8 @@
 // Rows of a table by their numbers, in the GPU's memory: copied, added to, and summed by bags. A row is the work of a
 // few neighbouring lanes, 1 << shift of them; of a whole warp where pages are faults. Numbers are int or long long
 // (`wide`). One that is out of range is told in bad[0], in memory of the host, and its row counts as zeros; so is in
-// bad[1] where a bag begins. kNone names no row and is no error: lists of rows have it behind their last.
+// bad[1] where a bag begins. In lists (`wide` is kList) kNone names no row and is no error: they have it behind their
+// last.
 #include "access.cuh"
 
 #if defined(GPUVM_LOOKS_UP)
@@ -10,6 +11,7 @@ constexpr bool kFaults = false;
 constexpr bool kFaults = true;
 #endif
 
+constexpr u64 kList = 2;
 constexpr i64 kNone = -0x7fffffffffffffffll - 1;
 
 // So many bytes of a row, whatever they are.
@@ -36,6 +38,11 @@ struct alignas(2) word<2> {
 
 __device__ inline i64 number(const void* ids, u64 wide, u64 at) {
     return wide ? static_cast<const i64*>(ids)[at] : static_cast<const i32*>(ids)[at];
+}
+
+// Tells of a number that no row has.
+__device__ inline void tell(unsigned long long* bad, u64 wide, i64 id) {
+    if (wide != kList || id != kNone) bad[0] = static_cast<u64>(id);
 }
 
 // Whether the warp is to leave: a fault has met the launch.
@@ -81,7 +88,7 @@ __global__ void __launch_bounds__(256)
         i64 id = number(ids, wide, at);
         W* to = static_cast<W*>(out) + at * width;
         if (static_cast<u64>(id) >= rows) {
-            if (own == 0 && id != kNone) bad[0] = static_cast<u64>(id);
+            if (own == 0) tell(bad, wide, id);
             for (u64 k = own; k < width; k += lanes) to[k] = W{};
             continue;
         }
@@ -90,9 +97,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// store(table[ids[k]], values[k]) for all elements of rows of `width`, from word `first` of the array on. `SkipsNone`:
-// an id may be that of no row.
-template <bool SkipsNone, class W, class Store>
+// store(table[ids[k]], values[k]) for all elements of rows of `width`, from word `first` of the array on.
+template <class W, class Store>
 __device__ void each_row(inout<W>& table, unsigned long long* bad, const void* ids, const void* values,
                          unsigned long long wide, unsigned long long count, unsigned long long width,
                          unsigned long long rows, unsigned long long first, unsigned long long shift, Store store) {
@@ -100,7 +106,7 @@ __device__ void each_row(inout<W>& table, unsigned long long* bad, const void* i
     for (u64 at = thread() >> shift; at < count && !over(table); at += threads() >> shift) {
         i64 id = number(ids, wide, at);
         if (static_cast<u64>(id) >= rows) {
-            if (own == 0 && !(SkipsNone && id == kNone)) bad[0] = static_cast<u64>(id);
+            if (own == 0) tell(bad, wide, id);
             continue;
         }
         const W* from = static_cast<const W*>(values) + at * width;
@@ -115,8 +121,8 @@ __global__ void __launch_bounds__(256)
     put(inout<W> table, unsigned long long* bad, const void* ids, const void* values, unsigned long long wide,
         unsigned long long count, unsigned long long width, unsigned long long rows, unsigned long long first,
         unsigned long long shift) {
-    each_row<true>(table, bad, ids, values, wide, count, width, rows, first, shift,
-                   [](W& to, const W& value) { to = value; });
+    each_row(table, bad, ids, values, wide, count, width, rows, first, shift,
+             [](W& to, const W& value) { to = value; });
 }
 
 // IEEE's half precision and bfloat16, which no compiler for the simulated GPU knows.
@@ -185,8 +191,8 @@ __global__ void __launch_bounds__(256)
     index_add(inout<T> table, unsigned long long* bad, const void* ids, const void* values, unsigned long long wide,
               unsigned long long count, unsigned long long width, unsigned long long rows, unsigned long long first,
               unsigned long long shift) {
-    each_row<false>(table, bad, ids, values, wide, count, width, rows, first, shift,
-                    [](T& to, const T& value) { add(&to, value); });
+    each_row(table, bad, ids, values, wide, count, width, rows, first, shift,
+             [](T& to, const T& value) { add(&to, value); });
 }
 
 // The same for elements of two bytes, two of which are a word of the array. `width` and `first` count elements.

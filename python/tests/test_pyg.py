@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 import runpy
 
@@ -134,19 +135,27 @@ def test_a_sampler_finds_neighbours(vm, graph, most):
         assert torch.equal(graph.edge_index[:, edge], torch.stack([found.node[found.row], found.node[found.col]]).cpu())
 
 
-def test_each_neighbour_is_as_likely(vm, graph):
+def test_each_subset_of_neighbours_is_as_likely(vm, graph):
     _, edges = stores(vm, graph)
     torch.manual_seed(5)
-    sampler = pyg.NeighborSampler(edges, [4])
+    sampler = pyg.NeighborSampler(edges, [2])
     degree = torch.bincount(graph.edge_index[1], minlength=NODES)
-    node = int((degree == 9).nonzero()[0])
-    counts, times = torch.zeros(NODES), 900
+    node = int((degree == 5).nonzero()[0])
+    counts, times = collections.Counter(), 1000
     for _ in range(times):
         found = sampler.sample_from_nodes(NodeSamplerInput(input_id=None, node=torch.tensor([node])))
-        counts[found.node[found.row].cpu()] += 1
-    likely = counts[graph.edge_index[0][graph.edge_index[1] == node]]
-    # 400 of 900, within five of its deviations.
-    assert likely.sum() == 4 * times and ((likely - times * 4 / 9).abs() < 5 * (times * 4 / 9 * 5 / 9) ** 0.5).all()
+        counts[frozenset(found.node[found.row].tolist())] += 1
+    assert {len(subset) for subset in counts} == {2} and len(counts) == 10
+    # A tenth each, within five of its deviations.
+    assert all(abs(count - times / 10) < 5 * (times * 0.09) ** 0.5 for count in counts.values())
+
+
+def test_edges_that_lead_out_of_the_graph_are_refused(vm, graph):
+    for row, colptr in ([3], [0, 1]), ([-1], [0, 1]), ([0, 0], [0, 1]), ([0, 0], [0, 2, 1, 2]), ([0], [1, 1]):
+        edges = pyg.GraphStore(vm)
+        edges[None, "csc"] = torch.tensor(row), torch.tensor(colptr)
+        with pytest.raises(IndexError, match="out of range|ascend"):
+            pyg.NeighborSampler(edges, [2])
 
 
 def test_wrong_uses_of_the_sampler(vm, graph):

@@ -287,7 +287,7 @@ def test_an_optimizer_of_pytorch_trains_the_table_where_it_is(vm, numbers, optim
 def test_numbers_out_of_range_are_told(vm, numbers):
     table, own = table_of(vm, numbers, (10, 4), "float32")
     device = table.device
-    for bad in (10, -1, 1 << 40):
+    for bad in (10, -1, 1 << 40, -(1 << 63)):
         with pytest.raises(IndexError, match=f"ids have {bad}, out of range"):
             paged.take(table, torch.tensor([3, bad, 0], device=device), check=True)
         with pytest.raises(IndexError, match=f"ids have {bad}"):
@@ -304,7 +304,7 @@ def test_numbers_out_of_range_are_told(vm, numbers):
 def test_numbers_out_of_range_have_no_gradient(vm, numbers):
     table, _ = table_of(vm, numbers, (10, 4), "float32")
     offsets = torch.tensor([0, 1], device=table.device)
-    for bad in (10, -1, 1 << 40):
+    for bad in (10, -1, 1 << 40, -(1 << 63)):
         for use in (lambda ids: paged.take(weight, ids), lambda ids: paged.embedding_bag(ids, weight, offsets)):
             for numbers_then, rows in (([3, bad, 3], [3]), ([bad, bad, 0], [0])):
                 weight = table.detach().requires_grad_()

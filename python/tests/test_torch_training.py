@@ -289,6 +289,27 @@ def test_states_that_mean_something_else_are_refused(vm, numbers):
         gpuvm.optim.SGD([embedding.weight]).load_state_dict(theirs.state_dict())
 
 
+def test_a_state_that_cannot_be_stored_loses_no_other(vm, numbers, monkeypatch):
+    pairs = [tables(vm, numbers)[0] for _ in range(3)]
+    optimizer = gpuvm.optim.Adagrad([one.weight for one in pairs])
+    for one in pairs:
+        one(torch.tensor([1, 2], device=one.device)).sum().backward()
+    optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    restore, calls = gpuvm.optim._restore, iter(range(3))
+
+    def fails_once(array, values):
+        if next(calls) == 1:
+            raise gpuvm.errors.RegionError("no")
+        restore(array, values)
+
+    monkeypatch.setattr(gpuvm.optim, "_restore", fails_once)
+    with pytest.raises(gpuvm.errors.RegionError):
+        optimizer.load_state_dict(state)
+    kept = optimizer.state_dict()["state"]
+    assert all(torch.equal(kept[n]["sum"].cpu(), state["state"][n]["sum"].cpu()) for n in range(3))
+
+
 def test_two_weights_of_one_table_are_refused(vm, numbers):
     embedding, _ = tables(vm, numbers)
     bags = paged.EmbeddingBag(embedding.table)
@@ -394,12 +415,15 @@ def test_no_number_is_no_row(vm, numbers):
     embedding, own = tables(vm, numbers)
     none = gpuvm._rows.NONE
     ids = torch.tensor([5, none, 3, none], device=embedding.device)
-    found = paged.take(embedding.table, ids, check=True)
+    found = paged._take(embedding.weight.detach(), ids, is_list=True)
     assert same(found[[0, 2]], own.weight[[5, 3]]) and not found[[1, 3]].any()
     paged._put(embedding.weight.detach(), ids, torch.ones((4, COLUMNS), device=embedding.device))
     with torch.no_grad():
         own.weight[[5, 3]] = 1
     assert same(contents(embedding.table, own.weight), own.weight)
+    # Elsewhere it is out of range as any other.
+    with pytest.raises(IndexError, match=f"ids have {none}"):
+        paged.take(embedding.table, ids, check=True)
 
 
 @pytest.mark.skipif(GPU == "sim", reason="the simulated GPU has no streams of CUDA: GPUVM_TEST_GPU=cuda:0 names one")
