@@ -141,6 +141,11 @@ impl SlotCache {
         self.desc.slot_count
     }
 
+    /// Tables.
+    pub fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
     /// The slots of a table, in the order in which the tables were given: a record each, the bytes of slot `n` from `n` times the record's
     /// on.
     ///

@@ -7,7 +7,9 @@
 use std::sync::{Arc, LazyLock};
 
 use bytemuck::Zeroable;
-use gpuvm::{Kernel, Launch, Module, RawBroadcast, RawBuffer, RawElasticBuffer, RawRegion, StreamHandle, Vm};
+use gpuvm::{
+    Kernel, Launch, Module, RawBroadcast, RawBuffer, RawElasticBuffer, RawRegion, SlotCache, StreamHandle, Vm,
+};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
@@ -50,6 +52,14 @@ pub struct gpuvm_elastic {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_broadcast {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// Slots in GPU memory for records of regions. It is no argument: kernels use its buffers of slots.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_slot_cache {
     /// 0: the null handle.
     pub id: u64,
 }
@@ -174,6 +184,7 @@ kinds! {
     Buffer, "buffer", RawBuffer, gpuvm_buffer, "buffer";
     Elastic, "elastic buffer", RawElasticBuffer, gpuvm_elastic, "elastic";
     Broadcast, "broadcast array", RawBroadcast, gpuvm_broadcast, "broadcast";
+    Slots, "slot cache", SlotCache, gpuvm_slot_cache, "cache";
     Module, "module", Module, gpuvm_module, "module";
     Kernel, "kernel", Kernel, gpuvm_kernel, "kernel";
     Stream, "stream", StreamHandle, gpuvm_stream, "stream";

@@ -22,6 +22,7 @@ pub mod module;
 pub mod precompiled;
 mod raw;
 pub mod region;
+pub mod slots;
 pub mod tiered;
 pub mod vm;
 

@@ -13,6 +13,7 @@ use crate::{
     error::{Doing, Result},
     gpu::{Job, Named},
     launch::{self, LaunchConfig, Table},
+    launched::StreamHandle,
 };
 
 /// Most ids, and most slots, of a call that one block plans.
@@ -226,6 +227,14 @@ impl SlotCache {
     /// The stream of calls that name none, for those that name one.
     pub fn default_stream(&self) -> u64 {
         self.gpu.stream.raw().unwrap_or_default()
+    }
+
+    /// A stream of the cache's GPU for calls that name one.
+    ///
+    /// # Errors
+    /// [`crate::Error::Arguments`] for one of another GPU.
+    pub fn stream_of(&self, stream: &StreamHandle) -> Result<u64> {
+        Ok(stream.on_or(&self.gpu, &self.name)?.raw().unwrap_or_default())
     }
 
     fn forget(&self, calls: &mut Calls, stream: u64) -> Result<()> {

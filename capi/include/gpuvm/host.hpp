@@ -299,6 +299,62 @@ class Stream : public detail::handle<gpuvm_stream, gpuvm_stream_free> {
     void* cuda() const { return detail::stored<void*>(gpuvm_stream_raw, raw()); }
 };
 
+// Ids of records for a SlotCache, in memory of the GPU, and the stream of the call.
+class slot_ids {
+  public:
+    template <class I>
+    slot_ids(const I* address, std::uint64_t count) {
+        static_assert(std::is_integral_v<I> && std::is_signed_v<I> && (sizeof(I) == 4 || sizeof(I) == 8),
+                      "ids are int32_t or int64_t: -1 stands for none");
+        ids_.address = reinterpret_cast<std::uintptr_t>(address);
+        ids_.count = count;
+        ids_.wide = sizeof(I) == 8;
+    }
+    // All of a buffer.
+    template <class I>
+    slot_ids(const Buffer<I>& ids)
+        : slot_ids(reinterpret_cast<const I*>(static_cast<std::uintptr_t>(ids.pointer())), ids.size()) {}
+
+    // On a stream of the cache's GPU, else on its default one.
+    slot_ids& on(const Stream& stream) {
+        ids_.stream = stream.raw();
+        return *this;
+    }
+    // That of gpuvm.h.
+    const gpuvm_slot_ids* raw() const { return &ids_; }
+
+  private:
+    gpuvm_slot_ids ids_ = sized<gpuvm_slot_ids>();
+};
+
+// Slots in GPU memory for records of regions that are larger than it. Calls return at once; wait() throws what they
+// met.
+class SlotCache : public detail::handle<gpuvm_slot_cache, gpuvm_slot_cache_free> {
+  public:
+    using handle::handle;
+
+    // Has the records of ids in slots, and stores in which, from an address in memory of the GPU on; -1 for no record.
+    void ensure(const slot_ids& ids, std::int32_t* slots) const {
+        check(gpuvm_slot_cache_ensure(raw(), ids.raw(), reinterpret_cast<std::uintptr_t>(slots)));
+    }
+    // Fetches records ahead, as far as there are slots that nobody needs.
+    void prefetch(const slot_ids& ids) const { check(gpuvm_slot_cache_prefetch(raw(), ids.raw())); }
+    // Keeps records where they are, by their slots as ensure() stored them, until release() is called with the same.
+    void hold(const slot_ids& slots) const { check(gpuvm_slot_cache_hold(raw(), slots.raw(), false)); }
+    void release(const slot_ids& slots) const { check(gpuvm_slot_cache_hold(raw(), slots.raw(), true)); }
+    // Others have stored to the tables, past this library.
+    void refresh() const { check(gpuvm_slot_cache_refresh(raw())); }
+    void wait() const { check(gpuvm_slot_cache_wait(raw())); }
+    gpuvm_slot_stats stats() const { return detail::filled<gpuvm_slot_stats>(gpuvm_slot_cache_get_stats, raw()); }
+    // The slots of a table, a record behind the other.
+    template <class T>
+    Buffer<T> frames(std::uint64_t table = 0) const {
+        gpuvm_buffer buffer{};
+        check(gpuvm_slot_cache_frames(raw(), table, element_of<T>(), &buffer));
+        return Buffer<T>(buffer);
+    }
+};
+
 // A launch in flight. Its destructor does not wait for it, and an error that sync() was not asked for is lost.
 class [[nodiscard]] Launch : public detail::handle<gpuvm_launch, gpuvm_launch_free> {
   public:
@@ -523,6 +579,15 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         gpuvm_buffer buffer{};
         check(gpuvm_buffer_tiered(raw(), &options, element_of<T>(), length, &buffer));
         return Buffer<T>(buffer);
+    }
+    // Slots for records of so many elements of a region. For several tables: gpuvm_slot_cache_new.
+    template <class T>
+    SlotCache slot_cache(const Region<T>& table, std::uint64_t record_elements, std::uint64_t slots,
+                         const gpuvm_slot_options& options = sized<gpuvm_slot_options>()) const {
+        const gpuvm_slot_table of{table.raw(), record_elements * sizeof(T)};
+        gpuvm_slot_cache cache{};
+        check(gpuvm_slot_cache_new(raw(), &options, &of, 1, slots, &cache));
+        return SlotCache(cache);
     }
     template <class T>
     Elastic<T> elastic(std::uint64_t max, const gpuvm_elastic_options& options = sized<gpuvm_elastic_options>()) const {

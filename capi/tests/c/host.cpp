@@ -377,6 +377,47 @@ void tiered_buffers_lie_on_the_gpu_or_in_host_memory() {
     HOLDS(weights.to_vector()[9] == 77 + 9);
 }
 
+void slot_caches_hold_records_that_calls_need() {
+    const gh::Vm vm(small());
+    std::vector<unsigned> numbers(COUNT);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    const auto table = vm.region(numbers);
+    // Records of 64 bytes, and room for 8 of 4,096.
+    auto cache = vm.slot_cache(table, 16, 8);
+    const auto stream = vm.stream();
+    const auto ids = vm.buffer<std::int64_t>(4);
+    const auto slots = vm.buffer<std::int32_t>(4);
+    auto* const to = reinterpret_cast<std::int32_t*>(static_cast<std::uintptr_t>(slots.pointer()));
+    ids.write(0, {4095, 7, 4095, -1});
+    cache.ensure(gh::slot_ids(ids).on(stream), to);
+    cache.wait();
+    const auto found = slots.to_vector();
+    const auto frames = cache.frames<unsigned>();
+    HOLDS(found[0] == found[2] && found[0] != found[1] && found[3] == -1 && frames.size() == 8 * 16);
+    unsigned record[16];
+    frames.read(16 * found[0], record, 16);
+    for (unsigned i = 0; i < 16; ++i) HOLDS(record[i] == 16 * 4095 + i);
+    cache.hold(slots);
+    const auto others = vm.buffer<std::int64_t>(7);
+    others.write(0, {1, 2, 3, 4, 5, 6, 8});
+    cache.prefetch(others);
+    cache.release(slots);
+    cache.refresh();
+    cache.wait();
+    const auto stats = cache.stats();
+    HOLDS(stats.misses == 2 && stats.prefetched >= 6 && stats.bytes == 64 * (stats.misses + stats.prefetched));
+    // Of what a call met its end tells, too.
+    ids.write(0, {4096, 0, 0, 0});
+    cache.ensure(ids, to);
+    try {
+        cache.close();
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(std::strstr(error.what(), "4096") != nullptr);
+    }
+    HOLDS(!cache);
+}
+
 struct test_case {
     const char* name;
     void (*run)();
@@ -388,6 +429,7 @@ const test_case CASES[] = {
     {"homes_at_a_neighbour", homes_at_a_neighbour_and_places_that_the_gpu_chooses},
     {"elastic_buffers", elastic_buffers_grow_shrink_and_pause},
     {"tiered_buffers", tiered_buffers_lie_on_the_gpu_or_in_host_memory},
+    {"slot_caches", slot_caches_hold_records_that_calls_need},
     {"two_gpus", two_gpus_share_arrays},
     {"streams_and_waits", streams_and_waits},
     {"frames_come_and_go", frames_come_and_go},

@@ -282,6 +282,38 @@ static void memory_that_is_not_there(void) {
     teardown(f, 0);
 }
 
+static void slot_caches_that_cannot_be(void) {
+    fixture f = setup();
+    gpuvm_region region;
+    gpuvm_slot_cache cache = {7};
+    gpuvm_buffer buffer;
+    OK(gpuvm_region_zeroed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U32), 1024, &region));
+    gpuvm_slot_table table = {region, 64};
+    gpuvm_slot_options options = {.size = sizeof options};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "slots", gpuvm_slot_cache_new(f.vm, &options, &table, 1, 0, &cache));
+    HOLDS(cache.id == 0);
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "tables", gpuvm_slot_cache_new(f.vm, NULL, NULL, 0, 4, &cache));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`tables` is NULL", gpuvm_slot_cache_new(f.vm, NULL, NULL, 1, 4, &cache));
+    options.policy = 3;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "policy", gpuvm_slot_cache_new(f.vm, &options, &table, 1, 4, &cache));
+    table.record_bytes = 24;
+    REFUSED(GPUVM_CODE_REGION, "16", gpuvm_slot_cache_new(f.vm, NULL, &table, 1, 4, &cache));
+    table.record_bytes = 64;
+    OK(gpuvm_slot_cache_new(f.vm, NULL, &table, 1, 4, &cache));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "the slot cache has 1",
+            gpuvm_slot_cache_frames(cache, 1, gpuvm_number(GPUVM_TYPE_U32), &buffer));
+    gpuvm_slot_ids ids = {.size = sizeof ids, .address = 256, .count = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "slots", gpuvm_slot_cache_ensure(cache, &ids, 0));
+    ids.wide = 1;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "32 bits", gpuvm_slot_cache_hold(cache, &ids, false));
+    ids.stream.id = region.id;
+    REFUSED(GPUVM_CODE_WRONG_KIND, "stream", gpuvm_slot_cache_prefetch(cache, &ids));
+    OK(gpuvm_slot_cache_free(cache));
+    REFUSED(GPUVM_CODE_INVALID_HANDLE, "cache", gpuvm_slot_cache_wait(cache));
+    OK(gpuvm_region_free(region));
+    teardown(f, 0);
+}
+
 static void writes_to_what_is_read_only_and_lent_twice(void) {
     fixture f = setup();
     uint32_t numbers[1024] = {0};
@@ -377,6 +409,7 @@ static const test_case CASES[] = {
     CASE(kernels_that_are_missing_or_wrong),
     CASE(files_that_are_missing_or_unwritable),
     CASE(memory_that_is_not_there),
+    CASE(slot_caches_that_cannot_be),
     CASE(writes_to_what_is_read_only_and_lent_twice),
     CASE(callbacks_that_fail),
     CASE(a_timeline),

@@ -77,7 +77,7 @@ macro_rules! shapes {
 }
 
 fn shapes() -> Vec<Shape> {
-    use gpuvm_capi::{broadcast, elastic, element, handles, launch, module, precompiled, region, tiered, vm};
+    use gpuvm_capi::{broadcast, elastic, element, handles, launch, module, precompiled, region, slots, tiered, vm};
     shapes! {
         handles::gpuvm_vm as gpuvm_vm { id }
         vm::gpuvm_gpu_info as gpuvm_gpu_info {
@@ -95,6 +95,10 @@ fn shapes() -> Vec<Shape> {
         elastic::gpuvm_grown as gpuvm_grown { size, first, moved_bytes, took_ns, foreseen }
         tiered::gpuvm_tiered_options as gpuvm_tiered_options { size, name, budget, gpu, priority }
         tiered::gpuvm_moved as gpuvm_moved { size, came, left, took_ns }
+        slots::gpuvm_slot_options as gpuvm_slot_options { size, policy, gpu }
+        slots::gpuvm_slot_table as gpuvm_slot_table { region, record_bytes }
+        slots::gpuvm_slot_ids as gpuvm_slot_ids { size, address, count, wide, reserved, stream }
+        slots::gpuvm_slot_stats as gpuvm_slot_stats { size, hits, misses, prefetched, evictions, bytes }
         broadcast::gpuvm_broadcast_options as gpuvm_broadcast_options { size, name, subscribers, count_all }
         module::gpuvm_compile_options as gpuvm_compile_options {
             size, include_dirs, include_dir_count, defines, define_count, header_names, header_texts, header_count,
