@@ -96,6 +96,22 @@ impl Form {
             false => Self::Faulting,
         }
     }
+
+    /// How a source is compiled in it.
+    fn options(self, options: &CompileOptions) -> CompileOptions {
+        let mut options = options.clone();
+        if self != Self::Faulting {
+            let number = (self as u32).to_string();
+            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), Some(number)));
+        }
+        options
+    }
+}
+
+/// How a source is compiled in each form of launches that look pages up.
+pub(crate) fn looked_up_options(options: &CompileOptions) -> impl Iterator<Item = CompileOptions> {
+    let forms = [Form::Fits, Form::Crowded, Form::Complete, Form::Plain];
+    forms.into_iter().map(|form| form.options(options))
 }
 
 impl Compiled {
@@ -104,11 +120,7 @@ impl Compiled {
         if let Some(module) = &*module {
             return Ok(Arc::clone(module));
         }
-        let mut options = self.options.clone();
-        if form != Form::Faulting {
-            let number = (form as u32).to_string();
-            options.defines.push(("GPUVM_LOOKS_UP".to_owned(), Some(number)));
-        }
+        let options = form.options(&self.options);
         let kernels: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
         let compiled = gpu.compile(&self.source, &kernels, &options);
         let compiled = compiled.map_err(|error| match error {

@@ -54,6 +54,7 @@
 //!
 //! Without an NVIDIA GPU the kernels run on a simulated one, over a software NIC; the README says what else there is.
 
+mod ahead_of_time;
 mod arena;
 mod args;
 mod background;
@@ -110,6 +111,7 @@ mod turns;
 mod unchanged;
 mod vm;
 
+pub use ahead_of_time::Precompiler;
 pub use args::{Arg, KernelArg, KernelArgs, Value};
 pub use broadcast::{Broadcast, BroadcastBuilder, RawBroadcast, Subscribers, Traffic};
 pub use buffer::{Buffer, RawBuffer};
@@ -124,7 +126,10 @@ pub use frames::FrameAccess;
 pub use gpu::{ReadCosts, Resized};
 pub use gpuvm_files::{FileError, Look, Storage, TierStats};
 pub use gpuvm_gpu::{Capabilities, CompileOptions, GpuError, KernelInfo, LaunchReport, ParamInfo, ParamKind};
-pub use gpuvm_gpu::{cuda::OthersContext, headers, write_headers};
+pub use gpuvm_gpu::{
+    cuda::{OthersContext, look_for_nvrtc_in},
+    headers, write_headers,
+};
 pub use gpuvm_layouts::{ArrayDesc, BroadcastDesc};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;

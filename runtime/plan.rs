@@ -29,7 +29,7 @@ pub enum Loan {
     Auto,
 }
 
-/// A folder of modules that a simulated GPU compiled before.
+/// A folder of modules that were compiled before.
 #[derive(Debug, Clone)]
 pub(crate) enum Precompiled {
     /// They are looked for there.

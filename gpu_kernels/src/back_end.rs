@@ -6,6 +6,7 @@ mod diagnostics;
 mod one_by_one;
 pub mod params;
 mod ranges;
+mod shelf;
 mod spans;
 mod tokens;
 
@@ -14,6 +15,7 @@ pub use self::cache::{Cache, Key, check_code};
 pub use self::diagnostics::missing_kernel;
 pub use self::one_by_one::OneByOne;
 pub use self::ranges::Ranges;
+pub use self::shelf::{Shelf, Shelved};
 pub use self::spans::Spans;
 pub use self::tokens::{Token, TokenKind, tokens};
 pub use crate::memory::Release;

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use gpuvm_gpu::back_end::Shelf;
 use gpuvm_gpu::cuda::{
-    Architecture, Cubin, CudaGpu, compile_to_cubin, devices, driver_version, nvrtc_version, presence,
+    Architecture, Cubin, CudaGpu, compile_to_cubin, devices, driver_version, nvrtc_version, precompile, precompiled,
+    presence,
 };
 use gpuvm_gpu::{CompileOptions, GpuError, ParamKind, Source};
 
@@ -49,6 +51,38 @@ fn without_a_driver_the_error_says_so() {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
+}
+
+#[test]
+fn what_was_compiled_before_is_found_for_gpus_that_run_it_and_for_no_others() {
+    if !nvrtc() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let shelf = |fill| Shelf {
+        dir: folder.path().join("shelf"),
+        fill,
+    };
+    let source = Source::new("my/kernel.cu", "__global__ void k(int* a) { *a = WHAT; }");
+    let options = |what: &str| CompileOptions {
+        defines: vec![("WHAT".into(), Some(what.into()))],
+        ..CompileOptions::default()
+    };
+    let find = |what, number| precompiled(&shelf(false), &source, &["k"], &options(what), Architecture(number));
+    assert!(find("1", 90).is_err(), "nobody has made the folder");
+    precompile(&shelf(true), &source, &["k"], &options("1"), H200).unwrap();
+    let made = compile_to_cubin(&source, &["k"], &options("1"), H200).unwrap();
+    for newer in [90, 91] {
+        let found = find("1", newer).unwrap().expect("it is there");
+        assert_eq!((found.image, found.is_ptx), (made.image.clone(), false));
+        assert_eq!(found.kernels[0].lowered, made.kernels[0].lowered);
+        assert_eq!(found.kernels[0].params.as_ref().map(Vec::len), Some(1));
+    }
+    for (what, number) in [("1", 89), ("1", 100), ("2", 90)] {
+        assert!(find(what, number).unwrap().is_none(), "{what} {number}");
+    }
+    let unknown = precompile(&shelf(true), &source, &["k"], &options("1"), Architecture(999));
+    assert!(unknown.unwrap_err().to_string().contains("sm_999"));
 }
 
 #[test]

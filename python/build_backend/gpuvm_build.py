@@ -1,7 +1,8 @@
 """Builds the wheel: maturin's, with the kernels of the simulated GPU compiled, so that who installs it needs no compiler.
 
 Kernels are compiled by the extension that was built just now, for each transport that the simulated GPU has without further hardware, by
-the machine's C++ compiler. Without one there is no wheel.
+the machine's C++ compiler. Without one there is no wheel. ``--config-settings nvidia=80,90,100`` has those of NVIDIA GPUs of these compute
+capabilities in it as well: NVRTC compiles them, which needs no GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import maturin
 from maturin import *  # noqa: F401,F403 - the hooks that stay maturin's
@@ -21,7 +22,13 @@ from maturin import *  # noqa: F401,F403 - the hooks that stay maturin's
 PRECOMPILED = "gpuvm/precompiled/"
 
 
-def _compile(wheel: str, folder: str) -> Dict[str, bytes]:
+def get_requires_for_build_wheel(config_settings: Optional[Dict[str, Any]] = None) -> List[str]:
+    """PEP 517's hook."""
+    required: List[str] = maturin.get_requires_for_build_wheel(config_settings)
+    return required + (["nvidia-cuda-nvrtc==13.0.*"] if (config_settings or {}).get("nvidia") else [])
+
+
+def _compile(wheel: str, folder: str, capabilities: str) -> Dict[str, bytes]:
     """The modules of a wheel's operations, by their names in the wheel."""
     unpacked, compiled = os.path.join(folder, "unpacked"), os.path.join(folder, "compiled")
     with zipfile.ZipFile(wheel) as archive:
@@ -29,7 +36,8 @@ def _compile(wheel: str, folder: str) -> Dict[str, bytes]:
     # Where pip builds in isolation, NumPy is on the path that it has set.
     paths = os.pathsep.join(filter(None, [unpacked, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": paths, "GPUVM_CACHE_DIR": os.path.join(folder, "cache")}
-    subprocess.run([sys.executable, "-m", "gpuvm._precompile", compiled], check=True, env=environment, cwd=folder)
+    command = [sys.executable, "-m", "gpuvm._precompile", compiled, capabilities]
+    subprocess.run(command, check=True, env=environment, cwd=folder)
     found = {}
     for name in sorted(os.listdir(compiled)):
         with open(os.path.join(compiled, name), "rb") as module:
@@ -72,10 +80,10 @@ def build_wheel(
     wheel = os.path.join(wheel_directory, name)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            files = _compile(wheel, folder)
+            files = _compile(wheel, folder, (config_settings or {}).get("nvidia") or "")
         except subprocess.CalledProcessError as error:
             # pip shows what was printed above it.
-            sys.exit(f"{name}: the kernels for the simulated GPU could not be compiled, as the error above says: {error}")
+            sys.exit(f"{name}: the kernels could not be compiled, as the error above says: {error}")
     _add(wheel, files)
-    print(f"{name}: {len(files)} compiled modules for the simulated GPU", file=sys.stderr)
+    print(f"{name}: {len(files)} compiled modules", file=sys.stderr)
     return name

@@ -8,7 +8,7 @@
  [3.9996e+04 3.9997e+04 3.9998e+04 3.9999e+04]]
 """
 
-from . import errors, ops
+from . import _nvrtc, errors, ops
 from ._core import __version__
 from ._elastic import ElasticBuffer, Grown
 from ._formats import Columns, Part, Tensors, feather, safetensors
@@ -18,6 +18,8 @@ from ._slots import SlotCache
 from ._tiered import Moved, TieredBuffer
 from ._vm import Resized, Vm, settings
 from .errors import Error
+
+_nvrtc.name_folders()
 
 __all__ = [
     "Array",

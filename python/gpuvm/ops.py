@@ -48,16 +48,22 @@ KERNELS: Dict[str, List[str]] = {
 }
 
 
+def _source(name: str, simulated: bool) -> Tuple[str, Dict[str, str], Dict[str, Optional[str]]]:
+    """Text, headers and macros of an operation."""
+    source, headers, defines = _core.operation(name)
+    macros: Dict[str, Optional[str]] = dict(defines)
+    if name == "bfs":
+        # Lanes of the simulated GPU run one after the other: each takes vertices of its own.
+        macros["SEARCH_WORD_A_LANE"] = "1" if simulated else "0"
+    return source, dict(headers), macros
+
+
 def module(vm: Vm, name: str) -> Module:
     """The compiled kernels of a source, compiled once for a Vm."""
     found = vm._modules.get(name)
     if found is None:
-        source, headers, defines = _core.operation(name)
-        macros: Dict[str, Optional[str]] = dict(defines)
-        if name == "bfs":
-            # Lanes of the simulated GPU run one after the other: each takes vertices of its own.
-            macros["SEARCH_WORD_A_LANE"] = "1" if vm.simulated else "0"
-        found = vm.module(source, KERNELS[name], name=f"{name}.cu", headers=dict(headers), defines=macros)
+        source, headers, defines = _source(name, vm.simulated)
+        found = vm.module(source, KERNELS[name], name=f"{name}.cu", headers=headers, defines=defines)
         vm._modules[name] = found
     return found
 

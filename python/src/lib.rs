@@ -38,5 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(formats::tensors_of, module)?)?;
     module.add_function(wrap_pyfunction!(settings::settings, module)?)?;
     module.add_function(wrap_pyfunction!(sources::operation, module)?)?;
+    module.add_function(wrap_pyfunction!(sources::look_for_nvrtc_in, module)?)?;
+    module.add_function(wrap_pyfunction!(sources::precompile, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -1,8 +1,9 @@
 //! The sources of the operations that are ready.
 
+use gpuvm::{CompileOptions, Vm};
 use pyo3::prelude::*;
 
-use crate::errors;
+use crate::errors::{self, Raised};
 
 /// Names with texts: headers, or macros.
 type Named = Vec<(&'static str, &'static str)>;
@@ -33,4 +34,38 @@ pub fn operation(name: &str) -> PyResult<(&'static str, Named, Named)> {
         )),
         _ => Err(errors::argument(format!("there is no operation `{name}`"))),
     }
+}
+
+/// Where NVRTC may lie.
+#[pyfunction]
+pub fn look_for_nvrtc_in(folder: String) {
+    gpuvm::look_for_nvrtc_in(folder);
+}
+
+/// A source as `Vm.module` takes it: its name, text and kernels, headers, macros.
+type Whole = (
+    String,
+    String,
+    Vec<String>,
+    Vec<(String, String)>,
+    Vec<(String, Option<String>)>,
+);
+
+/// Compiles a source for NVIDIA GPUs of a compute capability into a folder, or without one the runtime's own kernels.
+#[pyfunction]
+pub fn precompile(py: Python<'_>, folder: String, architecture: u32, source: Option<Whole>) -> PyResult<()> {
+    py.detach(|| {
+        let precompiler = Vm::builder().precompiler(folder, architecture);
+        let Some((name, text, kernels, headers, defines)) = source else {
+            return precompiler.own();
+        };
+        let options = CompileOptions {
+            headers,
+            defines,
+            ..CompileOptions::default()
+        };
+        let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
+        precompiler.source(&name, &text, &kernels, &options)
+    })
+    .raised()
 }

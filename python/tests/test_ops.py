@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import gpuvm
+import gpuvm._precompile
 from gpuvm import errors, ops
 
 NUMBERS = ["float32", "float64", "int32", "int64"]
@@ -261,3 +266,23 @@ def test_operands_of_wrong_types(vm):
     ]:
         with pytest.raises(kind):
             use()
+
+
+def test_kernels_are_compiled_for_gpus_that_are_not_there(tmp_path):
+    """As for a wheel, by the NVRTC of the package ``nvidia-cuda-nvrtc``, which nothing else has loaded."""
+    pytest.importorskip("nvidia", reason="the package nvidia-cuda-nvrtc is not installed")
+    code = (
+        "import sys, gpuvm._core as core, gpuvm._precompile as ahead\n"
+        "core.precompile(sys.argv[1], 90)\n"
+        "ahead._nvidia(sys.argv[1], 90, 'reduce', gpuvm.ops.KERNELS['reduce'][:1])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "GPUVM_NVRTC", "CUDA_HOME", "CUDA_PATH")}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "shelf")], check=True, env=environment)
+    # The runtime's, those of slot caches, and a kernel's four forms.
+    assert len(list((tmp_path / "shelf").iterdir())) == 6
+
+
+def test_modules_of_wheels_are_those_that_operations_compile():
+    modules = list(gpuvm._precompile.modules())
+    assert ("rows", ["take<word<16>>"]) in modules and ("knn", gpuvm.ops.KERNELS["knn"]) in modules
+    assert sum(len(kernels) for _, kernels in modules) == sum(map(len, gpuvm.ops.KERNELS.values()))

@@ -7,7 +7,20 @@ use gpuvm_gpu::Source;
 use super::{PagedGpu, scratch::SlotKernels, support};
 use crate::error::{Doing, Result};
 
-const SOURCE: &str = include_str!("../slot_cache.cu");
+/// The name of their source, its text, and their names.
+pub(crate) const KERNELS: (&str, &str, &[&str]) = (
+    "gpuvm_slot_cache.cu",
+    include_str!("../slot_cache.cu"),
+    &[
+        "gpuvm_slots_plan",
+        "gpuvm_slots_claim",
+        "gpuvm_slots_survey",
+        "gpuvm_slots_pick",
+        "gpuvm_slots_fetch",
+        "gpuvm_slots_hold",
+        "gpuvm_slots_refresh",
+    ],
+);
 
 impl PagedGpu {
     /// The kernels of slot caches.
@@ -19,14 +32,10 @@ impl PagedGpu {
         if let Some(kernels) = &*kernels {
             return Ok(Arc::clone(kernels));
         }
-        let names =
-            ["plan", "claim", "survey", "pick", "fetch", "hold", "refresh"].map(|step| format!("gpuvm_slots_{step}"));
-        let names = names.each_ref().map(String::as_str);
+        let (source, text, names) = KERNELS;
         let options = support::options(self.transport, &self.settings, &self.settings.support_options);
         let doing = || "compiling the kernels of slot caches".to_owned();
-        let module = self
-            .device
-            .compile(&Source::new("gpuvm_slot_cache.cu", SOURCE), &names, &options);
+        let module = self.device.compile(&Source::new(source, text), names, &options);
         let module = self.or_lost(module.doing(doing))?;
         let kernel = |at: usize| module.kernel(names[at]).doing(doing);
         let made = Arc::new(SlotKernels {

@@ -10,7 +10,34 @@ use crate::{
     plan::{Settings, TransportKind},
 };
 
-const SOURCE: &str = include_str!("support.cu");
+/// The name of their source, its text, and those that every virtual memory has.
+pub(crate) const KERNELS: (&str, &str, &[&str]) = (
+    "gpuvm_support.cu",
+    include_str!("support.cu"),
+    &[
+        "gpuvm_version",
+        "gpuvm_flush",
+        "gpuvm_release",
+        "gpuvm_reap",
+        "gpuvm_age",
+        "gpuvm_catch_up",
+        "gpuvm_forget",
+        "gpuvm_read_home",
+        "gpuvm_pass_on",
+        "gpuvm_bring_copy",
+        "gpuvm_change_frames",
+        "gpuvm_hold",
+        "gpuvm_bring",
+        "gpuvm_give_way",
+        "gpuvm_take_marks",
+        "gpuvm_write_entries",
+        "gpuvm_survey",
+        "gpuvm_take_free",
+        "gpuvm_give_free",
+        "gpuvm_bring_beside",
+        "gpuvm_settle_marks",
+    ],
+);
 
 pub(super) struct Support {
     pub version: Arc<dyn Kernel>,
@@ -46,33 +73,9 @@ pub(super) struct Support {
 impl Support {
     pub fn compile(gpu: &dyn Gpu, options: &CompileOptions, has_timeline: bool) -> Result<Self> {
         let doing = || "compiling the runtime's own kernels".to_owned();
-        let names = [
-            "gpuvm_version",
-            "gpuvm_flush",
-            "gpuvm_release",
-            "gpuvm_reap",
-            "gpuvm_age",
-            "gpuvm_catch_up",
-            "gpuvm_forget",
-            "gpuvm_read_home",
-            "gpuvm_pass_on",
-            "gpuvm_bring_copy",
-            "gpuvm_change_frames",
-            "gpuvm_hold",
-            "gpuvm_bring",
-            "gpuvm_give_way",
-            "gpuvm_take_marks",
-            "gpuvm_write_entries",
-            "gpuvm_survey",
-            "gpuvm_take_free",
-            "gpuvm_give_free",
-            "gpuvm_bring_beside",
-            "gpuvm_settle_marks",
-            "gpuvm_clock",
-        ];
-        let there = &names[..names.len() - usize::from(!has_timeline)];
+        let names = [KERNELS.2, &["gpuvm_clock"][usize::from(!has_timeline)..]].concat();
         let module = gpu
-            .compile(&Source::new("gpuvm_support.cu", SOURCE), there, options)
+            .compile(&Source::new(KERNELS.0, KERNELS.1), &names, options)
             .doing(doing)?;
         let kernel = |name| module.kernel(name).doing(doing);
         Ok(Self {
@@ -106,7 +109,7 @@ impl Support {
 }
 
 /// The options of a user's source, with what is used of the device library alone: the rest would cost every kernel registers.
-pub(super) fn options(transport: TransportKind, settings: &Settings, options: &CompileOptions) -> CompileOptions {
+pub(crate) fn options(transport: TransportKind, settings: &Settings, options: &CompileOptions) -> CompileOptions {
     let mut options = options.clone();
     let features = features(transport, settings).to_string();
     options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));

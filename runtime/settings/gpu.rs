@@ -1,6 +1,6 @@
 //! Which GPU runs the kernels.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 use gpuvm_gpu::{Gpu as Device, cuda};
 
@@ -45,10 +45,13 @@ impl CudaGpu {
         Self(Name::Uuid(uuid))
     }
 
-    /// Opens it.
-    fn open(self) -> Result<Arc<dyn Device>> {
-        let gpu = cuda::CudaGpu::open(self.to_string()).doing(|| format!("opening GPU cuda:{self}"))?;
-        Ok(Arc::new(gpu))
+    /// Opens it, with kernels that were compiled before.
+    fn open(self, precompiled: Option<&Path>) -> Result<Arc<dyn Device>> {
+        let mut gpu = cuda::CudaGpu::builder(self.to_string());
+        if let Some(dir) = precompiled {
+            gpu = gpu.precompiled(dir);
+        }
+        Ok(Arc::new(gpu.build().doing(|| format!("opening GPU cuda:{self}"))?))
     }
 
     /// The 16 bytes of `GPU-8ab3...-...`: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12.
@@ -108,7 +111,7 @@ impl Gpu {
 
     /// The GPU to drive; none for a simulated one that is to be started. `simulated`: what else was asked for leaves `Auto`
     /// no other.
-    pub(super) fn open(&self, simulated: bool) -> Result<Option<Arc<dyn Device>>> {
+    pub(super) fn open(&self, simulated: bool, precompiled: Option<&Path>) -> Result<Option<Arc<dyn Device>>> {
         let because = |why: &str| {
             tracing::info!("the simulated GPU runs the kernels: {why}");
             Ok(None)
@@ -116,9 +119,9 @@ impl Gpu {
         match self {
             Self::Device(gpu) => Ok(Some(Arc::clone(gpu))),
             Self::Simulated(_) => Ok(None),
-            Self::Cuda(which) => which.open().map(Some),
+            Self::Cuda(which) => which.open(precompiled).map(Some),
             Self::Auto if simulated => because("no NVIDIA GPU reaches the SoftRoCE driver's rings"),
-            Self::Auto => match CudaGpu::ordinal(0).open() {
+            Self::Auto => match CudaGpu::ordinal(0).open(precompiled) {
                 Ok(gpu) => {
                     tracing::info!("{} runs the kernels", gpu.capabilities().name);
                     Ok(Some(gpu))

@@ -37,6 +37,7 @@ use gpuvm_gpu::{CompileOptions, Gpu as Device};
 use gpuvm_memory_node::NodeClient;
 
 use crate::{
+    ahead_of_time::Precompiler,
     error::Result,
     gpu::{Machines, TransportNics},
     placement::Placement,
@@ -216,9 +217,9 @@ impl VmBuilder {
         #[doc(hidden)]
         support_options(options: CompileOptions) => settings.support_options = options;
 
-        /// Where a simulated GPU runs the kernels: a folder of modules that were [compiled before](Self::precompile_into), by the same version of
-        /// this crate. What is found there needs no compiler on this machine; a folder that is not there is an error. Seeded runs compile anew.
-        /// Default: none.
+        /// A folder of modules that were compiled before, by the same version of this crate: for the simulated GPU by
+        /// [`precompile_into`](Self::precompile_into), for NVIDIA GPUs by a [`precompiler`](Self::precompiler). What is found there needs no
+        /// compiler on this machine; a folder that is not there is an error. Seeded runs compile anew. Default: none.
         precompiled(dir: impl Into<PathBuf>) => settings.precompiled = Some(Precompiled::In(dir.into()));
 
         /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
@@ -251,6 +252,14 @@ impl VmBuilder {
     /// The GPUs that were asked for.
     pub fn gpus_asked(&self) -> &[Gpu] {
         &self.gpus
+    }
+
+    /// What compiles kernels for NVIDIA GPUs of a compute capability, 90 for 9.0, and of higher minor ones, into a folder for
+    /// [`precompiled`](Self::precompiled), on a machine that has NVRTC and needs no GPU. The kernels are those of the transport `direct`; besides, what they are
+    /// depends on [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+    /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
+    pub fn precompiler(self, dir: impl Into<PathBuf>, architecture: u32) -> Precompiler {
+        Precompiler::new(self.settings, dir.into(), architecture)
     }
 
     /// The transport that was asked for.
@@ -335,14 +344,18 @@ impl VmBuilder {
 
     /// Opens the GPU and joins the memory nodes. Each is asked as early as what it refuses can be known.
     fn meet(&self, gpu: &Gpu) -> Result<Met> {
+        let precompiled = match &self.settings.precompiled {
+            Some(Precompiled::In(dir)) => Some(dir.as_path()),
+            _ => None,
+        };
         if let (Gpu::Auto, Transport::Rdma(_)) = (gpu, &self.transport) {
             // An NVIDIA GPU pages over a ConnectX alone.
             let nodes = self.transport.join_nodes()?;
-            let device = gpu.open(!rdma::lead_over_mlx5(&nodes))?;
+            let device = gpu.open(!rdma::lead_over_mlx5(&nodes), precompiled)?;
             return Ok((device, nodes));
         }
         // Before a node or a NIC is asked for what the GPU cannot use.
-        let device = gpu.open(self.transport.is_of_the_simulated_gpu())?;
+        let device = gpu.open(self.transport.is_of_the_simulated_gpu(), precompiled)?;
         if device.as_deref().is_some_and(is_hardware) && matches!(self.transport, Transport::Rxe(_)) {
             let reason = "an NVIDIA GPU cannot reach the SoftRoCE driver's rings; use --transport direct, or --gpu sim";
             return refuse("transport", TransportKind::Rxe.to_string(), reason);

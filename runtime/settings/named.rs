@@ -179,7 +179,7 @@ table! {
     regions_max, All, Count => |vm, count| vm.settings.regions_max = count;
     /// Whether regions may have replicas and checksums. Default: false.
     guarded_regions, All, Flag => |vm, guarded| vm.settings.guarded = guarded;
-    /// Where a simulated GPU runs the kernels: a folder of modules that were compiled before by the same version. Default: none.
+    /// A folder of modules that were compiled before by the same version, which need no compiler. Default: none.
     precompiled, All, Text => |vm, folder| vm.settings.precompiled = Some(Precompiled::In(folder.into()));
     /// Where a simulated GPU runs the kernels: a folder that gets each module which is compiled, for `precompiled`. Default: none.
     precompile_into, All, Read => precompile_into;

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use gpuvm_gpu::GpuError;
+use gpuvm_gpu::{GpuError, back_end::Shelf};
 use parking_lot::Mutex;
 
 use super::core::{Core, Options};
 use super::memory::Memory;
 use super::observer::Observer;
 use super::options::{Mode, SimOptions};
-use super::shelf::Shelf;
 use super::{Preemption, SimGpu, preempt};
 
 /// Device memory unless told otherwise: 1 GiB.

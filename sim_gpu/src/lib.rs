@@ -48,7 +48,6 @@ mod report;
 mod resident;
 mod rewrite;
 mod seeded;
-mod shelf;
 mod spaces;
 mod stacks;
 mod stream;
@@ -69,15 +68,15 @@ use std::thread::JoinHandle;
 pub use self::builder::SimGpuBuilder;
 pub use self::compile::Preemption;
 
+use self::abi::{COLOUR_BYTES, LANE_OFFSET, STACK_BYTES};
 use self::compile::{Build, Compiler};
 use self::copier::SimCopier;
 use self::core::Core;
 use self::module::{ModuleInner, SimModule};
 use self::seeded::{Scheduler, engine_copies};
-use self::shelf::Shelf;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
-use gpuvm_gpu::back_end::{Cache, OneByOne};
+use gpuvm_gpu::back_end::{Cache, OneByOne, Shelf, Shelved};
 use gpuvm_gpu::{
     Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
     HostMemory, HostRegistration, IsOver, MemoryLeft, Module, NoteFormatter, OnCopy, OnDone, OnStore, Piece, PtxKernel,
@@ -349,16 +348,22 @@ impl Gpu for SimGpu {
     ) -> Result<Arc<dyn Module>, GpuError> {
         let cache = Cache::open(self.cache_dir.clone())?;
         let shelf = self.shelf.as_ref().filter(|_| self.preemption == Preemption::Signal);
-        let found = match shelf {
-            Some(shelf) => shelf.find(&cache, source, kernels, options)?,
-            None => None,
+        let module = Shelved {
+            target: &format!("{STACK_BYTES} {COLOUR_BYTES} {LANE_OFFSET}"),
+            source,
+            kernels,
+            options,
+            headers: &compile::headers().copied().collect::<Vec<_>>(),
         };
+        let found = shelf.map(|shelf| shelf.find(&module)).transpose()?.flatten();
         let object = match found {
-            Some(object) => object,
+            Some(object) => cache.copy(&object)?,
             None => {
                 let object = self.build()?.object(&cache, source, kernels, options)?;
                 if let Some(shelf) = shelf {
-                    shelf.store(&object, source, kernels, options)?;
+                    let bytes = std::fs::read(&object);
+                    let bytes = bytes.map_err(|e| GpuError::io("read a compiled kernel at", Some(&object), e))?;
+                    shelf.store(&module, &bytes)?;
                 }
                 object
             }

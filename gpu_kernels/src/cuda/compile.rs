@@ -7,7 +7,7 @@ use super::log::{self, Usage};
 use super::nvrtc::{COMPILATION, Program, architectures, version};
 use super::{elf, includes};
 use crate::api::{CompileOptions, ParamInfo, Source};
-use crate::back_end::{Cache, Key, missing_kernel, params};
+use crate::back_end::{Cache, Key, Shelf, Shelved, missing_kernel, params};
 use crate::error::GpuError;
 
 /// Name of the generated part that follows the user's source, as it shows in errors.
@@ -58,6 +58,76 @@ pub fn compile_to_cubin(
     architecture: Architecture,
 ) -> Result<Cubin, GpuError> {
     Request::new(source, kernels, options, architecture)?.compile()
+}
+
+/// Compiles `source` as [`compile_to_cubin`] does and puts the binary on `shelf`, for GPUs of that and of higher minor compute capabilities.
+///
+/// # Errors
+/// As there; [`GpuError::Driver`] where this NVRTC does not know the architecture; [`GpuError::Io`].
+pub fn precompile(
+    shelf: &Shelf,
+    source: &Source,
+    kernels: &[&str],
+    options: &CompileOptions,
+    architecture: Architecture,
+) -> Result<(), GpuError> {
+    let Architecture(wanted) = architecture;
+    let made = compile_to_cubin(source, kernels, options, architecture)?;
+    if made.is_ptx {
+        return Err(unknown(source, wanted, &architectures()?, ""));
+    }
+    shelf.store(&shelved(&target(wanted), source, kernels, options), &encode(&made))
+}
+
+/// What [`precompile`] put on `shelf` for this architecture, or for the nearest one below it that it runs the binaries of. NVRTC is not
+/// asked.
+///
+/// # Errors
+/// [`GpuError::Io`].
+pub fn precompiled(
+    shelf: &Shelf,
+    source: &Source,
+    kernels: &[&str],
+    options: &CompileOptions,
+    Architecture(wanted): Architecture,
+) -> Result<Option<Cubin>, GpuError> {
+    // CUDA C++ Programming Guide, "Binary Compatibility": those of one major version, from the minor one on that they are for.
+    for architecture in (wanted / 10 * 10..=wanted).rev() {
+        let found = shelf.find(&shelved(&target(architecture), source, kernels, options))?;
+        if let Some(cubin) = found.and_then(|bytes| decode(&bytes, kernels)) {
+            return Ok(Some(cubin));
+        }
+    }
+    Ok(None)
+}
+
+fn target(architecture: u32) -> String {
+    format!("sm_{architecture}")
+}
+
+fn shelved<'a>(
+    target: &'a str,
+    source: &'a Source,
+    kernels: &'a [&'a str],
+    options: &'a CompileOptions,
+) -> Shelved<'a> {
+    let headers = crate::headers();
+    Shelved {
+        target,
+        source,
+        kernels,
+        options,
+        headers,
+    }
+}
+
+fn unknown(source: &Source, wanted: u32, known: &[u32], advice: &str) -> GpuError {
+    GpuError::Driver {
+        what: format!("compile {} for sm_{wanted}", source.name),
+        name: "architecture".into(),
+        text: format!("this NVRTC compiles for {known:?}"),
+        advice: advice.into(),
+    }
 }
 
 /// As [`compile_to_cubin`], from the cache where that has it.
@@ -143,12 +213,8 @@ impl<'a> Request<'a> {
         let is_ptx = !known.contains(&wanted);
         // PTX of an older architecture runs on every newer one.
         let Some(base) = known.iter().copied().filter(|arch| *arch <= wanted).max() else {
-            return Err(GpuError::Driver {
-                what: format!("compile {} for sm_{wanted}", source.name),
-                name: "architecture".into(),
-                text: format!("this NVRTC compiles for {known:?}"),
-                advice: "; CUDA 13 dropped GPUs older than 7.5: install an NVRTC of CUDA 12 for them".into(),
-            });
+            let advice = "; CUDA 13 dropped GPUs older than 7.5: install an NVRTC of CUDA 12 for them";
+            return Err(unknown(source, wanted, &known, advice));
         };
         let headers = includes::headers(&options.headers);
         let names: BTreeSet<String> = headers.iter().map(|(name, _)| name.clone()).collect();

@@ -3,6 +3,17 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
+
+/// Where else NVRTC may lie.
+static FURTHER: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Has NVRTC looked for in this folder, too, where the loader does not find it, nor CUDA's usual folders have it. It counts until NVRTC is first
+/// needed.
+pub fn look_for_nvrtc_in(folder: impl Into<PathBuf>) {
+    FURTHER.lock().push(folder.into());
+}
+
 /// Folders of CUDA's libraries: of $CUDA_HOME or $CUDA_PATH, and the usual one.
 pub(crate) fn cuda_libraries() -> Vec<PathBuf> {
     let home = env::var_os("CUDA_HOME").or_else(|| env::var_os("CUDA_PATH"));
@@ -13,8 +24,8 @@ pub(crate) fn cuda_libraries() -> Vec<PathBuf> {
     homes.map(|home| home.join("lib64")).collect()
 }
 
-/// Loads NVRTC from where the loader does not look: $GPUVM_NVRTC, a file or its folder, else CUDA's usual folders. A library that is
-/// loaded is found by its name afterwards.
+/// Loads NVRTC from where the loader does not look: $GPUVM_NVRTC, a file or its folder, else CUDA's usual folders, else
+/// [those that were named](look_for_nvrtc_in). A library that is loaded is found by its name afterwards.
 pub(crate) fn preload_nvrtc() {
     let asked = env::var_os("GPUVM_NVRTC").filter(|v| !v.is_empty()).map(PathBuf::from);
     // SAFETY: it asks whether the loader finds it by itself; nothing is closed.
@@ -24,7 +35,7 @@ pub(crate) fn preload_nvrtc() {
     }
     let folders = match asked {
         Some(asked) => vec![asked],
-        None => cuda_libraries(),
+        None => [cuda_libraries(), FURTHER.lock().clone()].concat(),
     };
     for folder in folders {
         let files = match folder.is_dir() {

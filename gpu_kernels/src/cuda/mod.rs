@@ -56,8 +56,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use self::calls::{LookUp, find_driver_by};
-pub use self::compile::{Architecture, Cubin, CubinKernel, compile_library, compile_to_cubin};
+pub use self::compile::{Architecture, Cubin, CubinKernel, compile_library, compile_to_cubin, precompile, precompiled};
 pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices, driver_version};
+pub use self::folders::look_for_nvrtc_in;
 pub use self::log::Usage;
 pub use self::managed::{Advice, Side};
 pub use self::measure::{Copying, Managed};
@@ -77,6 +78,7 @@ use crate::api::{
     AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, OnDone, Piece,
     PtxKernel, Series, Source, Stream,
 };
+use crate::back_end::Shelf;
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
 use crate::simulation::Simulation;
@@ -104,6 +106,7 @@ pub struct CudaGpu {
     places: Arc<Places>,
     engine: Arc<Engine>,
     cache_dir: Option<PathBuf>,
+    shelf: Option<Shelf>,
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -112,6 +115,7 @@ pub struct CudaGpu {
 pub struct CudaGpuBuilder {
     device: DeviceId,
     cache_dir: Option<PathBuf>,
+    shelf: Option<Shelf>,
 }
 
 impl CudaGpuBuilder {
@@ -119,6 +123,14 @@ impl CudaGpuBuilder {
     #[must_use]
     pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.cache_dir = Some(dir.into());
+        self
+    }
+
+    /// A folder of modules that [`precompile`] has put there: what is found in it needs no NVRTC. None by default.
+    #[must_use]
+    pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
+        let (dir, fill) = (dir.into(), false);
+        self.shelf = Some(Shelf { dir, fill });
         self
     }
 
@@ -156,6 +168,7 @@ impl CudaGpuBuilder {
             places,
             engine,
             cache_dir: self.cache_dir,
+            shelf: self.shelf,
             watcher: Mutex::new(Some(watcher)),
         })
     }
@@ -174,6 +187,7 @@ impl CudaGpu {
         CudaGpuBuilder {
             device: device.into(),
             cache_dir: None,
+            shelf: None,
         }
     }
 
@@ -348,8 +362,13 @@ impl Gpu for CudaGpu {
     ) -> Result<Arc<dyn Module>, GpuError> {
         self.core.enter()?;
         let (major, minor) = self.core.info.compute_capability;
-        let dir = self.cache_dir.clone();
-        let cubin = compile::compile_cached(source, kernels, options, Architecture(major * 10 + minor), dir)?;
+        let architecture = Architecture(major * 10 + minor);
+        let shelf = self.shelf.as_ref();
+        let found = shelf.map(|shelf| precompiled(shelf, source, kernels, options, architecture));
+        let cubin = match found.transpose()?.flatten() {
+            Some(found) => found,
+            None => compile::compile_cached(source, kernels, options, architecture, self.cache_dir.clone())?,
+        };
         let module = ModuleInner::load(&self.core, self.places.copier(), cubin, &source.name)?;
         Ok(Arc::new(module))
     }
