@@ -52,7 +52,7 @@ type Whole = (
 );
 
 /// Compiles a source for NVIDIA GPUs of a compute capability into a folder, or without one the runtime's own kernels.
-#[pyfunction]
+#[pyfunction(signature = (folder, architecture, source = None))]
 pub fn precompile(py: Python<'_>, folder: String, architecture: u32, source: Option<Whole>) -> PyResult<()> {
     py.detach(|| {
         let precompiler = Vm::builder().precompiler(folder, architecture);

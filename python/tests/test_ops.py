@@ -272,7 +272,7 @@ def test_kernels_are_compiled_for_gpus_that_are_not_there(tmp_path):
     """As for a wheel, by the NVRTC of the package ``nvidia-cuda-nvrtc``, which nothing else has loaded."""
     pytest.importorskip("nvidia", reason="the package nvidia-cuda-nvrtc is not installed")
     code = (
-        "import sys, gpuvm._core as core, gpuvm._precompile as ahead\n"
+        "import sys, gpuvm, gpuvm._core as core, gpuvm._precompile as ahead\n"
         "core.precompile(sys.argv[1], 90)\n"
         "ahead._nvidia(sys.argv[1], 90, 'reduce', gpuvm.ops.KERNELS['reduce'][:1])\n"
     )
