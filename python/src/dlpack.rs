@@ -130,8 +130,15 @@ unsafe fn let_go(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(context.cast::<Kept>()) };
     Python::try_attach(|_| {
-        let _others = OthersContext::keep();
+        // PyO3 takes a thread for attached that has called it. Whoever lets go may have detached it since: PyTorch does while it frees a tensor, which
+        // Python's collector has it do within any call.
+        // SAFETY: there is an interpreter, and this is released below, on the same thread.
+        let state = unsafe { ffi::PyGILState_Ensure() };
+        let others = OthersContext::keep();
         drop(kept);
+        drop(others);
+        // SAFETY: as above.
+        unsafe { ffi::PyGILState_Release(state) };
     });
 }
 

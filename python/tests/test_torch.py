@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -59,3 +62,20 @@ def test_buffers_are_tensors(vm):
     tensor = torch.from_dlpack(buffer)
     tensor += 1
     assert (buffer.numpy() == np.arange(1, 7)).all()
+
+
+def test_tensors_end_wherever_the_collector_runs():
+    """PyTorch detaches the thread while it frees a tensor: also inside of calls of the package, in which CPython before 3.12 collects."""
+    program = """
+import gc, gpuvm, gpuvm.torch
+with gpuvm.Vm("64KiB", gpu="sim", transport="direct") as vm:
+    for n in range(10):
+        gc.collect(), gc.disable()
+        ring = [gpuvm.torch.Embedding(gpuvm.torch.zeros((100, 4), vm))]
+        ring.append(ring)
+        del ring
+        gc.enable(), gc.set_threshold(1, 1, 1)
+        vm._core.stats()
+        gc.set_threshold(700, 10, 10)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
