@@ -29,6 +29,7 @@ fn borrowing() -> VmBuilder {
 fn borrowing_of(bytes: u64) -> VmBuilder {
     let simulated = || simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1).into();
     Vm::builder()
+        .placement(Placement::Fetch)
         .gpu(named_gpus().map_or_else(simulated, |gpus| gpus[0].clone()))
         .page_size(PAGE)
         .transport(Transport::Direct)
@@ -271,6 +272,7 @@ fn a_loan_follows_what_its_owner_leaves_free() {
         .neighbours(1)
         .neighbour_use(Arc::clone(&used));
     let builder = Vm::builder()
+        .placement(Placement::Fetch)
         .gpu(gpu)
         .transport(Transport::Direct)
         .frame_memory(FRAMES * PAGE)
@@ -307,6 +309,7 @@ fn a_loan_follows_what_its_owner_leaves_free() {
 fn a_lender_that_is_gone_takes_its_copies_and_nothing_else() {
     let gpu = MockGpu::new(Some((9, 0)));
     let builder = Vm::builder()
+        .placement(Placement::Fetch)
         .gpu(gpu.clone())
         .page_size(PAGE)
         .transport(Transport::Direct)
