@@ -71,9 +71,15 @@ impl Traits {
         self.borrows && self.home != 0 && !self.kind.never_evicted && placement == Placement::Fetch
     }
 
+    /// Whether launches that look its pages up may find them in slots at neighbours. Absent pages' words count what is read at the home under
+    /// [`Placement::Auto`] alone, which no advice says.
+    fn has_places(&self) -> bool {
+        self.borrows && self.place(self.kind.placement).0 == Placement::LookUp
+    }
+
     /// Whether pages have slots at neighbours: clean ones that leave their frames, or those that launches look up.
     pub fn uses_slots(&self) -> bool {
-        self.borrows && self.is_reached() && !self.kind.never_evicted
+        self.has_victims() || self.has_places()
     }
 
     /// What it comes to, and why that is not what was asked. Where nothing was, pages are looked up where they can be.
@@ -156,7 +162,7 @@ impl Traits {
             | flag(self.replicated, layout::REGION_REPLICATED)
             | flag(self.checked, layout::REGION_CHECKED)
             | flag(array & layout::ARRAY_DUELS != 0, layout::REGION_DUELS)
-            | flag(self.uses_slots() && !self.has_victims(), layout::REGION_PLACES)
+            | flag(self.has_places(), layout::REGION_PLACES)
             | flag(
                 array & layout::ARRAY_FETCH_WHILE_FREE != 0,
                 layout::REGION_FETCH_WHILE_FREE,

@@ -284,6 +284,10 @@ impl WatchState {
         let Some(home) = home_of(region, 0).filter(|_| slot < slots.desc.free.count && !slots.is_back(slot)) else {
             return;
         };
+        if self.others {
+            // Another GPU may have written the home: what is old is dropped before the next launch here.
+            return;
+        }
         let (start, bytes) = page_span(&desc, region, page_id & (layout::REGION_PAGES_MAX - 1));
         let byte = differ(slots.address(slot), home + start, bytes);
         self.looks.victims += 1;

@@ -74,20 +74,19 @@ fn filled(bench: &Bench) -> u64 {
 fn pages_without_a_frame_are_read_where_a_neighbour_has_them() {
     let bench = Bench::new(borrowing(1, SLOTS), SOURCE);
     let old = values(1);
-    let mut home = old.clone();
-    let bytes = home.as_mut_ptr();
     // Nothing more has to be said than what is borrowed.
-    let a = bench.vm.region::<u32>().read_only().from_vec(home).unwrap();
+    let a = bench.vm.region::<u32>().read_only().from_slice(&old).unwrap();
     assert_eq!(a.effective().placement, Placement::LookUp);
     reads(&bench, &a, &old, 2);
     assert_eq!(filled(&bench), SLOTS);
     let stats = bench.vm.stats().unwrap();
     assert_eq!((stats.pages_fetched, stats.victims_copied), (FRAMES, 0), "{stats:?}");
     // Behind the region's back its home changes: what is read of the home alone is new.
+    let home = a.home_memory().unwrap().addr as *mut u32;
     for page in 0..PAGES {
         let at = (page * PAGE_WORDS + 5) as usize;
-        // SAFETY: the region has the vector's memory as its home, no launch runs, and no reference to it is there.
-        unsafe { bytes.add(at).write(!old[at]) };
+        // SAFETY: the home is there as long as the region, no launch runs, and no reference to it is there.
+        unsafe { home.add(at).write(!old[at]) };
     }
     let found = read(&bench, &a);
     let is_old = |page: &u64| {
@@ -146,6 +145,8 @@ fn what_the_host_stores_and_what_launches_fetch_is_not_hidden_by_old_copies() {
             1 => {
                 bench.must("add", config(), (&a, &b, round));
                 add(&mut wanted, &of_b, round);
+                // What it has at the neighbour stays there otherwise.
+                b.evict().unwrap();
             }
             _ => {
                 a.flush().unwrap();
@@ -229,7 +230,7 @@ fn memory_that_a_launch_reads_is_free_when_that_has_ended() {
     let other = placed(&bench).read_only().from_slice(&values(9)).unwrap();
     reads(&bench, &a, &wanted, 3);
     let [end, begun, wrong] = [0; 3].map(|_| bench.vm.buffer::<u32>(1).unwrap());
-    [&end, &begun, &wrong].map(|buffer| buffer.write(&[0]).unwrap());
+    [&end, &begun, &wrong].iter().for_each(|buffer| buffer.write(&[0]).unwrap());
     let sum = wanted.iter().step_by(32).fold(0, |sum: u32, value| sum.wrapping_add(*value));
     let launch = bench.launch("until_told", config(), (&a, &end, &begun, &wrong, sum));
     let wait_for_more = || {
@@ -248,7 +249,12 @@ fn memory_that_a_launch_reads_is_free_when_that_has_ended() {
     assert_eq!(bench.vm.borrowed_bytes(), 0);
     // Another region's launch goes on meanwhile, and finds no slot of those.
     let before = filled(&bench);
-    reads(&bench, &other, &values(9), 3);
+    let (beside, out) = (bench.vm.stream().unwrap(), bench.vm.buffer::<u32>(N).unwrap());
+    for _ in 0..3 {
+        let kernel = bench.kernel("read");
+        kernel.launch_on(&beside, config(), (&other, &out, 0u64, N)).unwrap().sync().unwrap();
+        compare(&out.to_vec().unwrap(), &values(9)).unwrap();
+    }
     assert_eq!(filled(&bench), before);
     wait_for_more();
     assert_eq!(bench.vm.stats().unwrap().loans_awaited_ns, 0, "it is read still");
@@ -310,7 +316,7 @@ fn a_launch_that_is_stopped_leaves_pages_where_they_are_read_right() {
     let [end, begun, wrong] = [0; 3].map(|_| bench.vm.buffer::<u32>(1).unwrap());
     for _ in 0..3 {
         reads(&bench, &a, &wanted, 3);
-        [&end, &begun, &wrong].map(|buffer| buffer.write(&[0]).unwrap());
+        [&end, &begun, &wrong].iter().for_each(|buffer| buffer.write(&[0]).unwrap());
         let launch = bench.launch("until_told", config(), (&a, &end, &begun, &wrong, 0u32));
         launch.kill();
         launch.sync().unwrap_err();

@@ -114,7 +114,7 @@ GPUVM_DEVICE bool bring_beside(const layout::VmDesc* vm, layout::BesideDesc* des
         u64 seen = ld_relaxed_gpu(word);
         bool in_order = of.run != kNoFrame;
         // Not one that has a slot: this launch may read it there until its end.
-        if (state_of(seen) == kAbsent && !slot_of(region, seen)) {
+        if (state_of(seen) == kAbsent && !victim_in(region, seen)) {
             frame = own_frame(desc, in_order ? of.run + static_cast<u32>(page) : kNoFrame);
             none_left = frame == kNoFrame && !in_order;
         }

@@ -9,9 +9,6 @@
 namespace gpuvm {
 namespace detail {
 
-// The slot plus one that a held page's word names, or 0.
-GPUVM_DEVICE u32 slot_of(const layout::RegionDesc* region, u64 seen) { return victim_in(region, seen); }
-
 // The place of a held page, with kAtHome for one without a frame. In a window, as rewritten kernels look it up
 // (ptx/src/table.rs): less the page's address there.
 GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
@@ -19,7 +16,7 @@ GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
     u64 start = page_of(id) << vm->page_shift, seen = ld_relaxed_gpu(word_of(vm, id));
     bool in_frame = is_resident(seen);
     u64 place = in_frame ? frame_address(vm, region, frame_of(seen)) : region->home + start;
-    if (u32 slot = slot_of(region, seen)) place = slot_address(victims_of(region), slot - 1, vm->page_shift);
+    if (u32 slot = victim_in(region, seen)) place = slot_address(victims_of(region), slot - 1, vm->page_shift);
     return (window ? place - (window + start) : place) | (in_frame ? 0 : kAtHome);
 }
 
@@ -99,7 +96,7 @@ GPUVM_DEVICE void leave_slot(const layout::VmDesc* vm, u64 id, bool unlent) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* word = word_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
-    u32 slot = slot_of(region, seen);
+    u32 slot = victim_in(region, seen);
     if (!slot || (unlent && is_lent(victims_of(region), slot - 1)) || !try_claim(word, seen)) return;
     give_slot(victims_of(region), slot - 1);
     revert_claim(word);
@@ -128,7 +125,7 @@ GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u64* own, u32 its,
             frame = kNoFrame;
             became = kNoneFree;
             *mark = 0;
-            if (slots && kVictims && region->victims && !slot_of(region, seen)) slot = take_slot(region);
+            if (slots && kVictims && region->victims && !victim_in(region, seen)) slot = take_slot(region);
         }
         if (frame != kNoFrame && !(comes && try_claim(word, seen))) {
             pool_give(&vm->pool, frame);
@@ -139,7 +136,7 @@ GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u64* own, u32 its,
             give_slot(victims_of(region), slot - 1);
             slot = 0;
         }
-        had = slot_of(region, seen);
+        had = victim_in(region, seen);
     }
     // The leader's acquires come before the group's copy: a shuffle orders nothing.
     __syncwarp();

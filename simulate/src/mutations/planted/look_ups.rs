@@ -111,6 +111,29 @@ planted! {
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    (void)folds;";
     "seen-and-not-marked-again", LookUps(15), LookedUp, CAME, "pages that were seen used and have not come are to come later":
         BESIDE "            st_relaxed_gpu(reinterpret_cast<u8*>(of.marks) + segment * kSegment + n, u8{1});" => "            (void)n;";
+    "slot-named-before-its-bytes", LookUps(16), LookedUp, OLD_SLOT, "a page is at a neighbour once its bytes are there":
+        BRING "    copy_by_warp(to, region->home + start, bytes_from(vm, region, start));\n    if (lane_id() != 0) return;\n    \
+                end_copy(victims, slot - 1);\n    revert_claim_to(word_of(vm, id), slot);\n"
+            => "    if (lane_id() == 0) revert_claim_to(word_of(vm, id), slot);\n    copy_by_warp(to, region->home + start, bytes_from(vm, region, start));\n    \
+                if (lane_id() != 0) return;\n    end_copy(victims, slot - 1);\n";
+    "slot-of-two-pages", LookUps(16), LookedUp, TWO_OWNERS, "a slot that a page has come to is nobody else's":
+        BRING "    if (begin_copy(victims, slot)) return slot + 1;\n"
+            => "    if (begin_copy(victims, slot)) {\n        pool_give(&victims->free, slot);\n        return slot + 1;\n    }\n";
+    "slot-left-and-named", LookUps(16), LookedUp, TWO_OWNERS, "no entry names memory that was given back":
+        BRING "    give_slot(victims_of(region), slot - 1);\n    revert_claim(word);\n"
+            => "    give_slot(victims_of(region), slot - 1);\n    revert_claim_to(word, slot);\n";
+    "slot-left-to-nobody", LookUps(16), LookedUp, SLOT_LOST, "a page that leaves its slot gives it back":
+        BRING "    give_slot(victims_of(region), slot - 1);\n    revert_claim(word);\n" => "    revert_claim(word);\n";
+    "slot-kept-though-its-home-changes", LookUps(16), LookedUp, OLD_SLOT, "no page is at a neighbour when its home changes, or when launches fetch":
+        BRING "    if (!slot || (unlent && is_lent(victims_of(region), slot - 1)) || !try_claim(word, seen)) return;\n"
+            => "    if (!slot || region->pages || !try_claim(word, seen)) return;\n";
+    "slot-given-before-it-was-read", LookUps(16), LookedUp, OLD_SLOT, "a slot is free when the page has left it":
+        BRING "    copy_by_warp(frame_address(vm, region, frame), from, bytes);\n    if (lane_id() == 0) {\n        if (kVictims && had) {\n            \
+                give_slot(victims_of(region), had - 1);\n"
+            => "    if (had && lane_id() == 0) give_slot(victims_of(region), had - 1);\n    sleep_ns(4000);\n    __syncwarp();\n    \
+                copy_by_warp(frame_address(vm, region, frame), from, bytes);\n    if (lane_id() == 0) {\n        if (kVictims && had) {\n";
+    "slot-left-beside-a-launch", LookUps(16), LookedUp, SLOT_LOST, "no page leaves its slot beside a launch that may read it there":
+        BESIDE "if (state_of(seen) == kAbsent && !victim_in(region, seen)) {" => "if (state_of(seen) == kAbsent) {";
 }
 
 /// How a frame shows that two pages come to.
@@ -124,6 +147,19 @@ const TWICE: &[&str] = &[
     "without a claim",
     "pins",
     "state",
+];
+/// How a slot at a neighbour shows that two have.
+const TWO_OWNERS: &[&str] = &["which is free", "became free while", "became free twice", "where page", "differ", "what lanes"];
+/// How a slot shows that nobody has.
+const SLOT_LOST: &[&str] = &["was not given back", "is not free at the end"];
+/// How a slot shows that does not hold what the page's home does.
+const OLD_SLOT: &[&str] = &[
+    "differ",
+    "what lanes",
+    "the host:",
+    "instead of",
+    "was not given back",
+    "is not free at the end",
 ];
 /// How bytes show that are not the page's.
 const WRONG: &[&str] = &["what lanes", "differ"];
