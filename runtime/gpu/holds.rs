@@ -123,7 +123,17 @@ impl PagedGpu {
         let [absent, used, elsewhere, lent] = self.counting(|stay| {
             let args = |vm: u64| {
                 let (id, run, no_own) = (arg(region.id()), arg(region.run()), arg(0u64));
-                vec![arg(vm), id, arg(start), arg(pages), run, no_own, arg(0u32), arg(slots), arg(stay)]
+                vec![
+                    arg(vm),
+                    id,
+                    arg(start),
+                    arg(pages),
+                    run,
+                    no_own,
+                    arg(0u32),
+                    arg(slots),
+                    arg(stay),
+                ]
             };
             let label = format!("bringing pages of region `{}`", region.name());
             let config = self.over_pages(pages * 32);
@@ -149,7 +159,14 @@ impl PagedGpu {
         let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| [over_all(vm, region), vec![arg(u32::from(unlent))]].concat();
         let label = format!("leaving slots of region `{}`", region.name());
-        self.run(&support.stream, &support.leave_slots, config, args, Some(region), &label)?;
+        self.run(
+            &support.stream,
+            &support.leave_slots,
+            config,
+            args,
+            Some(region),
+            &label,
+        )?;
         region.set_slots_since(unlent.then_some(given_back));
         Ok(())
     }

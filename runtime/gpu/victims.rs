@@ -372,7 +372,8 @@ impl Victims {
     fn note_free(&self, lenders: &[Lender]) {
         let mut awaited = self.awaited.lock();
         if let Some(since) = awaited.take_if(|_| !lenders.iter().any(Lender::has_unused)) {
-            self.waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            self.waited_ns
+                .fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 

@@ -461,7 +461,11 @@ impl RegionView {
     /// A launch is about to begin that looks its pages up.
     pub fn note_use(&self, writes: bool) {
         let rests = self.rests.load(Ordering::Relaxed);
-        let left = if writes { READS_BEFORE_SLOTS } else { rests.saturating_sub(1) };
+        let left = if writes {
+            READS_BEFORE_SLOTS
+        } else {
+            rests.saturating_sub(1)
+        };
         self.rests.store(left, Ordering::Relaxed);
     }
 

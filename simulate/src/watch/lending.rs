@@ -284,8 +284,10 @@ impl WatchState {
         let Some(home) = home_of(region, 0).filter(|_| slot < slots.desc.free.count && !slots.is_back(slot)) else {
             return;
         };
-        if self.others {
-            // Another GPU may have written the home: what is old is dropped before the next launch here.
+        // Another GPU may have written the home: what is old is dropped before the next launch here. What was given back holds anything, but where
+        // launches look pages up.
+        let is_ended = !slots.is_lent(slot) && region.flags & layout::REGION_PLACES == 0;
+        if self.others || is_ended {
             return;
         }
         let (start, bytes) = page_span(&desc, region, page_id & (layout::REGION_PAGES_MAX - 1));

@@ -365,7 +365,9 @@ impl Both<'_> {
         }
         if self.lends && rng.random() {
             // What launches read there they read on.
-            self.bench.vm.give_back_borrowed(u64::from(rng.random_range(1..4u32)) * PAGE)?;
+            self.bench
+                .vm
+                .give_back_borrowed(u64::from(rng.random_range(1..4u32)) * PAGE)?;
         }
         let n = rng.random_range(0..2u32) as usize;
         let mut stored = Vec::new();
@@ -425,7 +427,8 @@ impl Both<'_> {
 
     /// What the host does between launches.
     fn between(&mut self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
-        if self.lends && rng.random() {
+        if self.lends {
+            self.fill_slots(rng)?;
             self.end_loans(rng)?;
         }
         let n = rng.random_range(0..2u32) as usize;
@@ -467,11 +470,38 @@ impl Both<'_> {
     /// The neighbour has its memory back, which holds anything then, or lends it again.
     fn end_loans(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         match rng.random_range(0..3u32) {
-            0 => _ = self.bench.vm.give_back_borrowed(u64::from(rng.random_range(0..6u32)) * PAGE)?,
-            1 => _ = self.bench.vm.borrow_again(u64::from(rng.random_range(1..6u32)) * PAGE)?,
-            _ => {}
+            0 => {
+                _ = self
+                    .bench
+                    .vm
+                    .give_back_borrowed(u64::from(rng.random_range(0..6u32)) * PAGE)?
+            }
+            1 => {
+                _ = self
+                    .bench
+                    .vm
+                    .borrow_again(u64::from(rng.random_range(1..6u32)) * PAGE)?
+            }
+            // What was given back beside launches is free now that those have ended.
+            _ => _ = self.bench.vm.give_back_borrowed(0)?,
         }
         Ok(self.bench.vm.scribble_given_back(0xdd)?)
+    }
+
+    /// Launches that only read, so that pages of what others write come to the neighbour, too; others may leave their frames meanwhile.
+    fn fill_slots(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        let of = |n: u32| &self.regions[n as usize];
+        let (held, other, kept) = (of(rng.random_range(0..3)), of(rng.random_range(0..3)), of(2));
+        if self.is_broken || !held.least.is_empty() || rng.random() {
+            return Ok(());
+        }
+        for _ in 0..rng.random_range(1..7u32) {
+            self.add_up(held, kept)?;
+        }
+        if rng.random() {
+            other.region.evict()?;
+        }
+        self.add_up(held, kept)
     }
 
     /// What is newer in GPU memory than at its home is salvaged.

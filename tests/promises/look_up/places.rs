@@ -230,8 +230,13 @@ fn memory_that_a_launch_reads_is_free_when_that_has_ended() {
     let other = placed(&bench).read_only().from_slice(&values(9)).unwrap();
     reads(&bench, &a, &wanted, 3);
     let [end, begun, wrong] = [0; 3].map(|_| bench.vm.buffer::<u32>(1).unwrap());
-    [&end, &begun, &wrong].iter().for_each(|buffer| buffer.write(&[0]).unwrap());
-    let sum = wanted.iter().step_by(32).fold(0, |sum: u32, value| sum.wrapping_add(*value));
+    [&end, &begun, &wrong]
+        .iter()
+        .for_each(|buffer| buffer.write(&[0]).unwrap());
+    let sum = wanted
+        .iter()
+        .step_by(32)
+        .fold(0, |sum: u32, value| sum.wrapping_add(*value));
     let launch = bench.launch("until_told", config(), (&a, &end, &begun, &wrong, sum));
     let wait_for_more = || {
         let now = || {
@@ -252,7 +257,11 @@ fn memory_that_a_launch_reads_is_free_when_that_has_ended() {
     let (beside, out) = (bench.vm.stream().unwrap(), bench.vm.buffer::<u32>(N).unwrap());
     for _ in 0..3 {
         let kernel = bench.kernel("read");
-        kernel.launch_on(&beside, config(), (&other, &out, 0u64, N)).unwrap().sync().unwrap();
+        kernel
+            .launch_on(&beside, config(), (&other, &out, 0u64, N))
+            .unwrap()
+            .sync()
+            .unwrap();
         compare(&out.to_vec().unwrap(), &values(9)).unwrap();
     }
     assert_eq!(filled(&bench), before);
@@ -296,7 +305,9 @@ fn a_region_that_two_gpus_use_is_right_on_both() {
     let a = placed(&bench).from_slice(&wanted).unwrap();
     let b = placed(&bench).read_only().from_slice(&of_b).unwrap();
     let other = &bench.vm.gpus()[1];
-    let [add_there] = other.kernels(SOURCE.name, SOURCE.text, ["add"], &Default::default()).unwrap();
+    let [add_there] = other
+        .kernels(SOURCE.name, SOURCE.text, ["add"], &Default::default())
+        .unwrap();
     for factor in 1..=4u32 {
         reads(&bench, &a, &wanted, 6);
         add_there.launch(config(), (&a, &b, factor)).unwrap().sync().unwrap();
@@ -316,7 +327,9 @@ fn a_launch_that_is_stopped_leaves_pages_where_they_are_read_right() {
     let [end, begun, wrong] = [0; 3].map(|_| bench.vm.buffer::<u32>(1).unwrap());
     for _ in 0..3 {
         reads(&bench, &a, &wanted, 3);
-        [&end, &begun, &wrong].iter().for_each(|buffer| buffer.write(&[0]).unwrap());
+        [&end, &begun, &wrong]
+            .iter()
+            .for_each(|buffer| buffer.write(&[0]).unwrap());
         let launch = bench.launch("until_told", config(), (&a, &end, &begun, &wrong, 0u32));
         launch.kill();
         launch.sync().unwrap_err();

@@ -149,7 +149,14 @@ const TWICE: &[&str] = &[
     "state",
 ];
 /// How a slot at a neighbour shows that two have.
-const TWO_OWNERS: &[&str] = &["which is free", "became free while", "became free twice", "where page", "differ", "what lanes"];
+const TWO_OWNERS: &[&str] = &[
+    "which is free",
+    "became free while",
+    "became free twice",
+    "where page",
+    "differ",
+    "what lanes",
+];
 /// How a slot shows that nobody has.
 const SLOT_LOST: &[&str] = &["was not given back", "is not free at the end"];
 /// How a slot shows that does not hold what the page's home does.
