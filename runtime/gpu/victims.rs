@@ -92,7 +92,8 @@ impl Victims {
         let chunks = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
         let lent = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
         let writers = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
-        let frames = settings.frame_memory / page_size;
+        // As many as there may be.
+        let frames = settings.frame_capacity.unwrap_or(settings.frame_memory) / page_size;
         // The simulator watches pairs of them.
         let slots_kept = DeviceArray::zeroed(gpu, frames.next_multiple_of(2)).doing(doing)?;
         let slot_pages = DeviceArray::zeroed(gpu, slots).doing(doing)?;

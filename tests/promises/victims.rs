@@ -264,6 +264,35 @@ fn memory_that_was_given_back_is_borrowed_again() {
     compare(&region.to_vec().unwrap(), &before).unwrap();
 }
 
+/// Frames that have come since the memory was made keep slots as others do.
+#[test]
+fn frames_that_came_later_keep_their_slots() {
+    let unit = borrowing()
+        .build()
+        .unwrap()
+        .elastic_stats()
+        .handles
+        .handle_bytes
+        .max(PAGE);
+    let lent = 2 * COUNT.div_ceil(PAGE_WORDS);
+    let builder = borrowing_of(lent * LITTLE).borrowed_chunk(LITTLE);
+    let bench = Bench::new(builder.frame_memory(unit).frame_capacity(3 * unit), BASIC);
+    bench.vm.resize_frames(3 * unit).unwrap();
+    let values = [21, 22].map(|seed| words(seed, COUNT));
+    let regions = [0, 1].map(|n| bench.vm.region::<u32>().read_only().from_slice(&values[n]).unwrap());
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    for round in 0..12 {
+        let (region, values) = (&regions[round / 2 % 2], &values[round / 2 % 2]);
+        out.write(&[0]).unwrap();
+        bench.must("sum", config(), (region, &out));
+        let total: u64 = values.iter().map(|word| u64::from(*word)).sum();
+        assert_eq!(out.to_vec().unwrap(), [total], "in round {round}");
+        // All slots are listed anew.
+        bench.vm.give_back_borrowed(20 * LITTLE).unwrap();
+        bench.vm.borrow_again(20 * LITTLE).unwrap();
+    }
+}
+
 #[test]
 fn a_loan_follows_what_its_owner_leaves_free() {
     let used = Arc::new(AtomicU64::new(0));

@@ -246,6 +246,10 @@ impl Both<'_> {
         if rng.random() {
             held.region.evict()?;
         }
+        self.add_up_again(rng, held)
+    }
+
+    fn add_up_again(&self, rng: &mut ChaCha8Rng, held: &Held) -> Result<(), Wrong> {
         let sum = self.bench.vm.buffer::<u64>(1)?;
         sum.write(&[0])?;
         let (rounds, pause) = (rng.random_range(2..12u32), rng.random_range(500..8_000u32));
@@ -501,7 +505,10 @@ impl Both<'_> {
         if rng.random() {
             other.region.evict()?;
         }
-        self.add_up(held, kept)
+        match self.brings_beside {
+            true => self.add_up_again(rng, held),
+            false => self.add_up(held, kept),
+        }
     }
 
     /// What is newer in GPU memory than at its home is salvaged.

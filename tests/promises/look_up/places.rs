@@ -276,6 +276,35 @@ fn memory_that_a_launch_reads_is_free_when_that_has_ended() {
     reads(&bench, &a, &wanted, 2);
 }
 
+/// Kernels that came as PTX find pages by entries in a window.
+#[test]
+fn rewritten_kernels_read_at_a_neighbour() {
+    let bench = Bench::new(borrowing(1, SLOTS), SOURCE);
+    let wanted = values(5);
+    let a = placed(&bench).read_only().from_slice(&wanted).unwrap();
+    let module = bench
+        .vm
+        .load_ptx("again.ptx", include_str!("again.ptx").as_bytes())
+        .unwrap();
+    let kernel = module.kernel("again").unwrap();
+    let out = bench.vm.buffer::<u32>(1).unwrap();
+    let sum = wanted
+        .iter()
+        .step_by(32)
+        .fold(0u32, |sum, value| sum.wrapping_add(*value));
+    for turn in 0..8 {
+        out.write(&[0]).unwrap();
+        let launch = kernel.launch(config(), (&a, N, 2u32, 100u32, &out)).unwrap();
+        launch.sync().unwrap();
+        assert_eq!(out.to_vec().unwrap(), [sum.wrapping_mul(2)]);
+        if turn == 5 {
+            assert_eq!(filled(&bench), SLOTS);
+            bench.vm.give_back_borrowed(u64::MAX / 2).unwrap();
+            bench.vm.scribble_given_back(0xdd).unwrap();
+        }
+    }
+}
+
 /// A launch that stores while others read: it waits for those, since they may find pages at the neighbour where it stores to their homes.
 #[test]
 fn a_launch_that_writes_waits_for_readers_of_a_neighbours_memory() {

@@ -127,11 +127,8 @@ planted! {
     "slot-kept-though-its-home-changes", LookUps(16), LookedUp, OLD_SLOT, "no page is at a neighbour when its home changes, or when launches fetch":
         BRING "    if (!slot || (unlent && is_lent(victims_of(region), slot - 1)) || !try_claim(word, seen)) return;\n"
             => "    if (!slot || region->pages || !try_claim(word, seen)) return;\n";
-    "slot-given-before-it-was-read", LookUps(16), LookedUp, OLD_SLOT, "a slot is free when the page has left it":
-        BRING "    copy_by_warp(frame_address(vm, region, frame), from, bytes);\n    if (lane_id() == 0) {\n        if (kVictims && had) {\n            \
-                give_slot(victims_of(region), had - 1);\n"
-            => "    if (had && lane_id() == 0) give_slot(victims_of(region), had - 1);\n    sleep_ns(4000);\n    __syncwarp();\n    \
-                copy_by_warp(frame_address(vm, region, frame), from, bytes);\n    if (lane_id() == 0) {\n        if (kVictims && had) {\n";
+    "slot-kept-beside-a-frame", LookUps(16), LookedUp, SLOT_LOST, "a page that comes to a frame gives its slot back":
+        BRING "            give_slot(victims_of(region), had - 1);\n            count(" => "            count(";
     "slot-left-beside-a-launch", LookUps(16), LookedUp, SLOT_LOST, "no page leaves its slot beside a launch that may read it there":
         BESIDE "if (state_of(seen) == kAbsent && !victim_in(region, seen)) {" => "if (state_of(seen) == kAbsent) {";
 }
