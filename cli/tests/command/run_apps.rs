@@ -236,16 +236,6 @@ fn a_run_tells_what_borrowed_memory_did_and_says_nothing_without() {
             &line.unwrap_or_else(|| panic!("{text}")),
             &["hit rate", "16.0 MiB lent now"],
         );
-        // Launches that look pages up read them there instead.
-        let read = run(&format!(
-            "{arguments} {named} --placement look-up --borrow 1:16MiB {json}"
-        ));
-        let read: serde_json::Value = serde_json::from_str(&read).unwrap();
-        let there = read.pointer(key).map(|neighbour| neighbour["pages_read_there"].clone());
-        assert!(
-            there.and_then(|pages| pages.as_u64()).is_some_and(|pages| pages > 0),
-            "{read}"
-        );
         let without = run(&format!("{arguments} --gpu sim {json}"));
         let without: serde_json::Value = serde_json::from_str(&without).unwrap();
         assert!(without.pointer(key).is_none(), "{without}");

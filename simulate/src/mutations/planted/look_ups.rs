@@ -129,8 +129,6 @@ planted! {
             => "    if (!slot || region->pages || !try_claim(word, seen)) return;\n";
     "slot-kept-beside-a-frame", LookUps(16), LookedUp, SLOT_LOST, "a page that comes to a frame gives its slot back":
         BRING "            give_slot(victims_of(region), had - 1);\n            count(" => "            count(";
-    "slot-left-beside-a-launch", LookUps(16), LookedUp, SLOT_LOST, "no page leaves its slot beside a launch that may read it there":
-        BESIDE "if (state_of(seen) == kAbsent && !victim_in(region, seen)) {" => "if (state_of(seen) == kAbsent) {";
 }
 
 /// How a frame shows that two pages come to.
