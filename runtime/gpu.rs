@@ -281,7 +281,7 @@ impl PagedGpu {
     /// Whether regions of which nothing more is said are looked up.
     pub fn looks_up_by_default(&self) -> bool {
         let asked = self.settings.placement.unwrap_or(Placement::LookUp);
-        asked == Placement::LookUp && self.transport == TransportKind::Direct && self.settings.borrowed.is_empty()
+        asked == Placement::LookUp && self.transport == TransportKind::Direct
     }
 
     /// Loads kernels that their user compiled.
@@ -672,6 +672,10 @@ impl PagedGpu {
     /// # Errors
     /// The driver's.
     pub fn settle_loans(&self) -> Result<()> {
+        if self.victims().is_some_and(Victims::is_awaited) {
+            // Launches may read there by their tables.
+            self.let_unused_go();
+        }
         let mut state = self.lock();
         let done = self.prune_locked(&mut state);
         let settled = self.settle_loans_locked(&state, 0);

@@ -150,6 +150,10 @@ counts! {
     broadcast_stores,
     /// Lines, or parts of them, in which those left: stores that were merged, of a warp or in a `gpuvm::merge_queue`, are one.
     broadcast_lines,
+    /// Pages that launches look up and that came to borrowed memory of a neighbour GPU, where launches read them from then on. What they read there is not counted.
+    pages_to_neighbours = |gpu, _| gpu.victims().map_or(0, Victims::filled),
+    /// Nanoseconds for which borrowed memory that was given back was not free for its owner, all times together: launches read there, or were to end first.
+    loans_awaited_ns = |gpu, _| gpu.victims().map_or(0, Victims::waited_ns),
     /// Bytes of borrowed memory that the neighbours have back ([`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed)).
     bytes_given_back = |gpu, _| gpu.victims().map_or(0, Victims::given_back_bytes),
 }

@@ -232,9 +232,11 @@ impl VmGpu {
     }
 
     /// Gives `bytes` bytes of borrowed memory back, in whole chunks of 16 MiB, at once, also while launches run: how many those were. What
-    /// was there is fetched from its home from now on. When this returns no lane writes there any more. The memory is free for its owner
-    /// when the launches that run now have ended, and as many chunks in a row were given back as were borrowed together (16). It waits for
-    /// single page copies, not for a launch, and no longer than the wait limit.
+    /// was there is fetched from its home from now on, or read there by launches to come; launches that look pages up and run now read on where
+    /// they found them. When this returns no lane writes there any more. The memory is free for its owner when the launches that run now have
+    /// ended, and as many chunks in a row were given back as were borrowed together (16): the next launch that looks pages up frees it, or the next
+    /// such call. [`Stats::loans_awaited_ns`](crate::Stats) counts that time. It waits for single page copies, not for a launch, and no longer
+    /// than the wait limit.
     ///
     /// # Errors
     /// [`Error::StillWritten`] when such a copy has not ended by then; [`Error::Gpu`].

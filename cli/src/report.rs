@@ -197,6 +197,8 @@ pub struct NeighbourReport {
     pub hit_rate: f64,
     /// Pages that were copied there.
     pub pages_copied: u64,
+    /// Pages that launches look up and that came there, to be read in place.
+    pub pages_read_there: u64,
     /// Pages that lost their place there to pages that were fetched more often.
     pub pages_displaced: u64,
     /// Pages that came from their home, since the loan of their copy had ended.
@@ -216,6 +218,7 @@ impl NeighbourReport {
             bytes_from_homes: stats.bytes_from_homes(),
             hit_rate: stats.victims_hit_rate(),
             pages_copied: stats.victims_copied,
+            pages_read_there: stats.pages_to_neighbours,
             pages_displaced: stats.victims_displaced,
             pages_lost: stats.victims_lost,
             bytes_lent: stats.bytes_borrowed,
@@ -229,12 +232,13 @@ impl fmt::Display for NeighbourReport {
         let size = |bytes: u64| ByteSize::b(bytes).display().iec();
         write!(
             out,
-            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages copied there, {} displaced there, {} missed as the loan had ended; {} lent now, {} \
+            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages copied there, {} to be read there, {} displaced there, {} missed as the loan had ended; {} lent now, {} \
              given back",
             size(self.bytes_fetched),
             size(self.bytes_from_homes),
             self.hit_rate * 100.0,
             grouped(self.pages_copied),
+            grouped(self.pages_read_there),
             grouped(self.pages_displaced),
             grouped(self.pages_lost),
             size(self.bytes_lent),

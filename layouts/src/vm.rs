@@ -45,6 +45,9 @@ pub const REGION_RANK_MAX: u32 = 7;
 pub const REGION_ASCENDING: u32 = 256;
 /// Bit of [`RegionDesc::flags`]: nothing is read ahead.
 pub const REGION_RANDOM: u32 = 1024;
+/// Bit of [`RegionDesc::flags`]: the slots at neighbours are places where launches read pages that they look up. No page goes there when it
+/// leaves its frame, and none names one while launches fetch.
+pub const REGION_PLACES: u32 = 2048;
 /// Homes that a page of a replicated region has.
 pub const REPLICAS_MAX: u32 = 2;
 /// Bit of [`StripeDesc::flags`]: what the stripe held is gone for good, though its queue pairs may work.

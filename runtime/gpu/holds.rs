@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 use gpuvm_ptx::TableLayout;
 
 use super::{
-    PagedGpu, Places, PlainMemory, RegionView, Window,
+    PagedGpu, Places, PlainMemory, RegionView, Victims, Window,
     held::Holds,
     launcher::{arg, over_all},
 };
@@ -92,17 +92,8 @@ impl PagedGpu {
         // Whatever becomes of it: some may move.
         region.forget_places();
         self.bring_in_order(region, &found, &mut own)?;
-        let (support, pages, run) = (&self.support, region.pages().count(), region.run());
-        let start = self.held.lock().begin_at(pages);
-        let [absent, used, elsewhere] = self.counting(|stay| {
-            let args = |vm: u64| {
-                let (id, run, no_own) = (arg(region.id()), arg(run), arg(0u64));
-                vec![arg(vm), id, arg(start), arg(pages), run, no_own, arg(0u32), arg(stay)]
-            };
-            let label = format!("bringing pages of region `{}`", region.name());
-            let config = self.over_pages(pages * 32);
-            self.run(&support.stream, &support.bring, config, args, Some(region), &label)
-        })?;
+        let (pages, run) = (region.pages().count(), region.run());
+        let [absent, used, elsewhere] = self.bring_anywhere(region)?;
         region.set_complete(absent == 0);
         region.set_crowded(used != 0);
         if absent == 0 && elsewhere != 0 {
@@ -114,6 +105,69 @@ impl PagedGpu {
             }));
         }
         region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
+        Ok(())
+    }
+
+    /// Brings them into any frames, and where none is free to slots at neighbours: how many have no frame then, how many of those were used, and how many have another
+    /// frame than in order.
+    fn bring_anywhere(&self, region: &RegionView) -> Result<[u64; 3]> {
+        let (support, pages) = (&self.support, region.pages().count());
+        let start = self.held.lock().begin_at(pages);
+        let victims = self.victims().filter(|_| region.may_use_slots());
+        let had = region.slots_since();
+        if let Some(victims) = victims.filter(|_| had.is_none()) {
+            // Before the first may have one.
+            region.set_slots_since(Some(victims.given_back_bytes()));
+        }
+        let slots = u32::from(victims.is_some());
+        let [absent, used, elsewhere, lent] = self.counting(|stay| {
+            let args = |vm: u64| {
+                let (id, run, no_own) = (arg(region.id()), arg(region.run()), arg(0u64));
+                vec![
+                    arg(vm),
+                    id,
+                    arg(start),
+                    arg(pages),
+                    run,
+                    no_own,
+                    arg(0u32),
+                    arg(slots),
+                    arg(stay),
+                ]
+            };
+            let label = format!("bringing pages of region `{}`", region.name());
+            let config = self.over_pages(pages * 32);
+            self.run(&support.stream, &support.bring, config, args, Some(region), &label)
+        })?;
+        if let Some(victims) = victims {
+            victims.note_filled(lent);
+        }
+        if had.is_none() && lent == 0 {
+            region.set_slots_since(None);
+        }
+        Ok([absent, used, elsewhere])
+    }
+
+    /// Has a held region's pages leave their slots at neighbours, or with `unlent` those whose memory was taken back. No launch with the region runs.
+    pub fn leave_slots(&self, region: &RegionView, unlent: bool) -> Result<()> {
+        let given_back = self.victims().map_or(0, Victims::given_back_bytes);
+        if region.slots_since().is_none_or(|since| unlent && since == given_back) {
+            return Ok(());
+        }
+        // Whatever becomes of it: some may have left.
+        region.forget_places();
+        let (support, config) = (&self.support, self.over_pages(region.pages().count()));
+        let args = |vm| [over_all(vm, region), vec![arg(u32::from(unlent))]].concat();
+        let label = format!("leaving slots of region `{}`", region.name());
+        self.run(
+            &support.stream,
+            &support.leave_slots,
+            config,
+            args,
+            Some(region),
+            &label,
+        )?;
+        region.set_slots_since(unlent.then_some(given_back));
         Ok(())
     }
 

@@ -81,7 +81,13 @@ fn look_at_owners() -> impl FnMut(&PagedGpu) -> bool {
     move |gpu| {
         let Some(victims) = gpu.victims() else { return false };
         let looked = victims.relieve(&*gpu.device, gpu.settings.wait_limit);
-        let settled = looked.and_then(|taken| if taken > 0 { gpu.settle_loans() } else { Ok(()) });
+        let settled = looked.and_then(|_| {
+            if victims.is_awaited() {
+                gpu.settle_loans()
+            } else {
+                Ok(())
+            }
+        });
         tell_once(&mut told, settled, "owners of borrowed memory may wait for it");
         true
     }

@@ -20,6 +20,8 @@ pub(super) struct Lender {
     /// Chunks that it may lend.
     pub most: u32,
     pub lent: u32,
+    /// Those up to here have slots that places of pages name, lent or not.
+    pub named: u32,
     /// Whether the loan follows from the memory that is free there.
     pub auto: bool,
     /// What backs the chunks, [`LUMP_CHUNKS`] each.
@@ -35,6 +37,7 @@ impl Lender {
             first,
             most,
             lent: 0,
+            named: 0,
             auto,
             lumps: Vec::new(),
             grown: None,
@@ -56,9 +59,10 @@ impl Lender {
         Ok(())
     }
 
-    /// Frees the lumps none of whose chunks is lent. No kernel may run that knows them.
+    /// Frees the lumps none of whose chunks is lent, or read by launches to come. No kernel may run that knows them.
     pub fn free(&mut self) {
-        self.lumps.truncate(self.lent.div_ceil(LUMP_CHUNKS) as usize);
+        let used = self.lent.max(self.named);
+        self.lumps.truncate(used.div_ceil(LUMP_CHUNKS) as usize);
     }
 
     /// Whether there is something to free.

@@ -1,12 +1,16 @@
 //! The host's pass over a GPU's pages that no launch uses: after a launch was stopped where it stood, met a page or
 //! frames with as many pins as there can be, or a region ended with frames left, and after queue pairs were given up.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, PageWord};
 
-use super::{pool::FramePool, victims::Victims, view::RegionView};
+use super::{
+    pool::FramePool,
+    victims::{Victims, slot_of},
+    view::RegionView,
+};
 use crate::error::{Error, Result};
 
 /// Makes every page absent or resident, unpinned and never "being written back", and rebuilds the table of frames and the pool from the
@@ -19,12 +23,19 @@ pub(super) fn rebuild(
     victims: Option<&Victims>,
 ) -> Result<()> {
     let mut frame_pages = vec![0u64; pool.capacity() as usize];
+    let mut slots = BTreeSet::new();
     // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
     for region in regions {
         let mut words = region.read_words(gpu)?;
         let (held, marks) = (region.is_held(), region.marks(gpu)?);
         for (page, bits) in words.iter_mut().enumerate() {
+            let slot = slot_of(*bits).filter(|_| held && region.has_slots());
             let mut word = mended(PageWord::from_bits(*bits));
+            if let Some(slot) = slot {
+                // A launch that is about to begin may have it in its table.
+                word.frame = slot + 1;
+                slots.insert(slot);
+            }
             let resident = u64::from(word.state) == layout::STATE_RESIDENT;
             word.dirty |= resident && marks.get(page) == Some(&true);
             word.pins = (resident && held).into();
@@ -44,7 +55,7 @@ pub(super) fn rebuild(
         region.clear_marks(gpu)?;
     }
     if let Some(victims) = victims {
-        victims.free_all(gpu)?;
+        victims.free_all(gpu, |slot| slots.contains(&slot))?;
     }
     pool.rebuild(gpu, frame_pages)
 }

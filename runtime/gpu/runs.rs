@@ -51,7 +51,7 @@ impl PagedGpu {
     pub(super) fn survey(&self, region: &RegionView) -> Result<Survey> {
         let pages = region.pages().count();
         let doing = || format!("survey of region `{}`", region.name());
-        let [used, away, _] = self.counting(|counts| {
+        let [used, away, ..] = self.counting(|counts| {
             let (support, config) = (&self.support, self.over_pages(pages));
             let args = |vm| [over_all(vm, region), vec![arg(counts)]].concat();
             self.run(&support.stream, &support.survey, config, args, Some(region), &doing())
@@ -111,7 +111,7 @@ impl PagedGpu {
                     let own = if self.rebuilt() == rebuilt { addr } else { 0 };
                     let (id, run) = (arg(region.id()), arg(region.run()));
                     let (own, fill) = (arg(own), arg(u32::from(fill)));
-                    vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u64)]
+                    vec![arg(vm), id, arg(0u64), arg(pages), run, own, fill, arg(0u32), arg(0u64)]
                 };
                 let config = self.over_pages(pages * 32);
                 self.run(&support.stream, &support.bring, config, args, Some(region), &doing())?;
@@ -185,16 +185,16 @@ impl PagedGpu {
     }
 
     /// What a kernel counts at an address, where it finds zeros.
-    pub(super) fn counting(&self, count: impl FnOnce(u64) -> Result<()>) -> Result<[u64; 3]> {
+    pub(super) fn counting(&self, count: impl FnOnce(u64) -> Result<()>) -> Result<[u64; 4]> {
         let doing = || "counting pages".to_owned();
         let mut counts = self.scratch.counts.lock();
         let counts = match &mut *counts {
             Some(counts) => counts,
-            none => none.insert(DeviceArray::zeroed(&*self.device, 3).doing(doing)?),
+            none => none.insert(DeviceArray::zeroed(&*self.device, 4).doing(doing)?),
         };
-        counts.write(&*self.device, 0, &[0; 3]).doing(doing)?;
+        counts.write(&*self.device, 0, &[0; 4]).doing(doing)?;
         count(counts.addr())?;
-        let mut found = [0; 3];
+        let mut found = [0; 4];
         counts.read_into(&*self.device, 0, &mut found).doing(doing)?;
         Ok(found)
     }

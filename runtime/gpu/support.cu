@@ -1,5 +1,6 @@
 // Kernels that the runtime itself launches.
 #include <gpuvm/detail/beside.cuh>
+#include <gpuvm/detail/bring.cuh>
 #include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
 #include <gpuvm/detail/give_way.cuh>
@@ -104,34 +105,48 @@ __global__ void gpuvm_hold(const gpuvm::layout::VmDesc* vm, unsigned region, uns
             continue;
         }
         gpuvm::detail::fold_mark(vm, id, beside != 0);
-        if (!beside) gpuvm::detail::let_page_go(vm, id);
+        if (beside) continue;
+        gpuvm::detail::let_page_go(vm, id);
+        gpuvm::detail::leave_slot(vm, id, false);
     }
 }
 
 // Brings those of a held region's `pages` pages into frames that were used at home, as far as some are free, from page
 // `start` on and round. With `own`, bits of frames that are the caller's, those come whose frame in order from `run` on
-// is one of them, and with `fill` whether they were used or not. Counts in `stay`, if there is one, those that have
-// none then, behind it those that were used, and then those whose frame is another than in order. Blocks are whole
-// warps.
+// is one of them, and with `fill` whether they were used or not. With `slots` those for which none is free come to
+// slots at neighbours. Counts in `stay`, if there is one, those that have no frame then, behind it those that were
+// used, those whose frame is another than in order, and those that came to slots. Blocks are whole warps.
 __global__ void gpuvm_bring(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
                             unsigned long long pages, unsigned run, unsigned long long* own, unsigned fill,
-                            unsigned long long* stay) {
+                            unsigned slots, unsigned long long* stay) {
     unsigned long long warps = static_cast<unsigned long long>(gridDim.x) * blockDim.x / 32;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32;
-    unsigned long long absent = 0, used = 0, elsewhere = 0;
+    unsigned long long absent = 0, used = 0, elsewhere = 0, lent = 0;
     for (unsigned long long n = warp; n < pages; n += warps) {
         unsigned long long page = start + n < pages ? start + n : start + n - pages;
         unsigned long long id = gpuvm::detail::page_id(region, page);
         unsigned its = run + static_cast<unsigned>(page);
-        unsigned became = gpuvm::detail::bring_page(vm, id, own, its, fill != 0);
+        unsigned became = gpuvm::detail::bring_page(vm, id, own, its, fill != 0, slots != 0);
         absent += became != gpuvm::detail::kHasFrame;
-        used += became == gpuvm::detail::kNoneFree;
+        used += became == gpuvm::detail::kNoneFree || became == gpuvm::detail::kHasSlot;
+        lent += became == gpuvm::detail::kHasSlot;
         elsewhere += gpuvm::detail::frame_of_page(vm, id) != its;
     }
     if (!stay || threadIdx.x % 32 != 0) return;
     if (absent) gpuvm::detail::atom_add_relaxed_gpu(stay, absent);
     if (used) gpuvm::detail::atom_add_relaxed_gpu(stay + 1, used);
     if (elsewhere) gpuvm::detail::atom_add_relaxed_gpu(stay + 2, elsewhere);
+    if (lent) gpuvm::detail::atom_add_relaxed_gpu(stay + 3, lent);
+}
+
+// Has the pages [first, last) of a held region leave their slots at neighbours, or with `unlent` those whose memory was
+// taken back. No launch uses the region.
+__global__ void gpuvm_leave_slots(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                  unsigned long long last, unsigned unlent) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        gpuvm::detail::leave_slot(vm, gpuvm::detail::page_id(region, page), unlent != 0);
 }
 
 // Counts those of the pages [first, last) of a held region that were used at home, and those that are not at home.
@@ -166,8 +181,9 @@ __global__ void gpuvm_give_free(const gpuvm::layout::VmDesc* vm, const unsigned 
         if (frames[n]) gpuvm::detail::pool_give_run(&vm->pool, static_cast<unsigned>(n * 64), frames[n], ~0u);
 }
 
-// Has up to `most` of a held region's `pages` pages leave their frames, from page `start` on and round. `taken[0]` and
-// `taken[1]` are 0; the latter counts those that left.
+// Has up to `most` of a held region's `pages` pages leave their frames, from page `start` on and round, and as many of
+// those that are met on the way their slots, while few of these are free. `taken[0]` and `taken[1]` are 0; the latter
+// counts those that left frames.
 __global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long start,
                                unsigned long long pages, unsigned long long most, unsigned long long* taken) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
@@ -177,7 +193,9 @@ __global__ void gpuvm_give_way(const gpuvm::layout::VmDesc* vm, unsigned region,
         // One of those that may leave is this lane's, until it has found a page.
         if (!goes_on && gpuvm::detail::atom_add_relaxed_gpu(taken, 1ull) >= most) return;
         unsigned long long page = start + n < pages ? start + n : start + n - pages;
-        goes_on = !gpuvm::detail::give_way(vm, gpuvm::detail::page_id(region, page));
+        unsigned long long id = gpuvm::detail::page_id(region, page);
+        goes_on = !gpuvm::detail::give_way(vm, id);
+        if (goes_on && gpuvm::detail::has_few_slots(vm, region, most)) gpuvm::detail::leave_slot(vm, id, false);
         if (!goes_on) gpuvm::detail::atom_add_relaxed_gpu(taken + 1, 1ull);
     }
 }

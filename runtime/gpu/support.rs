@@ -36,6 +36,7 @@ pub(crate) const KERNELS: (&str, &str, &[&str]) = (
         "gpuvm_give_free",
         "gpuvm_bring_beside",
         "gpuvm_settle_marks",
+        "gpuvm_leave_slots",
     ],
 );
 
@@ -55,6 +56,7 @@ pub(super) struct Support {
     pub bring: Arc<dyn Kernel>,
     pub bring_beside: Arc<dyn Kernel>,
     pub settle_marks: Arc<dyn Kernel>,
+    pub leave_slots: Arc<dyn Kernel>,
     pub give_way: Arc<dyn Kernel>,
     pub take_marks: Arc<dyn Kernel>,
     pub write_entries: Arc<dyn Kernel>,
@@ -100,7 +102,8 @@ impl Support {
             give_free: kernel(names[18])?,
             bring_beside: kernel(names[19])?,
             settle_marks: kernel(names[20])?,
-            clock: has_timeline.then(|| kernel(names[21])).transpose()?,
+            leave_slots: kernel(names[21])?,
+            clock: has_timeline.then(|| kernel(names[22])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
             beside: gpu.urgent_stream().doing(doing)?,

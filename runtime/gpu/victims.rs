@@ -5,7 +5,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, VictimsDesc};
@@ -53,6 +53,12 @@ pub(crate) struct Victims {
     page_size: u64,
     /// Bytes, all times together.
     given_back: AtomicU64,
+    /// Since when memory that was given back is not free for its owner.
+    awaited: Mutex<Option<Instant>>,
+    /// For how long it was not, all times together.
+    waited_ns: AtomicU64,
+    /// Pages that came to slots where launches look them up.
+    filled: AtomicU64,
 }
 
 impl Victims {
@@ -86,7 +92,8 @@ impl Victims {
         let chunks = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
         let lent = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
         let writers = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
-        let frames = settings.frame_memory / page_size;
+        // As many as there may be.
+        let frames = settings.frame_capacity.unwrap_or(settings.frame_memory) / page_size;
         // The simulator watches pairs of them.
         let slots_kept = DeviceArray::zeroed(gpu, frames.next_multiple_of(2)).doing(doing)?;
         let slot_pages = DeviceArray::zeroed(gpu, slots).doing(doing)?;
@@ -118,6 +125,9 @@ impl Victims {
             chunk_slots,
             page_size,
             given_back: AtomicU64::new(0),
+            awaited: Mutex::default(),
+            waited_ns: AtomicU64::new(0),
+            filled: AtomicU64::new(0),
         };
         victims.begin_loans(gpu)?;
         Ok(Some(victims))
@@ -131,7 +141,7 @@ impl Victims {
         }
         self.tell_spare(gpu, &lenders)?;
         drop(lenders);
-        self.free_all(gpu)
+        self.free_all(gpu, |_| false)
     }
 
     /// Address of the [`VictimsDesc`].
@@ -139,8 +149,8 @@ impl Victims {
         self.desc.addr()
     }
 
-    /// No word names a slot any more: all that are lent are free. No kernel may run.
-    pub fn free_all(&self, gpu: &dyn Gpu) -> Result<()> {
+    /// No word names a slot any more but those that are `used`: all others that are lent are free. No kernel may run.
+    pub fn free_all(&self, gpu: &dyn Gpu, used: impl Fn(u32) -> bool) -> Result<()> {
         let lenders = self.lenders.lock();
         let doing = || "freeing the slots of borrowed memory".to_owned();
         let none = vec![0_u32; self.chunk_count as usize];
@@ -148,7 +158,8 @@ impl Victims {
         let none = vec![0_u32; self.frames as usize];
         self.slots_kept.write(gpu, 0, &none).doing(doing)?;
         self.forget_pages(gpu, 0..self.chunk_count)?;
-        self.free.fill(gpu, self.lent_slots(&lenders)).doing(doing)
+        let free = self.lent_slots(&lenders).filter(|slot| !used(*slot));
+        self.free.fill(gpu, free).doing(doing)
     }
 
     /// The hand over the slots looks for no page of these chunks. No kernel may run.
@@ -174,6 +185,26 @@ impl Victims {
     pub fn given_back_bytes(&self) -> u64 {
         // Relaxed: a count that nothing is ordered by.
         self.given_back.load(Ordering::Relaxed)
+    }
+
+    /// For how long memory that was given back was not free for its owner, since launches read there, or were to be asked first.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
+    }
+
+    /// Pages that came to slots where launches look them up.
+    pub fn filled(&self) -> u64 {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// So many more have come.
+    pub fn note_filled(&self, pages: u64) {
+        self.filled.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Whether memory that was given back is not free for its owner.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.lock().is_some()
     }
 
     fn chunk_bytes(&self) -> u64 {
@@ -216,7 +247,7 @@ impl Victims {
         let bytes = vec![byte; self.chunk_bytes() as usize];
         let doing = || "writing memory that was given back".to_owned();
         for lender in &*self.lenders.lock() {
-            for chunk in lender.lent..lender.backed() {
+            for chunk in lender.lent.max(lender.named)..lender.backed() {
                 gpu.write(lender.address(chunk, self.chunk_bytes()), &bytes)
                     .doing(doing)?;
             }
@@ -242,6 +273,9 @@ impl Victims {
             taken += u64::from(chunks);
         }
         self.given_back.fetch_add(taken * self.chunk_bytes(), Ordering::Relaxed);
+        if taken > 0 {
+            self.awaited.lock().get_or_insert_with(Instant::now);
+        }
         let looks = Looks::begin(gpu);
         // Also after an earlier call that ended before its writers did. Writers of chunks that are lent go on, and are not waited for.
         let mut writers = vec![0_u32; self.chunk_count as usize];
@@ -300,11 +334,13 @@ impl Victims {
         let mut lenders = self.lenders.lock();
         let grown = self.growth(gpu, &mut lenders, more)?;
         if grown.is_none() && !lenders.iter().any(Lender::has_unused) {
+            self.note_free(&lenders);
             return Ok(0);
         }
         let used = self.forget_unlent(gpu, &lenders, regions)?;
         let mut borrowed = 0;
         for (n, lender) in lenders.iter_mut().enumerate() {
+            lender.named = self.named_chunks(lender, &used);
             lender.free();
             let before = lender.lent;
             let asked = grown.as_ref().map_or(before, |grown| grown[n]);
@@ -322,7 +358,24 @@ impl Victims {
         self.tell_spare(gpu, &lenders)?;
         let free = self.lent_slots(&lenders).filter(|slot| !used[*slot as usize]);
         self.free.fill(gpu, free).doing(|| "listing free slots".to_owned())?;
+        self.note_free(&lenders);
         Ok(borrowed)
+    }
+
+    /// The chunks of a lender up to the last one that has a slot in use.
+    fn named_chunks(&self, lender: &Lender, used: &[bool]) -> u32 {
+        let slots = self.chunk_slots as usize;
+        let is_named = |chunk: &u32| used[(lender.first + chunk) as usize * slots..][..slots].contains(&true);
+        (0..lender.backed()).rev().find(is_named).map_or(0, |chunk| chunk + 1)
+    }
+
+    /// Notes for how long owners waited, once they do no longer.
+    fn note_free(&self, lenders: &[Lender]) {
+        let mut awaited = self.awaited.lock();
+        if let Some(since) = awaited.take_if(|_| !lenders.iter().any(Lender::has_unused)) {
+            self.waited_ns
+                .fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
     }
 
     /// Chunks that each lender is to lend, where that is more than it does.
@@ -362,7 +415,8 @@ impl Victims {
         Ok(free < lent * u64::from(self.chunk_slots) / DRY_SHARE + 1)
     }
 
-    /// Takes slots that are not lent any more out of words and from beside frames: which slots are in use.
+    /// Takes slots that are not lent any more out of words and from beside frames: which slots are in use. Places that launches look up stay: a launch that
+    /// is about to begin may have them in its table.
     fn forget_unlent(&self, gpu: &dyn Gpu, lenders: &[Lender], regions: &[Arc<RegionView>]) -> Result<Vec<bool>> {
         let doing = || "looking through the slots of borrowed memory".to_owned();
         let mut lent = vec![false; self.chunk_count as usize];
@@ -375,13 +429,9 @@ impl Victims {
             let mut words = region.read_words(gpu)?;
             let mut changed = false;
             for word in &mut words {
-                let state = *word & layout::STATE_MASK;
-                let named = slot_in(((*word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32);
-                if state != layout::STATE_ABSENT << layout::STATE_SHIFT || named == 0 {
-                    continue;
-                }
-                match is_lent(named - 1) {
-                    true => used[named as usize - 1] = true,
+                let Some(slot) = slot_of(*word) else { continue };
+                match is_lent(slot) {
+                    true => used[slot as usize] = true,
                     false => {
                         *word &= !layout::FRAME_MASK;
                         changed = true;
@@ -390,6 +440,11 @@ impl Victims {
             }
             if changed {
                 region.write_words(gpu, &words)?;
+            }
+        }
+        for region in regions.iter().filter(|region| region.has_slots()) {
+            for slot in region.read_words(gpu)?.into_iter().filter_map(slot_of) {
+                used[slot as usize] = true;
             }
         }
         let mut kept = self.slots_kept.read(gpu, 0, self.frames as usize).doing(doing)?;
@@ -410,6 +465,13 @@ impl Victims {
 /// The slot plus one that a frame field names, or 0 where it counts fetches ([`layout::USE_BIT`]).
 fn slot_in(field: u32) -> u32 {
     if field & layout::USE_BIT == 0 { field } else { 0 }
+}
+
+/// The slot that an absent page's word names.
+pub(super) fn slot_of(word: u64) -> Option<u32> {
+    let is_absent = word & layout::STATE_MASK == layout::STATE_ABSENT << layout::STATE_SHIFT;
+    let named = slot_in(((word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32);
+    named.checked_sub(1).filter(|_| is_absent)
 }
 
 /// Who lends what the settings ask for, to this GPU: nothing yet. All chunks together have no more slots than words can name.

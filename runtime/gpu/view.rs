@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Instant,
 };
@@ -114,6 +114,8 @@ impl PageTable {
     }
 }
 
+/// So many launches in a row only read a region that was written, before its pages come to slots at neighbours.
+const READS_BEFORE_SLOTS: u32 = 4;
 /// So many launches are few, for all of a region to be written home behind them.
 const FEW: u32 = 4;
 /// So often, before launches that write mark pages again.
@@ -206,6 +208,10 @@ pub(crate) struct RegionView {
     captured_writes: AtomicBool,
     /// See `share_home`.
     home_is_shared: AtomicBool,
+    /// See `slots_since`.
+    slots_since: AtomicU64,
+    /// So many launches to come that only read it, before its pages come to slots at neighbours again.
+    rests: AtomicU32,
 }
 
 impl RegionView {
@@ -248,6 +254,8 @@ impl RegionView {
             captured: AtomicBool::new(false),
             captured_writes: AtomicBool::new(false),
             home_is_shared: AtomicBool::new(false),
+            slots_since: AtomicU64::new(0),
+            rests: AtomicU32::new(0),
         }
     }
 
@@ -430,7 +438,42 @@ impl RegionView {
         self.held.store(held, Ordering::Relaxed);
         self.set_crowded(false);
         *self.looks.lock() = (0, None);
+        // A region has slots while it is held.
+        self.set_slots_since(None);
         self.forget_places();
+    }
+
+    /// Whether some of its pages may have slots at neighbours, where launches read them.
+    pub fn has_slots(&self) -> bool {
+        self.slots_since().is_some()
+    }
+
+    /// How many bytes had been given back when none of those slots was.
+    pub fn slots_since(&self) -> Option<u64> {
+        self.slots_since.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    pub fn set_slots_since(&self, given_back: Option<u64>) {
+        let since = given_back.map_or(0, |bytes| bytes + 1);
+        self.slots_since.store(since, Ordering::Relaxed);
+    }
+
+    /// A launch is about to begin that looks its pages up.
+    pub fn note_use(&self, writes: bool) {
+        let rests = self.rests.load(Ordering::Relaxed);
+        let left = if writes {
+            READS_BEFORE_SLOTS
+        } else {
+            rests.saturating_sub(1)
+        };
+        self.rests.store(left, Ordering::Relaxed);
+    }
+
+    /// Whether pages of it may come to slots at neighbours: of what launches write, and others, they would soon be old. A home that is a neighbour's memory
+    /// is as near. What graphs read is written by whoever is launched beside them.
+    pub fn may_use_slots(&self) -> bool {
+        let is_read = self.rests.load(Ordering::Relaxed) == 0;
+        is_read && !self.is_captured() && !self.shares_home() && self.home.host_memory().is_some()
     }
 
     /// Whether each page of a held region has a frame.

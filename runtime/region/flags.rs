@@ -71,6 +71,17 @@ impl Traits {
         self.borrows && self.home != 0 && !self.kind.never_evicted && placement == Placement::Fetch
     }
 
+    /// Whether launches that look its pages up may find them in slots at neighbours. Absent pages' words count what is read at the home under
+    /// [`Placement::Auto`] alone, which no advice says.
+    fn has_places(&self) -> bool {
+        self.borrows && self.place(self.kind.placement).0 == Placement::LookUp
+    }
+
+    /// Whether pages have slots at neighbours: clean ones that leave their frames, or those that launches look up.
+    pub fn uses_slots(&self) -> bool {
+        self.has_victims() || self.has_places()
+    }
+
     /// What it comes to, and why that is not what was asked. Where nothing was, pages are looked up where they can be.
     fn place(&self, asked: Option<Placement>) -> (Placement, Option<&'static str>) {
         match asked {
@@ -98,10 +109,6 @@ impl Traits {
             (Placement::LookUp, _) if self.pages >> 32 != 0 => (
                 Placement::WhileFree,
                 Some("fewer than 2^32 pages are looked up, and it has more"),
-            ),
-            (Placement::LookUp, _) if self.borrows => (
-                Placement::WhileFree,
-                Some("its GPU borrows memory of neighbours, which pages that are looked up do not use"),
             ),
             (Placement::LookUp, _) if self.checked || self.replicated => (
                 Placement::WhileFree,
@@ -155,6 +162,7 @@ impl Traits {
             | flag(self.replicated, layout::REGION_REPLICATED)
             | flag(self.checked, layout::REGION_CHECKED)
             | flag(array & layout::ARRAY_DUELS != 0, layout::REGION_DUELS)
+            | flag(self.has_places(), layout::REGION_PLACES)
             | flag(
                 array & layout::ARRAY_FETCH_WHILE_FREE != 0,
                 layout::REGION_FETCH_WHILE_FREE,
@@ -230,7 +238,6 @@ mod tests {
             (|traits| traits.home = 0) as fn(&mut Traits),
             |traits| traits.home += 8,
             |traits| traits.kind.never_evicted = true,
-            |traits| traits.borrows = true,
             |traits| traits.replicated = true,
             |traits| traits.checked = true,
             |traits| traits.pages = 1 << 32,
@@ -240,8 +247,16 @@ mod tests {
             holds(&traits, unadvised, Placement::Fetch);
         }
         holds(&open, unadvised.after(Advice::Fetch), Placement::Fetch);
-        let lends = Traits { borrows: true, ..open };
-        assert_eq!(lends.array_flags(unadvised), layout::ARRAY_VICTIMS);
+        // Where neighbours lend memory, too: then pages have slots there, and those that are fetched alone name them when they leave their frames.
+        let borrows = Traits { borrows: true, ..open };
+        holds(&borrows, unadvised, Placement::LookUp);
+        let is_place = |traits: &Traits| traits.region_flags(unadvised, 0) & layout::REGION_PLACES != 0;
+        assert!(is_place(&borrows) && !is_place(&open));
+        let lends = Traits {
+            kind: traits(Placement::Fetch).kind,
+            ..borrows
+        };
+        assert!(lends.array_flags(unadvised) == layout::ARRAY_VICTIMS && !is_place(&lends));
     }
 
     #[test]
@@ -276,7 +291,7 @@ mod tests {
                     checked,
                     ..open
                 };
-                holds(&limited, unadvised, fewer(asked));
+                holds(&limited, unadvised, if borrows { asked } else { fewer(asked) });
                 // Whose clean pages go to neighbours follows no advice.
                 let advised = Advised::default().after(Advice::InPlace);
                 let follows = !(borrows && asked == Placement::Fetch);

@@ -130,9 +130,9 @@ impl OnGpu {
         self.view.write_draws(&*self.gpu.device, draws)
     }
 
-    /// Address of the `VictimsDesc` where clean pages go that leave their frames; 0 where they are dropped.
+    /// Address of the `VictimsDesc` where clean pages go that leave their frames, or pages that are looked up and have none; 0 without.
     pub(super) fn victims_addr(&self) -> u64 {
-        let victims = self.gpu.victims().filter(|_| self.view.has_victims());
+        let victims = self.gpu.victims().filter(|_| self.traits.uses_slots());
         victims.map_or(0, Victims::desc_addr)
     }
 

@@ -77,6 +77,8 @@ impl Memory for RegionInner {
             // Else such a page is written home once more than it needs to be.
             on.view.forget_beside();
         }
+        on.view.note_use(writes);
+        self.leave_neighbours(launches, &on, writes)?;
         if by != Table::Home && !launches.any_on(gpu) {
             // Before any comes: the launch may not begin after all.
             on.view.expect_pages();
@@ -170,6 +172,22 @@ impl RegionInner {
         match self.at(gpu).filter(|on| on.view.may_have_writes()) {
             Some(on) => self.flush_on(launches, &on),
             None => Ok(()),
+        }
+    }
+
+    /// Has pages leave slots at neighbours: before a launch that `writes`, which stores at home, all of them, and its launches have ended; else those whose memory was
+    /// taken back, where no launch uses the region.
+    fn leave_neighbours(&self, launches: &mut Naming, on: &OnGpu, writes: bool) -> Result<()> {
+        let place = on.gpu.place;
+        if !on.view.has_slots() {
+            return Ok(());
+        }
+        if writes {
+            launches.settle_those(|kind| kind.gpu == place);
+        }
+        match launches.any_on(place) {
+            true => Ok(()),
+            false => on.gpu.leave_slots(&on.view, !writes),
         }
     }
 

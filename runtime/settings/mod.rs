@@ -155,11 +155,12 @@ impl VmBuilder {
     }
 
     /// Borrows memory of the neighbour GPU `ordinal`, so many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
-    /// between frames and homes: a clean page that leaves its frame is copied there, and fetched from there when it is used again. Nothing
-    /// is lost with that memory, which [`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed) returns at any time. For several
-    /// neighbours it may be called several times; with several GPUs each of them borrows that of each of the others. It is for the
-    /// transport [`Direct`](Transport::Direct), which [`Auto`](Transport::Auto) is beside it, and for regions whose
-    /// [`Placement`](crate::Placement) is `Fetch` and that keep no frames of their own.
+    /// between frames and homes. Pages that launches look up ([`Placement::LookUp`](crate::Placement)) and that find no free frame are copied there
+    /// between launches, and read there in place by launches that only read their region. Of a region whose placement is `Fetch` a clean page that leaves
+    /// its frame is copied there, and fetched from there when it is used again. Nothing is lost with that memory, which
+    /// [`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed) returns at any time. For several neighbours it may be called several times; with
+    /// several GPUs each of them borrows that of each of the others. It is for the transport [`Direct`](Transport::Direct), which
+    /// [`Auto`](Transport::Auto) is beside it, and for regions that keep no frames of their own.
     pub fn borrow_from(mut self, ordinal: u32, loan: impl Into<Loan>) -> Self {
         self.settings.borrowed.push((ordinal, loan.into()));
         self

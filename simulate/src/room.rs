@@ -180,6 +180,11 @@ impl<'a> Room<'a> {
         }
     }
 
+    /// What runs in it.
+    pub fn workload(&self) -> Workload {
+        self.workload
+    }
+
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.seed

@@ -74,7 +74,16 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
         ..options.clone()
     };
     let mut room = Room::new(workload, 0, &options, Arc::default());
-    let each = u64::from(workload.borrows());
+    let borrows = match workload {
+        // Of its seeds a share.
+        Workload::LookedUp => vec![0, 1],
+        _ => vec![u64::from(workload.borrows())],
+    };
+    borrows.into_iter().try_for_each(|each| compile(&mut room, each))
+}
+
+fn compile(room: &mut Room<'_>, each: u64) -> Result<(), String> {
+    let workload = room.workload();
     let needs = Needs {
         borrowed: Borrowed {
             chunk_pages: each,

@@ -7,7 +7,7 @@ use crate::common::{
     BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, config, counts, named_gpus, scaled, simulated_gpu, stepped, words,
 };
 use crate::victims::{COUNT, FRAMES, LITTLE};
-use gpuvm::{Transport, Vm, VmBuilder};
+use gpuvm::{Placement, Transport, Vm, VmBuilder};
 
 /// GPUs of one virtual memory, each with few frames, and the neighbours of each.
 fn among(count: usize) -> (VmBuilder, Vec<u32>) {
@@ -22,6 +22,7 @@ fn among(count: usize) -> (VmBuilder, Vec<u32>) {
         None => ((0..count).map(simulated).collect(), 1..count as u32),
     };
     let builder = Vm::builder()
+        .placement(Placement::Fetch)
         .gpus(gpus)
         .page_size(PAGE)
         .transport(Transport::Direct)
@@ -40,6 +41,7 @@ fn several_neighbours_lend_and_each_takes_its_own_back() {
         let each = COUNT.div_ceil(PAGE_WORDS).div_ceil(others) * LITTLE;
         let simulated = simulated_gpu(FRAMES + 600).neighbours(others as u32);
         let builder = Vm::builder()
+            .placement(Placement::Fetch)
             .gpu(simulated)
             .transport(Transport::Direct)
             .frame_memory(FRAMES * PAGE)

@@ -8,6 +8,7 @@ use gpuvm::{Advice, Error, FaultKind, LaunchConfig, Placement, RegionBuilder, Tr
 
 mod beside;
 mod over_homes;
+mod places;
 mod plain;
 pub mod ptx;
 mod series;

@@ -29,6 +29,7 @@ fn borrowing() -> VmBuilder {
 fn borrowing_of(bytes: u64) -> VmBuilder {
     let simulated = || simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1).into();
     Vm::builder()
+        .placement(Placement::Fetch)
         .gpu(named_gpus().map_or_else(simulated, |gpus| gpus[0].clone()))
         .page_size(PAGE)
         .transport(Transport::Direct)
@@ -263,6 +264,35 @@ fn memory_that_was_given_back_is_borrowed_again() {
     compare(&region.to_vec().unwrap(), &before).unwrap();
 }
 
+/// Frames that have come since the memory was made keep slots as others do.
+#[test]
+fn frames_that_came_later_keep_their_slots() {
+    let unit = borrowing()
+        .build()
+        .unwrap()
+        .elastic_stats()
+        .handles
+        .handle_bytes
+        .max(PAGE);
+    let lent = 2 * COUNT.div_ceil(PAGE_WORDS);
+    let builder = borrowing_of(lent * LITTLE).borrowed_chunk(LITTLE);
+    let bench = Bench::new(builder.frame_memory(unit).frame_capacity(3 * unit), BASIC);
+    bench.vm.resize_frames(3 * unit).unwrap();
+    let values = [21, 22].map(|seed| words(seed, COUNT));
+    let regions = [0, 1].map(|n| bench.vm.region::<u32>().read_only().from_slice(&values[n]).unwrap());
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    for round in 0..12 {
+        let (region, values) = (&regions[round / 2 % 2], &values[round / 2 % 2]);
+        out.write(&[0]).unwrap();
+        bench.must("sum", config(), (region, &out));
+        let total: u64 = values.iter().map(|word| u64::from(*word)).sum();
+        assert_eq!(out.to_vec().unwrap(), [total], "in round {round}");
+        // All slots are listed anew.
+        bench.vm.give_back_borrowed(20 * LITTLE).unwrap();
+        bench.vm.borrow_again(20 * LITTLE).unwrap();
+    }
+}
+
 #[test]
 fn a_loan_follows_what_its_owner_leaves_free() {
     let used = Arc::new(AtomicU64::new(0));
@@ -271,6 +301,7 @@ fn a_loan_follows_what_its_owner_leaves_free() {
         .neighbours(1)
         .neighbour_use(Arc::clone(&used));
     let builder = Vm::builder()
+        .placement(Placement::Fetch)
         .gpu(gpu)
         .transport(Transport::Direct)
         .frame_memory(FRAMES * PAGE)
@@ -307,6 +338,7 @@ fn a_loan_follows_what_its_owner_leaves_free() {
 fn a_lender_that_is_gone_takes_its_copies_and_nothing_else() {
     let gpu = MockGpu::new(Some((9, 0)));
     let builder = Vm::builder()
+        .placement(Placement::Fetch)
         .gpu(gpu.clone())
         .page_size(PAGE)
         .transport(Transport::Direct)

@@ -225,6 +225,7 @@ fn a_run_tells_what_borrowed_memory_did_and_says_nothing_without() {
         );
         assert!(number("hit_rate") > 0.0 && number("hit_rate") < 1.0, "{neighbour}");
         assert!(number("pages_copied") > 0.0, "{neighbour}");
+        assert_eq!(number("pages_read_there"), 0.0, "{neighbour}");
         assert_eq!(
             (number("bytes_lent"), number("bytes_given_back")),
             (16.0 * 1048576.0, 0.0)

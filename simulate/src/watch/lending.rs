@@ -284,6 +284,12 @@ impl WatchState {
         let Some(home) = home_of(region, 0).filter(|_| slot < slots.desc.free.count && !slots.is_back(slot)) else {
             return;
         };
+        // Another GPU may have written the home: what is old is dropped before the next launch here. What was given back holds anything, but where
+        // launches look pages up.
+        let is_ended = !slots.is_lent(slot) && region.flags & layout::REGION_PLACES == 0;
+        if self.others || is_ended {
+            return;
+        }
         let (start, bytes) = page_span(&desc, region, page_id & (layout::REGION_PAGES_MAX - 1));
         let byte = differ(slots.address(slot), home + start, bytes);
         self.looks.victims += 1;

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::bench::{Bench, Wrong, check_frames, close, compare, fold, must, pattern};
 use crate::kernels::LOOKED_UP;
 use crate::program::rng;
-use crate::room::{Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
+use crate::room::{Borrowed, Needs, PAGE, PAGE_WORDS, RESIZED_FRAMES as UNIT, Room};
 
 /// Pages that give way at most before they are counted.
 const MOVED_MOST: u64 = 8;
@@ -61,6 +61,8 @@ struct Both<'a> {
     resizes: bool,
     /// Whether pages come beside launches that only read them.
     brings_beside: bool,
+    /// Whether a neighbour lends memory.
+    lends: bool,
     /// Whether the first GPU was not mended yet after a launch was stopped there: the next one does that.
     is_broken: bool,
 }
@@ -97,7 +99,7 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (resizes, second_gpu) = (seed % 4 == 3, seed % 4 == 1);
-    let brings_beside = seed / 4 % 2 == 1;
+    let (brings_beside, lends) = (seed / 4 % 2 == 1, seed / 8 % 2 == 1);
     let (frames, pages) = match resizes {
         true => (UNIT * rng.random_range(1..=UNITS_MAX), 5..=9),
         false if brings_beside => (rng.random_range(4..=24), 1..=4),
@@ -107,10 +109,14 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
         frame_capacity: if resizes { UNITS_MAX * UNIT } else { 0 },
         second_gpu,
         beside: brings_beside,
+        borrowed: Borrowed {
+            chunk_pages: if lends { 1 << (seed / 16 % 3) } else { 0 },
+            chunks: if lends { 1 + seed / 48 % 6 } else { 0 },
+        },
         ..Needs::few(seed, frames)
     })?;
     // At a neighbour the memory model is in charge of the home too; of no other GPU.
-    let far = !second_gpu && rng.random();
+    let far = !second_gpu && rng.random() && !lends;
     let mut region = |n: u64| -> Result<Held, Wrong> {
         let length = rng.random_range(pages.clone()) * PAGE_WORDS + SHORT;
         let of = |i: u64| if is_told(i) { 0 } else { pattern(seed ^ n << 40, i) };
@@ -139,6 +145,7 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
         regions,
         resizes,
         brings_beside,
+        lends,
         is_broken: false,
     };
     for _ in 0..ROUNDS {
@@ -239,6 +246,10 @@ impl Both<'_> {
         if rng.random() {
             held.region.evict()?;
         }
+        self.add_up_again(rng, held)
+    }
+
+    fn add_up_again(&self, rng: &mut ChaCha8Rng, held: &Held) -> Result<(), Wrong> {
         let sum = self.bench.vm.buffer::<u64>(1)?;
         sum.write(&[0])?;
         let (rounds, pause) = (rng.random_range(2..12u32), rng.random_range(500..8_000u32));
@@ -356,6 +367,12 @@ impl Both<'_> {
         if self.resizes && rng.random() {
             return self.resize(rng);
         }
+        if self.lends && rng.random() {
+            // What launches read there they read on.
+            self.bench
+                .vm
+                .give_back_borrowed(u64::from(rng.random_range(1..4u32)) * PAGE)?;
+        }
         let n = rng.random_range(0..2u32) as usize;
         let mut stored = Vec::new();
         for one in running {
@@ -414,6 +431,10 @@ impl Both<'_> {
 
     /// What the host does between launches.
     fn between(&mut self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        if self.lends {
+            self.fill_slots(rng)?;
+            self.end_loans(rng)?;
+        }
         let n = rng.random_range(0..2u32) as usize;
         let held = &mut self.regions[n];
         let length = held.model.len() as u64;
@@ -448,6 +469,46 @@ impl Both<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The neighbour has its memory back, which holds anything then, or lends it again.
+    fn end_loans(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        match rng.random_range(0..3u32) {
+            0 => {
+                _ = self
+                    .bench
+                    .vm
+                    .give_back_borrowed(u64::from(rng.random_range(0..6u32)) * PAGE)?
+            }
+            1 => {
+                _ = self
+                    .bench
+                    .vm
+                    .borrow_again(u64::from(rng.random_range(1..6u32)) * PAGE)?
+            }
+            // What was given back beside launches is free now that those have ended.
+            _ => _ = self.bench.vm.give_back_borrowed(0)?,
+        }
+        Ok(self.bench.vm.scribble_given_back(0xdd)?)
+    }
+
+    /// Launches that only read, so that pages of what others write come to the neighbour, too; others may leave their frames meanwhile.
+    fn fill_slots(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        let of = |n: u32| &self.regions[n as usize];
+        let (held, other, kept) = (of(rng.random_range(0..3)), of(rng.random_range(0..3)), of(2));
+        if self.is_broken || !held.least.is_empty() || rng.random() {
+            return Ok(());
+        }
+        for _ in 0..rng.random_range(1..7u32) {
+            self.add_up(held, kept)?;
+        }
+        if rng.random() {
+            other.region.evict()?;
+        }
+        match self.brings_beside {
+            true => self.add_up_again(rng, held),
+            false => self.add_up(held, kept),
+        }
     }
 
     /// What is newer in GPU memory than at its home is salvaged.

@@ -2,7 +2,7 @@
 // watch the launch's marks and ask for pages that it uses again, the others bring those.
 #pragma once
 
-#include "look_up.cuh"
+#include "bring.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -113,7 +113,8 @@ GPUVM_DEVICE bool bring_beside(const layout::VmDesc* vm, layout::BesideDesc* des
     if (lane_id() == 0) {
         u64 seen = ld_relaxed_gpu(word);
         bool in_order = of.run != kNoFrame;
-        if (state_of(seen) == kAbsent) {
+        // Not one that has a slot: this launch may read it there until its end.
+        if (state_of(seen) == kAbsent && !victim_in(region, seen)) {
             frame = own_frame(desc, in_order ? of.run + static_cast<u32>(page) : kNoFrame);
             none_left = frame == kNoFrame && !in_order;
         }

@@ -1,8 +1,8 @@
 // How pages of a held region leave their frames for others that are used more. See docs/PROTOCOL.md, section 19.
 #pragma once
 
+#include "bring.cuh"
 #include "leave.cuh"
-#include "look_up.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -23,6 +23,14 @@ GPUVM_DEVICE bool give_way(const layout::VmDesc* vm, u64 id) {
     }
     hold_page(vm, id);
     return false;
+}
+
+// Whether fewer slots at neighbours are free than that. A hint.
+GPUVM_DEVICE bool has_few_slots(const layout::VmDesc* vm, u32 region, u64 few) {
+    const layout::RegionDesc* desc = regions_of(vm) + region;
+    if (!kVictims || !desc->victims) return false;
+    i64 free = static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims_of(desc)->free)->available));
+    return free < static_cast<i64>(few);
 }
 
 }  // namespace detail

@@ -145,102 +145,10 @@ GPUVM_DEVICE void mark_written(const layout::VmDesc* vm, u64 id) {
     *written = 1;
 }
 
-// The place of a held page, with kAtHome. In a window, as rewritten kernels look it up (ptx/src/table.rs): less the
-// page's address there.
-GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
-    const layout::RegionDesc* region = region_of(vm, id);
-    u64 start = page_of(id) << vm->page_shift, seen = ld_relaxed_gpu(word_of(vm, id));
-    bool in_frame = is_resident(seen);
-    u64 place = in_frame ? frame_address(vm, region, frame_of(seen)) : region->home + start;
-    return (window ? place - (window + start) : place) | (in_frame ? 0 : kAtHome);
-}
-
 // The page may leave its frame again. No launch looks it up meanwhile, and none has since `fold_mark`.
 GPUVM_DEVICE void let_page_go(const layout::VmDesc* vm, u64 id) {
     u64* word = word_of(vm, id);
     if (is_resident(ld_relaxed_gpu(word))) unpin(word, 1);
-}
-
-// What became of a page that was to come: it has a frame, nobody used it, or no frame was free. One for which none was
-// is not marked any more: it comes if it is used again.
-constexpr u32 kHasFrame = 0;
-constexpr u32 kUnused = 1;
-constexpr u32 kNoneFree = 2;
-
-// Copies the page that begins at byte `start` of a region from its home into a frame, by a whole warp. Its bytes.
-GPUVM_DEVICE u64 copy_from_home(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 start, u32 frame) {
-    u64 rest = region->bytes - start, whole = 1ull << vm->page_shift, bytes = rest < whole ? rest : whole;
-    u64 to = frame_address(vm, region, frame), from = region->home + start, chunks = bytes / sizeof(pair64);
-    // Several loads a lane are on their way: one crosses the bus in more than a microsecond.
-    constexpr u32 kTogether = 8;
-    for (u64 first = lane_id(); first < chunks; first += 32 * kTogether) {
-        pair64 piece[kTogether];
-#pragma unroll
-        for (u32 k = 0; k < kTogether; ++k)
-            if (first + 32 * k < chunks) piece[k] = ld_weak(reinterpret_cast<const pair64*>(from) + first + 32 * k);
-#pragma unroll
-        for (u32 k = 0; k < kTogether; ++k)
-            if (first + 32 * k < chunks) st_relaxed_gpu_v2(reinterpret_cast<pair64*>(to) + first + 32 * k, piece[k]);
-    }
-    for (u64 at = chunks * sizeof(pair64) + lane_id(); at < bytes; at += 32)
-        st_relaxed_gpu(reinterpret_cast<u8*>(to + at), ld_weak(reinterpret_cast<const u8*>(from + at)));
-    // All lanes' copies come before the leader's release.
-    __syncwarp();
-    return bytes;
-}
-
-// A page of a held region that was claimed has its bytes in a frame.
-GPUVM_DEVICE void came(const layout::VmDesc* vm, u64* word, u64 id, u32 frame, u64 bytes) {
-    st_relaxed_gpu(page_in_frame(vm, frame), id);
-    publish(word, 0, frame, 1);
-    count(&counters(vm)->pages_fetched, 1);
-    count(&counters(vm)->bytes_fetched, bytes);
-}
-
-// Brings a page of a held region that was used at home into a free frame. With `own`, bits of frames that are the
-// caller's alone, into the frame `its` of those or none, and with `all` used or not. By a whole warp.
-GPUVM_DEVICE u32 bring_page(const layout::VmDesc* vm, u64 id, u64* own, u32 its, bool all) {
-    const layout::RegionDesc* region = region_of(vm, id);
-    u64 start = page_of(id) << vm->page_shift;
-    u64* word = word_of(vm, id);
-    u8* mark = mark_of(vm, id);
-    u32 frame = kNoFrame, became = kHasFrame;
-    if (lane_id() == 0) {
-        u64 seen = ld_relaxed_gpu(word);
-        bool comes = state_of(seen) == kAbsent && ((own && all) || ld_weak(mark));
-        if (!is_resident(seen)) became = kUnused;
-        if (comes && own) {
-            u64 bit = 1ull << its % 64;
-            // Relaxed: the end of the kernel that took the frames orders it.
-            comes = atom_and_relaxed_gpu(own + its / 64, ~bit) & bit;
-            if (comes) frame = its;
-        }
-        if (comes && frame == kNoFrame && !pool_pop(&vm->pool, &frame)) {
-            frame = kNoFrame;
-            became = kNoneFree;
-            *mark = 0;
-        }
-        if (frame != kNoFrame && !(comes && try_claim(word, seen))) {
-            pool_give(&vm->pool, frame);
-            frame = kNoFrame;
-        }
-    }
-    // The leader's acquires come before the group's copy: a shuffle orders nothing.
-    __syncwarp();
-    frame = __shfl_sync(~0u, frame, 0);
-    if (frame == kNoFrame) return __shfl_sync(~0u, became, 0);
-    u64 bytes = copy_from_home(vm, region, start, frame);
-    if (lane_id() == 0) {
-        *mark = 0;
-        came(vm, word, id, frame, bytes);
-    }
-    return kHasFrame;
-}
-
-// The frame of a page, or none.
-GPUVM_DEVICE u32 frame_of_page(const layout::VmDesc* vm, u64 id) {
-    u64 seen = ld_relaxed_gpu(word_of(vm, id));
-    return is_resident(seen) ? frame_of(seen) : kNoFrame;
 }
 
 }  // namespace detail

@@ -27,6 +27,10 @@ GPUVM_DEVICE const layout::VictimsDesc* victims_of(const layout::RegionDesc* reg
     return reinterpret_cast<const layout::VictimsDesc*>(region->victims);
 }
 GPUVM_DEVICE u32 chunk_of(const layout::VictimsDesc* victims, u32 slot) { return slot >> victims->chunk_shift; }
+// Whether clean pages that leave their frames go there.
+GPUVM_DEVICE bool takes_victims(const layout::RegionDesc* region) {
+    return kVictims && region->victims && !(region->flags & layout::REGION_PLACES);
+}
 GPUVM_DEVICE u32* writers_of(const layout::VictimsDesc* victims, u32 slot) {
     return reinterpret_cast<u32*>(victims->writers) + chunk_of(victims, slot);
 }
@@ -89,7 +93,7 @@ GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
     if (!ld_relaxed_gpu(&victims->keeps) && free > 2 * static_cast<i64>(victims->spare_min)) set_keeps(victims, 1);
 }
 
-// The victim that an absent page's word names.
+// The slot plus one that an absent page's word names: its victim's, or where launches look it up.
 GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
     return kVictims && region->victims && state_of(seen) == kAbsent ? slot_in(frame_of(seen)) : 0;
 }
@@ -147,6 +151,21 @@ GPUVM_DEVICE void drop_victim(const layout::RegionDesc* region, u64 seen) {
     if (victim) give_slot(victims_of(region), victim - 1);
 }
 
+// Whether a lane that has taken a slot may copy a page there: it is lent still, and stays so until `end_copy`, which
+// comes in any case.
+GPUVM_DEVICE bool begin_copy(const layout::VictimsDesc* victims, u32 slot) {
+    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);
+    // The count comes before the look at the loan, in one order of all such fences. So the lender, who ends the loan
+    // and then reads the count, sees this lane, or this lane sees the end. GPU scope: the host's copies go to this
+    // GPU's own memory, one after the other.
+    fence_sc_gpu();
+    return is_lent(victims, slot);
+}
+GPUVM_DEVICE void end_copy(const layout::VictimsDesc* victims, u32 slot) {
+    // Release: the copy comes before what the lender does there.
+    atom_add_release_gpu(writers_of(victims, slot), ~0u);
+}
+
 // Slots that a page without one looks at, for one whose page it displaces.
 constexpr u32 kSlotWindow = 4;
 // By so many fetches more it was used than the other: that copy and that fetch from home cost something, too.
@@ -190,17 +209,11 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
         ld_relaxed_gpu(&victims->keeps))
         set_keeps(victims, 0);
     if (!pool_pop(&victims->free, &slot) && !displace(vm, victims, uses, &slot)) return 0;
-    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);
-    // The count comes before the look at the loan, in one order of all such fences. So the lender, who ends the loan
-    // and then reads the count, sees this lane, or this lane sees the end. GPU scope: the host's copies go to this
-    // GPU's own memory, one after the other.
-    fence_sc_gpu();
-    bool lent = is_lent(victims, slot);
+    bool lent = begin_copy(victims, slot);
     if (lent)
         copy_to_home(slot_address(victims, slot, vm->page_shift), frame_address(vm, region, frame),
                      source_of(vm, id).bytes);
-    // Release: the copy comes before what the lender does there.
-    atom_add_release_gpu(writers_of(victims, slot), ~0u);
+    end_copy(victims, slot);
     if (lent) st_relaxed_gpu(uses_in_slot(victims, slot), uses_at(uses, age));
     // Not of memory that was taken back: nobody gives such a slot.
     st_relaxed_gpu(page_in_slot(victims, slot), lent ? id : u64{0});
@@ -243,7 +256,7 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
 // Takes a clean page that nobody holds out of its frame. False when its word has changed.
 GPUVM_DEVICE bool leave_frame(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
     if constexpr (kVictims)
-        if (region_of(vm, id)->victims) return evict_to_slot(vm, id, word, seen);
+        if (takes_victims(region_of(vm, id))) return evict_to_slot(vm, id, word, seen);
     return try_evict(word, seen);
 }
 

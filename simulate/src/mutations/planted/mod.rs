@@ -65,6 +65,7 @@ const VICTIM: &str = "gpuvm/detail/victim.cuh";
 const LEAVE: &str = "gpuvm/detail/leave.cuh";
 const RESIZE: &str = "gpuvm/detail/resize.cuh";
 const LOOK_UP: &str = "gpuvm/detail/look_up.cuh";
+const BRING: &str = "gpuvm/detail/bring.cuh";
 const LOOKED_UP: &str = "gpuvm/looked_up.cuh";
 const SLOTS: &str = "gpuvm/slot_cache.cuh";
 

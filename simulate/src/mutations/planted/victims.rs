@@ -21,7 +21,7 @@ planted! {
         // The pause lets the lender end the loan between the look and the count.
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n"
             => "    bool lent = is_lent(victims, slot);\n    __nanosleep(500);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
-        VICTIM "    bool lent = is_lent(victims, slot);\n    if (lent)\n" => "    if (lent)\n";
+        VICTIM "    return is_lent(victims, slot);\n" => "    return lent;\n";
     "count-and-look-in-no-order", Victims(3), Victims, LATE,
     "the count and the look at the loan are in one order with the lender's end of it and its look at the count":
         // The pause lets the lender end the loan. It breaks nothing while the fence is there.
@@ -29,14 +29,14 @@ planted! {
             => "    __nanosleep(3000);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
         VICTIM "    fence_sc_gpu();\n" => "";
     "copied-past-the-loan", Victims(3), Victims, LATE, "nobody copies to memory whose loan has ended":
-        VICTIM "bool lent = is_lent(victims, slot);\n    if (lent)\n" => "bool lent = true;\n    if (lent)\n";
+        VICTIM "    return is_lent(victims, slot);\n" => "    return true;\n";
     "writer-gone-before-its-bytes", Victims(4), Victims, LATE, "a writer's bytes come before it is counted out":
         // The pause lets the lender go on before the bytes are there.
         VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n"
             => "    atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);\n    __nanosleep(1000);\n";
     "writer-never-gone", Victims(4), Victims, &["has writers long after its loan has ended"],
     "a writer is counted out also where the loan had ended":
-        VICTIM "    // Release: the copy comes before what the lender does there.\n" => "    if (!lent) return 0;\n";
+        VICTIM "    end_copy(victims, slot);\n" => "    if (!lent) return 0;\n    end_copy(victims, slot);\n";
     "copied-without-the-mark", Victims(5), Victims, &["without the mark of its copy"],
     "a page that is copied to a neighbour has the mark of a write-back, so that a store meanwhile is seen":
         VICTIM "    if (!try_mark(word, seen)) return false;\n" => "",
