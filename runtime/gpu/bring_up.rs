@@ -91,7 +91,7 @@ pub(crate) fn bring_up(
     let Machines { gpu, nics, nodes } = machines;
     let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
     let transport = nics.transport();
-    let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
+    let (soft_nics, engine, arena, nics) = (nics.soft(), nics.kernel(), nics.arena(), nics.all());
     connect(&*gpu, &nics);
     let (gpu, member) = tenancy::join(gpu, &settings.tenancy)?;
     let handles = Arc::new(Handles::new(Arc::clone(&gpu), member.clone()));
@@ -118,6 +118,7 @@ pub(crate) fn bring_up(
         queues,
         nics,
         soft_nics,
+        engine,
         pool,
         victims,
         tier,
