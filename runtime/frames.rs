@@ -119,7 +119,12 @@ impl FrameMemory {
         let hardware = gpu.capabilities().compute_capability.is_some();
         let only = if nics.is_empty() {
             Some(FrameAccess::Lanes)
-        } else if !hardware || nics.iter().map(|nic| nic.capabilities()).all(|able| able.has_mover || able.on_gpu) {
+        } else if !hardware
+            || nics
+                .iter()
+                .map(|nic| nic.capabilities())
+                .all(|able| able.has_mover || able.on_gpu)
+        {
             Some(FrameAccess::Address)
         } else {
             None

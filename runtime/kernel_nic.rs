@@ -115,12 +115,23 @@ impl KernelNic {
     /// # Errors
     /// [`NicError::Mover`] with the GPU's error: memory, or a compiler that is missing.
     pub fn new(gpu: Arc<dyn Gpu>, blocks: u32, queue_pairs: u32) -> Result<Self, NicError> {
+        Self::compiled(gpu, blocks, queue_pairs, &CompileOptions::default())
+    }
+
+    /// [`new`](Self::new), compiled with options: for tests, whose headers have a bug planted.
+    #[doc(hidden)]
+    pub fn compiled(
+        gpu: Arc<dyn Gpu>,
+        blocks: u32,
+        queue_pairs: u32,
+        options: &CompileOptions,
+    ) -> Result<Self, NicError> {
         let what = "bringing up an engine that is a kernel";
         let able = gpu.capabilities();
         let threads = able.compute_capability.map_or(THREADS_SIMULATED, |_| THREADS);
         let made = || {
             let source = Source::new("gpuvm_nic_engine.cu", SOURCE);
-            let module = gpu.compile(&source, &["gpuvm_nic_engine"], &CompileOptions::default())?;
+            let module = gpu.compile(&source, &["gpuvm_nic_engine"], options)?;
             let words = Words::new(&*gpu, (blocks * threads / able.warp_size) as usize)?;
             let queues = DeviceArray::<NicQueue>::zeroed(&*gpu, queue_pairs.into())?;
             let keys = Keys::new(&*gpu)?;
@@ -174,7 +185,9 @@ impl KernelNic {
             needed.number += 1;
             let number = needed.number.to_ne_bytes();
             let args = [bytemuck::bytes_of(&self.engine), &number];
-            let started = self.stream.launch(&self.kernel, &self.shape, &args, 0, Box::new(|_| {}));
+            let started = self
+                .stream
+                .launch(&self.kernel, &self.shape, &args, 0, Box::new(|_| {}));
             let started = launch.insert(started.map_err(failed(what))?);
             let up = self.await_warps(what, None, || started.is_done());
             if let Err(error) = up {
@@ -189,7 +202,13 @@ impl KernelNic {
     /// The numbers of its queue pairs, for tests that fail them.
     #[doc(hidden)]
     pub fn queue_pairs(&self) -> Vec<u32> {
-        self.tables.lock().pairs.iter().flatten().map(|pair| pair.number).collect()
+        self.tables
+            .lock()
+            .pairs
+            .iter()
+            .flatten()
+            .map(|pair| pair.number)
+            .collect()
     }
 
     /// What it has done so far.
@@ -214,12 +233,7 @@ impl KernelNic {
     }
 
     /// Waits until all warps have said this, or anything, or until the engine is over.
-    fn await_warps(
-        &self,
-        what: &'static str,
-        change: Option<u32>,
-        is_over: impl Fn() -> bool,
-    ) -> Result<(), NicError> {
+    fn await_warps(&self, what: &'static str, change: Option<u32>, is_over: impl Fn() -> bool) -> Result<(), NicError> {
         let begun = Instant::now();
         while let Some(warp) = self.words.deaf(change) {
             if is_over() {
@@ -298,8 +312,8 @@ impl KernelNic {
     }
 
     fn described(&self, place: usize, pair: &Pair) -> QueuePair {
-        let doorbell = self.queues.addr()
-            + (place * size_of::<NicQueue>() + std::mem::offset_of!(NicQueue, doorbell)) as u64;
+        let doorbell =
+            self.queues.addr() + (place * size_of::<NicQueue>() + std::mem::offset_of!(NicQueue, doorbell)) as u64;
         soft::describe(pair.number, doorbell, &pair.memory, 0)
     }
 }
@@ -349,7 +363,10 @@ impl Nic for KernelNic {
             false => {
                 let host = std::ptr::with_exposed_provenance_mut(addr as usize);
                 // SAFETY: the caller's promise: mapped until the key is gone, and accessed as by relaxed atomics alone.
-                let registered = unsafe { self.gpu.register_host(host, bytes, !access.contains(Access::LOCAL_WRITE)) };
+                let registered = unsafe {
+                    self.gpu
+                        .register_host(host, bytes, !access.contains(Access::LOCAL_WRITE))
+                };
                 Some(registered.map_err(failed(what))?)
             }
         };
@@ -366,7 +383,9 @@ impl Nic for KernelNic {
     }
 
     fn register_backed(&self, _: u64, _: u64, _: Access, _: Arc<dyn Backing>) -> Result<MemoryKey, NicError> {
-        unsupported("serve addresses that are no memory, such as files': its engine is a kernel, which reads memory alone")
+        unsupported(
+            "serve addresses that are no memory, such as files': its engine is a kernel, which reads memory alone",
+        )
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
@@ -387,10 +406,14 @@ impl Nic for KernelNic {
         };
         soft::check_queue_memory(&memory)?;
         let mut tables = self.tables.lock();
-        let place = tables.pairs.iter().position(Option::is_none).ok_or(NicError::Exhausted {
-            what: "queue pairs",
-            limit: self.engine.queue_count.into(),
-        })?;
+        let place = tables
+            .pairs
+            .iter()
+            .position(Option::is_none)
+            .ok_or(NicError::Exhausted {
+                what: "queue pairs",
+                limit: self.engine.queue_count.into(),
+            })?;
         let is_free = |number: &u32| Self::find(&tables, *number).is_err();
         let mut created = tables.created;
         let number = std::iter::repeat_with(|| {

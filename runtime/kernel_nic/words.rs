@@ -71,7 +71,9 @@ impl Words {
 
     fn store(&self, word: usize, value: u32) {
         // Release: for all of them alike.
-        self.memory.word(word).inspect(|word| word.store(value, Ordering::Release));
+        self.memory
+            .word(word)
+            .inspect(|word| word.store(value, Ordering::Release));
     }
 
     /// The first warp that has not said this yet, or with `None` nothing at all.

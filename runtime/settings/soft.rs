@@ -58,7 +58,11 @@ impl std::str::FromStr for NicEngine {
         match (text, blocks) {
             ("cpu", _) => Ok(Self::Cpu),
             (_, Some(blocks)) => Ok(Self::Gpu(blocks)),
-            _ => refuse("NIC engine", format!("`{text}`"), "expected cpu, or gpu:N with 1 to 4 multiprocessors"),
+            _ => refuse(
+                "NIC engine",
+                format!("`{text}`"),
+                "expected cpu, or gpu:N with 1 to 4 multiprocessors",
+            ),
         }
     }
 }

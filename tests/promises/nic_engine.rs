@@ -23,22 +23,36 @@ fn by_kernel(frames: u64, blocks: u32) -> VmBuilder {
 
 #[test]
 fn pages_come_and_go() {
-    for (blocks, collapsed, flush_reads, depth) in [(1, false, false, 16), (2, true, false, 4), (4, false, true, 1), (3, true, true, 16)] {
-        let builder = by_kernel(8, blocks).collapsed_completions(collapsed).flush_reads(flush_reads);
+    for (blocks, collapsed, flush_reads, depth) in [
+        (1, false, false, 16),
+        (2, true, false, 4),
+        (4, false, true, 1),
+        (3, true, true, 16),
+    ] {
+        let builder = by_kernel(8, blocks)
+            .collapsed_completions(collapsed)
+            .flush_reads(flush_reads);
         let bench = Bench::new(builder.queue_depth(depth), BASIC);
         let first = words(7, N);
         let a = bench.vm.region::<u32>().from_vec(first.clone()).unwrap();
-        for way in [1, 2] {
+        for way in [1u32, 2] {
             bench.must("write_by", LaunchConfig::new(2, 64), (&a, way, crate::common::STEP));
         }
         let sink = bench.vm.buffer::<u64>(1).unwrap();
         bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
         let expected = stepped(&first, 2);
-        assert_eq!(sink.to_vec().unwrap(), [expected.iter().map(|word| u64::from(*word)).sum::<u64>()]);
+        assert_eq!(
+            sink.to_vec().unwrap(),
+            [expected.iter().map(|word| u64::from(*word)).sum::<u64>()]
+        );
         compare(&a.to_vec().unwrap(), &expected).unwrap();
         let nic = bench.vm.kernel_nic().expect("its engine is a kernel").stats().unwrap();
         assert!(nic.reads >= 3 * 32 && nic.writes >= 2 * 32, "{nic:?}");
-        assert_eq!((nic.errors, nic.flushed, nic.ignored, nic.ahead), (0, 0, 0, 0), "{nic:?}");
+        assert_eq!(
+            (nic.errors, nic.flushed, nic.ignored, nic.ahead),
+            (0, 0, 0, 0),
+            "{nic:?}"
+        );
         assert_eq!(bench.vm.stats().unwrap().requests, nic.reads + nic.writes);
         assert!(bench.vm.soft_nic().is_none());
     }
@@ -68,7 +82,10 @@ fn queue_pairs_that_fail_are_mended_beside_kernels() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    assert!(bench.vm.stats().unwrap().queue_pairs_mended >= 4, "after {times} launches");
+    assert!(
+        bench.vm.stats().unwrap().queue_pairs_mended >= 4,
+        "after {times} launches"
+    );
     compare(&a.to_vec().unwrap(), &stepped(&first, times)).unwrap();
 }
 
@@ -88,11 +105,16 @@ fn a_home_that_is_lost_returns() {
 
 #[test]
 fn where_it_cannot_be_a_reason_is_given() {
-    let refuse = |builder: VmBuilder, parts: &[&str]| says(&refused(builder.build()), &[&["NIC engine is `gpu:2`: "], parts].concat());
+    let refuse = |builder: VmBuilder, parts: &[&str]| {
+        says(&refused(builder.build()), &[&["NIC engine is gpu:2: "], parts].concat())
+    };
     let two = || by_kernel(8, 2);
     let soft = |change: fn(Soft) -> Soft| two().soft(change);
     refuse(soft(|soft| soft.engines(3)), &["threads of the processor"]);
-    refuse(soft(|soft| soft.nic(SoftNic::builder().build().unwrap().into())), &["NIC of your own"]);
+    refuse(
+        soft(|soft| soft.nic(SoftNic::builder().build().unwrap().into())),
+        &["NIC of your own"],
+    );
     refuse(two().file_memory(1 << 20), &["cannot read files"]);
     refuse(two().frame_capacity(1 << 20), &["frames for good"]);
     refuse(two().gpus([SimulatedGpu::new(), SimulatedGpu::new()]), &["one GPU"]);

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm::{KernelNic, Serving, SoftNic, sim::SimGpu};
+use gpuvm::{CompileOptions, KernelNic, Serving, SoftNic, sim::SimGpu};
 use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_nic::{
     Access, MemoryKey, Nic, QueueMemory, QueuePairState, QueueRings,
@@ -18,6 +18,7 @@ use gpuvm_nic::{
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
+use crate::common::planted;
 use crate::program::{rng, seeds};
 
 /// Bytes of the home, and of the frames.
@@ -74,11 +75,21 @@ impl Side {
         };
         let keys = [0, BYTES].map(|first| {
             let guarded = if first == 0 { Access::LOCAL_WRITE } else { Access::NONE };
-            let keys = [register(first, Access::ALL), register(first, Access::ALL), register(first, guarded)];
+            let keys = [
+                register(first, Access::ALL),
+                register(first, Access::ALL),
+                register(first, guarded),
+            ];
             nic.deregister(keys[1]).expect("a key");
             keys
         });
-        Self { nic, memory, keys, number: 0, doorbell: 0 }
+        Self {
+            nic,
+            memory,
+            keys,
+            number: 0,
+            doorbell: 0,
+        }
     }
 
     fn part(&self, part: usize) -> u64 {
@@ -115,7 +126,11 @@ impl Side {
 
     fn key(&self, of: usize, named: Named) -> u32 {
         let [all, dead, guarded] = self.keys[of];
-        let (right, other) = if of == 0 { (all.rkey, all.lkey) } else { (all.lkey, all.rkey) };
+        let (right, other) = if of == 0 {
+            (all.rkey, all.lkey)
+        } else {
+            (all.lkey, all.rkey)
+        };
         match named {
             Named::Right => right,
             Named::OtherSide => other,
@@ -133,16 +148,29 @@ impl Side {
         let operation = match Opcode::from(wanted.opcode) {
             Opcode::Nop => Operation::Nop,
             Opcode::Write => Operation::Write { remote, rkey },
-            Opcode::WriteImmediate => Operation::WriteImmediate { remote, rkey, immediate: 7 },
+            Opcode::WriteImmediate => Operation::WriteImmediate {
+                remote,
+                rkey,
+                immediate: 7,
+            },
             Opcode::Read => Operation::Read { remote, rkey },
-            Opcode::CompareSwap => Operation::CompareSwap { remote, rkey, compare: 1, swap: 2 },
+            Opcode::CompareSwap => Operation::CompareSwap {
+                remote,
+                rkey,
+                compare: 1,
+                swap: 2,
+            },
             Opcode::FetchAdd => Operation::FetchAdd { remote, rkey, add: 3 },
             Opcode::Dump => Operation::Dump,
             other => Operation::Other(other),
         };
         let inline = [0x5a; 64];
         let segment = |&(offset, bytes, named): &(u64, u32, Option<Named>)| match named {
-            Some(named) => Segment::Data { bytes, lkey: self.key(1, named), address: self.part(1).wrapping_add(offset) },
+            Some(named) => Segment::Data {
+                bytes,
+                lkey: self.key(1, named),
+                address: self.part(1).wrapping_add(offset),
+            },
             None => Segment::Inline(&inline[..bytes as usize]),
         };
         let segments: Vec<Segment<'_>> = wanted.local.iter().map(segment).collect();
@@ -170,7 +198,10 @@ impl Side {
     fn ring(&self, index: u64, wrong: u32) {
         let record = (index as u32 & 0xffff).to_be();
         at::<std::sync::atomic::AtomicU32>(self.part(4) + 4).store(record, Ordering::Release);
-        let doorbell = Doorbell { index: index as u16, queue_pair: self.number ^ wrong };
+        let doorbell = Doorbell {
+            index: index as u16,
+            queue_pair: self.number ^ wrong,
+        };
         at::<AtomicU64>(self.doorbell).store(u64::from_ne_bytes(doorbell.emit()), Ordering::Release);
         self.nic.doorbell_written(self.doorbell);
     }
@@ -245,7 +276,9 @@ fn wanted(rng: &mut ChaCha8Rng) -> Wanted {
         signalled: rng.random_bool(0.7),
         fence: rng.random_bool(0.2),
         // Index, queue pair, length.
-        wrong: rng.random_bool(0.04).then(|| ([1, 2, 4, 6, 7][rng.random_range(0..5)], rng.random_range(1..=255))),
+        wrong: rng
+            .random_bool(0.04)
+            .then(|| ([1, 2, 4, 6, 7][rng.random_range(0..5)], rng.random_range(1..=255))),
     }
 }
 
@@ -255,21 +288,35 @@ struct Pair {
     kernel: Side,
     soft: Arc<SoftNic>,
     _serving: Serving,
+    /// How long the kernel may be behind.
+    patience: Duration,
 }
 
 impl Pair {
-    fn new(blocks: u32) -> Self {
-        let gpu = Arc::new(SimGpu::builder().memory_bytes(64 << 20).workers(1).build().expect("a simulated GPU"));
+    fn new(blocks: u32, options: &CompileOptions, patience: Duration) -> Self {
+        let gpu = Arc::new(
+            SimGpu::builder()
+                .memory_bytes(64 << 20)
+                .workers(1)
+                .build()
+                .expect("a simulated GPU"),
+        );
         let soft = Arc::new(SoftNic::builder().engines(0).strict(false).build().expect("a NIC"));
-        let kernel = KernelNic::new(Arc::clone(&gpu) as Arc<dyn Gpu>, blocks, 4).expect("a NIC");
+        let kernel = KernelNic::compiled(Arc::clone(&gpu) as Arc<dyn Gpu>, blocks, 4, options).expect("a NIC");
         let serving = kernel.serve().expect("room for an engine");
         let sides = [Arc::clone(&soft) as Arc<dyn Nic>, Arc::new(kernel)].map(|nic| Side::new(nic, &gpu));
         let [cpu, kernel] = sides;
-        Self { cpu, kernel, soft, _serving: serving }
+        Self {
+            cpu,
+            kernel,
+            soft,
+            _serving: serving,
+            patience,
+        }
     }
 
-    fn sides(&mut self) -> [&mut Side; 2] {
-        [&mut self.cpu, &mut self.kernel]
+    fn both<T>(&mut self, act: impl FnMut(&mut Side) -> T) -> [T; 2] {
+        [&mut self.cpu, &mut self.kernel].map(act)
     }
 
     /// Waits until both have done the same, and says so.
@@ -282,11 +329,23 @@ impl Pair {
             if found == expected {
                 return Ok(());
             }
-            if begun.elapsed() > Duration::from_secs(3) {
-                let first = found.iter().zip(&expected).position(|(found, expected)| found != expected).unwrap_or(0);
+            if begun.elapsed() > self.patience {
+                let first = found
+                    .iter()
+                    .zip(&expected)
+                    .position(|(found, expected)| found != expected)
+                    .unwrap_or(0);
                 let part = first.saturating_sub(2 * BYTES as usize) / 64 * 64 + 2 * BYTES as usize;
-                let part = if first < 2 * BYTES as usize { first..first + 1 } else { part..part + 64 };
-                return Err(format!("{what}, byte {first}: {:x?} in place of {:x?}", &found[part.clone()], &expected[part]));
+                let part = if first < 2 * BYTES as usize {
+                    first..first + 1
+                } else {
+                    part..part + 64
+                };
+                return Err(format!(
+                    "{what}, byte {first}: {:x?} in place of {:x?}",
+                    &found[part.clone()],
+                    &expected[part]
+                ));
             }
             std::thread::yield_now();
         }
@@ -296,42 +355,42 @@ impl Pair {
     fn round(&mut self, rng: &mut ChaCha8Rng, seed: u64) -> Result<(), String> {
         let entries = (16 << rng.random_range(0..3), 4 << rng.random_range(0..5));
         let (collapsed, answers) = (rng.random_bool(0.3), rng.random_bool(0.95));
-        for side in self.sides() {
+        let [(), ()] = self.both(|side| {
             side.fill(seed);
             side.connect(entries, collapsed, answers);
-        }
+        });
         let mut index = 0;
         let mut posted = Vec::new();
         for _ in 0..rng.random_range(1..8) {
             let first = index;
             while index + 16 < first + u64::from(entries.0) && rng.random_bool(0.9) {
                 let wanted = wanted(rng);
-                let blocks = self.sides().map(|side| side.write(&wanted, index, entries.0));
+                let blocks = self.both(|side| side.write(&wanted, index, entries.0));
                 posted.push((index, wanted));
                 index += blocks[0];
             }
             if rng.random_bool(0.1) {
                 // Of another queue pair, or past the ring: ignored.
                 let (past, wrong) = [(0, 8), (u64::from(entries.0) + 1, 0)][rng.random_range(0..2)];
-                self.sides().map(|side| side.ring(index + past, wrong));
+                let [(), ()] = self.both(|side| side.ring(index + past, wrong));
                 self.compare(&format!("seed {seed}, a doorbell to ignore after {posted:?}"))?;
             }
             if rng.random_bool(0.05) {
-                let failed = self.sides().map(|side| side.nic.fail(side.number).map_err(|error| error.to_string()));
+                let failed = self.both(|side| side.nic.fail(side.number).map_err(|error| error.to_string()));
                 failed.into_iter().collect::<Result<Vec<_>, _>>()?;
             }
-            self.sides().map(|side| side.ring(index, 0));
+            let [(), ()] = self.both(|side| side.ring(index, 0));
             self.compare(&format!("seed {seed}, {entries:?} after {posted:?}"))?;
         }
-        let states = self.sides().map(|side| side.nic.state(side.number).expect("a queue pair"));
+        let states = self.both(|side| side.nic.state(side.number).expect("a queue pair"));
         if states[0] != states[1] || !matches!(states[0], QueuePairState::Error | QueuePairState::ReadyToSend) {
             return Err(format!("seed {seed}: {states:?}"));
         }
         if rng.random_bool(0.3) {
-            self.sides().map(|side| side.nic.reset(side.number).expect("a queue pair"));
+            let [(), ()] = self.both(|side| side.nic.reset(side.number).expect("a queue pair"));
             self.compare(&format!("seed {seed}, reset"))?;
         }
-        self.sides().map(|side| side.nic.destroy_queue_pair(side.number).expect("a queue pair"));
+        let [(), ()] = self.both(|side| side.nic.destroy_queue_pair(side.number).expect("a queue pair"));
         self.compare(&format!("seed {seed}, after all"))
     }
 }
@@ -339,9 +398,41 @@ impl Pair {
 #[test]
 fn both_engines_do_the_same() {
     for blocks in [1, 2] {
-        let mut pair = Pair::new(blocks);
+        let mut pair = Pair::new(blocks, &CompileOptions::default(), Duration::from_secs(10));
         for seed in seeds(0, 150) {
-            pair.round(&mut rng(seed), seed).unwrap_or_else(|wrong| panic!("{wrong}"));
+            pair.round(&mut rng(seed), seed)
+                .unwrap_or_else(|wrong| panic!("{wrong}"));
         }
+    }
+}
+
+/// Rules of the kernel, each broken once: the comparison finds it.
+#[test]
+fn a_broken_rule_is_found() {
+    let [engine, request, moves] = ["engine", "request", "move"].map(|name| format!("gpuvm/detail/nic_{name}.cuh"));
+    let broken = [
+        (&engine, "if (state_ == layout::NIC_ERROR) {", "if (false) {"),
+        (&engine, "state_ = layout::NIC_ERROR;", ""),
+        (&engine, "|| ahead > send_mask() + 1", ""),
+        (&engine, "high(raw) >> 8 != number_ ||", ""),
+        (&engine, "&& blocks <= target_ - head_", ""),
+        (&engine, "request.index != at", "false"),
+        (&engine, "head_ += refused ? 1 : blocks;", "head_ += blocks;"),
+        (&engine, "} else if (!request.signalled) {", "} else if (false) {"),
+        (&engine, "flags_ & layout::QUEUE_COLLAPSED ? 0 :", ""),
+        (&engine, "(static_cast<u32>(produced_) & (mask + 1)) != 0;", "0;"),
+        (
+            &request,
+            "bytes > span.lo - offset ||",
+            "bytes > span.lo - offset + 1 ||",
+        ),
+        (&request, "|| (rights & access) != access", ""),
+        (&request, "(key & layout::NIC_KEY_REMOTE) != side", "false"),
+        (&moves, "if (move.left >= 4) move_one<u32>(&move);", ""),
+    ];
+    for (header, from, to) in broken {
+        let mut pair = Pair::new(1, &planted(header, from, to), Duration::from_millis(300));
+        let found = (0..150).find_map(|seed| pair.round(&mut rng(seed), seed).err());
+        assert!(found.is_some(), "nobody found `{to}` in place of `{from}`");
     }
 }

@@ -1,5 +1,6 @@
-// The engine of a NIC as a kernel: it finds doorbells, executes requests and writes completions (docs/PROTOCOL.md, section
-// 9). Queue pair q belongs to block q mod blocks, and there to one warp, which alone changes what the NIC keeps of it.
+// The engine of a NIC as a kernel: it finds doorbells, executes requests and writes completions (docs/PROTOCOL.md,
+// section 9). Queue pair q belongs to block q mod blocks, and there to one warp, which alone changes what the NIC keeps
+// of it.
 #pragma once
 
 #include "nic_move.cuh"
@@ -33,8 +34,10 @@ class Turn {
         : engine_(engine), queue_(queue_at(engine, place)), place_(place) {
         // All loads on their way at once: each is a trip to the L2 cache.
         const pair64* parts = reinterpret_cast<const pair64*>(queue_);
-        pair64 what = ld_relaxed_sys_v2(parts), rings = ld_relaxed_sys_v2(parts + 1), more = ld_relaxed_sys_v2(parts + 2);
-        pair64 other = ld_relaxed_sys_v2(parts + 3), at = ld_relaxed_sys_v2(parts + 4), done = ld_relaxed_sys_v2(parts + 5);
+        pair64 what = ld_relaxed_sys_v2(parts), rings = ld_relaxed_sys_v2(parts + 1),
+               more = ld_relaxed_sys_v2(parts + 2);
+        pair64 other = ld_relaxed_sys_v2(parts + 3), at = ld_relaxed_sys_v2(parts + 4),
+               done = ld_relaxed_sys_v2(parts + 5);
         state_ = static_cast<u32>(what.lo >> 32);
         number_ = static_cast<u32>(what.hi);
         flags_ = static_cast<u32>(what.hi >> 32);

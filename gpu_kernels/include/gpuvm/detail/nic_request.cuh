@@ -1,5 +1,5 @@
-// A work request as a NIC's engine that is a kernel reads and judges it. The rules are those of the engine that threads of
-// the processor run (nic/src/soft/execute.rs, nic/src/wire/mlx5/request.rs), and a test compares the two.
+// A work request as a NIC's engine that is a kernel reads and judges it. The rules are those of the engine that threads
+// of the processor run (nic/src/soft/execute.rs, nic/src/wire/mlx5/request.rs), and a test compares the two.
 #pragma once
 
 #include "mlx5.cuh"
@@ -42,14 +42,14 @@ GPUVM_DEVICE u64 data_bytes(u32 first) { return first ? first : kMessageBytesMax
 // Units of an inline segment.
 GPUVM_DEVICE u32 inline_units(u32 first) { return ((first & ~kInline) + 4 + 15) / 16; }
 
-// Whether a key of that side allows this access to `bytes` bytes at `address`, and where lanes find them. To be asked, and
-// the answer used, before the warp says that it has heard of a later change.
+// Whether a key of that side allows this access to `bytes` bytes at `address`, and where lanes find them. To be asked,
+// and the answer used, before the warp says that it has heard of a later change.
 GPUVM_DEVICE bool allows(const layout::NicEngine& engine, u32 key, u32 side, u64* address, u64 bytes, u32 access) {
     u32 index = (key >> 8) - layout::NIC_KEY_FIRST;
     if (index >= engine.key_count) return false;
     const pair64* entry = reinterpret_cast<const pair64*>(engine.keys) + 2 * index;
-    // Whoever names a key has it from the host, which had written all of it. A guess finds a mix at most of the key that is
-    // being made and of zeros, which allow nothing.
+    // Whoever names a key has it from the host, which had written all of it. A guess finds a mix at most of the key
+    // that is being made and of zeros, which allow nothing.
     pair64 names = ld_relaxed_sys_v2(entry), span = ld_relaxed_sys_v2(entry + 1);
     u32 lkey = static_cast<u32>(names.lo), rights = static_cast<u32>(names.lo >> 32);
     if (lkey == 0 || (key & ~layout::NIC_KEY_REMOTE) != lkey || (key & layout::NIC_KEY_REMOTE) != side) return false;
