@@ -69,6 +69,8 @@ struct Tables {
     keys: Keys,
     /// The last change that the engine was told of.
     change: u32,
+    /// What it did for queue pairs that are no more.
+    past: [u64; 8],
 }
 
 #[derive(Clone, Copy)]
@@ -80,11 +82,13 @@ struct Pair {
 /// What the engine has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelNicStats {
-    /// READs and WRITEs that did well, and the bytes of both.
+    /// READs that did well.
     pub reads: u64,
-    /// See there.
+    /// WRITEs that did well.
     pub writes: u64,
-    /// See there.
+    /// Other requests that did well.
+    pub others: u64,
+    /// Bytes that READs and WRITEs moved.
     pub bytes: u64,
     /// Completions, of any kind.
     pub completions: u64,
@@ -92,10 +96,8 @@ pub struct KernelNicStats {
     pub errors: u64,
     /// Requests that were flushed.
     pub flushed: u64,
-    /// Doorbells that were ignored: of another queue pair, or that announce more than the ring has.
-    pub ignored: u64,
-    /// Doorbells that announced more than their record said.
-    pub ahead: u64,
+    /// Doorbells that broke a rule: of another queue pair or for more than the ring has, which are ignored, or ahead of their record.
+    pub doorbells_broken: u64,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(GpuError) -> NicError {
@@ -158,6 +160,7 @@ impl KernelNic {
                     created: 0,
                     keys,
                     change: 1,
+                    past: [0; 8],
                 }),
                 launch: Mutex::default(),
                 _told: told,
@@ -219,16 +222,21 @@ impl KernelNic {
         let tables = self.tables.lock();
         let queues = self.queues.read(&*self.gpu, 0, tables.pairs.len());
         let queues = queues.map_err(failed("reading the engine's counts"))?;
-        let sum = |what: u32| queues.iter().map(|queue| queue.counts[what as usize]).sum();
+        let past = tables.past;
+        let sum = |what: u32| {
+            queues
+                .iter()
+                .fold(past[what as usize], |sum, queue| sum + queue.counts[what as usize])
+        };
         Ok(KernelNicStats {
             reads: sum(layout::NIC_COUNT_READS),
             writes: sum(layout::NIC_COUNT_WRITES),
+            others: sum(layout::NIC_COUNT_OTHERS),
             bytes: sum(layout::NIC_COUNT_BYTES),
             completions: sum(layout::NIC_COUNT_COMPLETIONS),
             errors: sum(layout::NIC_COUNT_ERRORS),
             flushed: sum(layout::NIC_COUNT_FLUSHED),
-            ignored: sum(layout::NIC_COUNT_IGNORED),
-            ahead: sum(layout::NIC_COUNT_AHEAD),
+            doorbells_broken: sum(layout::NIC_COUNT_DOORBELLS),
         })
     }
 
@@ -500,10 +508,13 @@ impl Nic for KernelNic {
         let what = "destroy queue pair";
         let mut tables = self.tables.lock();
         let (place, _) = Self::find(&tables, qp)?;
-        self.take(what, &mut tables, place)?;
+        let queue = self.take(what, &mut tables, place)?;
         // Nobody answers by its number.
         self.write_queue(what, place, zero())?;
         tables.pairs[place] = None;
+        (0..)
+            .zip(queue.counts)
+            .for_each(|(what, count): (usize, u64)| tables.past[what] += count);
         Ok(())
     }
 

@@ -26,18 +26,18 @@ pub const NIC_ERROR: u32 = 4;
 pub const NIC_COUNT_READS: u32 = 0;
 /// WRITEs that did well.
 pub const NIC_COUNT_WRITES: u32 = 1;
-/// Bytes that both moved.
-pub const NIC_COUNT_BYTES: u32 = 2;
+/// Other requests that did well.
+pub const NIC_COUNT_OTHERS: u32 = 2;
+/// Bytes that READs and WRITEs moved.
+pub const NIC_COUNT_BYTES: u32 = 3;
 /// Completions, of any kind.
-pub const NIC_COUNT_COMPLETIONS: u32 = 3;
+pub const NIC_COUNT_COMPLETIONS: u32 = 4;
 /// Requests that failed, flushed ones not counted.
-pub const NIC_COUNT_ERRORS: u32 = 4;
+pub const NIC_COUNT_ERRORS: u32 = 5;
 /// Requests that were flushed.
-pub const NIC_COUNT_FLUSHED: u32 = 5;
-/// Doorbells that were ignored: of another queue pair, or that announce more than the ring has.
-pub const NIC_COUNT_IGNORED: u32 = 6;
-/// Doorbells that announced more than the doorbell record said.
-pub const NIC_COUNT_AHEAD: u32 = 7;
+pub const NIC_COUNT_FLUSHED: u32 = 6;
+/// Doorbells that broke a rule: of another queue pair or for more than the ring has, which are ignored, or ahead of their record.
+pub const NIC_COUNT_DOORBELLS: u32 = 7;
 
 /// Registered memory. Written by the host alone; all zeros while no key has it.
 #[repr(C, align(32))]

@@ -99,8 +99,7 @@ pub(crate) fn bring_up(
     let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
     let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
     let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
-    let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
-    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each)?;
+    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each(nodes.len(), nics.len(), plan))?;
     let meters = Meters::new(&*gpu).doing(|| "allocating the regions' bookkeeping".into())?;
     let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
     let victims = Victims::new(&*gpu, transport, settings)?;

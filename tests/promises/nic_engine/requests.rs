@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm::{CompileOptions, KernelNic, Serving, SoftNic, sim::SimGpu};
+use gpuvm::{CompileOptions, KernelNic, KernelNicStats, Serving, SoftNic, sim::SimGpu};
 use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_nic::{
     Access, MemoryKey, Nic, QueueMemory, QueuePairState, QueueRings,
@@ -287,7 +287,10 @@ struct Pair {
     cpu: Side,
     kernel: Side,
     soft: Arc<SoftNic>,
+    own: Arc<KernelNic>,
     _serving: Serving,
+    /// Doorbells that broke a rule.
+    broken: u64,
     /// How long the kernel may be behind.
     patience: Duration,
 }
@@ -303,14 +306,18 @@ impl Pair {
         );
         let soft = Arc::new(SoftNic::builder().engines(0).strict(false).build().expect("a NIC"));
         let kernel = KernelNic::compiled(Arc::clone(&gpu) as Arc<dyn Gpu>, blocks, 4, options).expect("a NIC");
-        let serving = kernel.serve().expect("room for an engine");
-        let sides = [Arc::clone(&soft) as Arc<dyn Nic>, Arc::new(kernel)].map(|nic| Side::new(nic, &gpu));
+        let own = Arc::new(kernel);
+        let serving = own.serve().expect("room for an engine");
+        let sides =
+            [Arc::clone(&soft) as Arc<dyn Nic>, Arc::clone(&own) as Arc<dyn Nic>].map(|nic| Side::new(nic, &gpu));
         let [cpu, kernel] = sides;
         Self {
             cpu,
             kernel,
             soft,
+            own,
             _serving: serving,
+            broken: 0,
             patience,
         }
     }
@@ -323,10 +330,22 @@ impl Pair {
     fn compare(&self, what: &str) -> Result<(), String> {
         while self.soft.step() {}
         let expected = self.cpu.seen();
+        let soft = self.soft.stats();
+        let done = KernelNicStats {
+            reads: soft.reads,
+            writes: soft.writes,
+            others: soft.nops + soft.dumps,
+            bytes: soft.bytes_read + soft.bytes_written,
+            completions: soft.completions,
+            errors: soft.errors,
+            flushed: soft.flushed,
+            doorbells_broken: self.broken,
+        };
         let begun = Instant::now();
         loop {
             let found = self.kernel.seen();
-            if found == expected {
+            let counted = self.own.stats().map_err(|error| error.to_string())?;
+            if found == expected && counted == done {
                 return Ok(());
             }
             if begun.elapsed() > self.patience {
@@ -342,7 +361,7 @@ impl Pair {
                     part..part + 64
                 };
                 return Err(format!(
-                    "{what}, byte {first}: {:x?} in place of {:x?}",
+                    "{what}, byte {first}: {:x?} in place of {:x?}, {counted:?} in place of {done:?}",
                     &found[part.clone()],
                     &expected[part]
                 ));
@@ -371,6 +390,7 @@ impl Pair {
             }
             if rng.random_bool(0.1) {
                 // Of another queue pair, or past the ring: ignored.
+                self.broken += 1;
                 let (past, wrong) = [(0, 8), (u64::from(entries.0) + 1, 0)][rng.random_range(0..2)];
                 let [(), ()] = self.both(|side| side.ring(index + past, wrong));
                 self.compare(&format!("seed {seed}, a doorbell to ignore after {posted:?}"))?;
@@ -435,4 +455,54 @@ fn a_broken_rule_is_found() {
         let found = (0..150).find_map(|seed| pair.round(&mut rng(seed), seed).err());
         assert!(found.is_some(), "nobody found `{to}` in place of `{from}`");
     }
+}
+
+/// A key dies while requests that name it are under way: once the call has returned nobody moves a byte by it, and what was announced has ended.
+#[test]
+fn nobody_moves_bytes_under_a_dead_key() {
+    let mut pair = Pair::new(2, &CompileOptions::default(), Duration::from_secs(10));
+    let mut ended = [false; 2];
+    for turn in 0..60 {
+        let (own, side) = (Arc::clone(&pair.own), &mut pair.kernel);
+        // SAFETY: the memory outlives the key, and is accessed by atomics alone.
+        let key = unsafe { own.register(side.part(1), BYTES, Access::LOCAL_WRITE) }.expect("a key");
+        side.keys[1][0] = key;
+        side.connect((64, 64), false, true);
+        let done = own.stats().expect("counts").completions;
+        for index in (0..64).step_by(2) {
+            let local = (0..4).map(|n| (n * 16_384, 16_384, Some(Named::Right))).collect();
+            let (opcode, remote, wrong) = (0x10, (0, Named::Right), None);
+            let (signalled, fence) = (true, false);
+            let read = Wanted {
+                opcode,
+                remote,
+                local,
+                signalled,
+                fence,
+                wrong,
+            };
+            side.write(&read, index, 64);
+        }
+        side.ring(64, 0);
+        std::thread::sleep(Duration::from_micros(10 * (turn % 20)));
+        own.deregister(key).expect("a key");
+        side.fill(turn);
+        let before = side.seen()[BYTES as usize..2 * BYTES as usize].to_vec();
+        let begun = Instant::now();
+        while own.stats().expect("counts").completions < done + 32 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "turn {turn}: {:?}",
+                own.stats()
+            );
+        }
+        assert!(
+            side.seen()[BYTES as usize..2 * BYTES as usize] == before[..],
+            "turn {turn}: bytes were moved by a dead key"
+        );
+        let state = own.state(side.number).expect("a queue pair");
+        ended[usize::from(state == QueuePairState::Error)] = true;
+        own.destroy_queue_pair(side.number).expect("a queue pair");
+    }
+    assert!(ended[1], "no request met the dead key");
 }

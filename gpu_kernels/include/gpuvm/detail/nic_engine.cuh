@@ -75,14 +75,14 @@ class Turn {
         if (lane_id() == 0) raw = ld_acquire_sys(&queue_->doorbell);
         // The first lane's acquire comes before all lanes' loads: a shuffle orders nothing.
         __syncwarp();
-        raw = __shfl_sync(~0u, raw, 0);
+        raw = of_first(raw);
         if (raw == seen_) return;
         seen_ = raw;
         u32 index = low(raw) >> 8 & 0xffff, ahead = index - static_cast<u32>(target_) & 0xffff;
-        if (high(raw) >> 8 != number_ || ahead > send_mask() + 1) return count(layout::NIC_COUNT_IGNORED, 1);
+        if (high(raw) >> 8 != number_ || ahead > send_mask() + 1) return count(layout::NIC_COUNT_DOORBELLS, 1);
         target_ += ahead;
         u32 record = mlx5::be32(ld_relaxed_sys(reinterpret_cast<const u32*>(record_)));
-        if ((record - index & 0xffff) >= 0x8000) count(layout::NIC_COUNT_AHEAD, 1);
+        if ((record - index & 0xffff) >= 0x8000) count(layout::NIC_COUNT_DOORBELLS, 1);
     }
 
     GPUVM_DEVICE void execute_next() {
@@ -118,9 +118,11 @@ class Turn {
     }
 
     GPUVM_DEVICE Failure execute(const RequestAt& request, const Local& local, bool reads) {
-        if (request.opcode == mlx5::kOpcodeNop) return Failure{0, 0};
-        // Data has arrived when its completion has, so there is nothing to flush.
-        if (request.opcode == mlx5::kOpcodeDump) return local.failure;
+        // Of a DUMP too: data has arrived when its completion has, so there is nothing to flush.
+        if (request.opcode == mlx5::kOpcodeNop || request.opcode == mlx5::kOpcodeDump) {
+            if (!local.failure.syndrome) count(layout::NIC_COUNT_OTHERS, 1);
+            return local.failure;
+        }
         if (!reads && request.opcode != mlx5::kOpcodeWrite) return Failure{kSyndromeLocalOperation, kVendorUnsupported};
         if (!answers()) return Failure{kSyndromeRetriesExceeded, kVendorNoResponder};
         if (!reads && local.failure.syndrome) return local.failure;
@@ -151,8 +153,8 @@ class Turn {
         u32 place = static_cast<u32>(responder_), number = static_cast<u32>(responder_ >> 32);
         if (place == place_) return number == number_;
         const layout::NicQueue* other = queue_at(engine_, place);
-        u32 state = ld_relaxed_sys(&other->state);
-        return ld_relaxed_sys(&other->number) == number &&
+        u32 state = of_first(ld_relaxed_sys(&other->state));
+        return of_first(ld_relaxed_sys(&other->number)) == number &&
                (state == layout::NIC_READY_TO_RECEIVE || state == layout::NIC_READY_TO_SEND);
     }
 

@@ -37,6 +37,16 @@ struct Failure {
 GPUVM_DEVICE u32 low(u64 words) { return mlx5::be32(static_cast<u32>(words)); }
 GPUVM_DEVICE u32 high(u64 words) { return mlx5::be32(static_cast<u32>(words >> 32)); }
 GPUVM_DEVICE u64 be64(u64 words) { return static_cast<u64>(low(words)) << 32 | high(words); }
+// What the first lane has loaded: others may change the word between two lanes' loads, and all lanes have to go one
+// way.
+template <class T>
+GPUVM_DEVICE T of_first(T value) {
+    return __shfl_sync(~0u, value, 0);
+}
+GPUVM_DEVICE pair64 load_for_all(const pair64* at) {
+    pair64 value = ld_relaxed_sys_v2(at);
+    return pair64{of_first(value.lo), of_first(value.hi)};
+}
 // Bytes of a data segment, whose first word is this.
 GPUVM_DEVICE u64 data_bytes(u32 first) { return first ? first : kMessageBytesMax; }
 // Units of an inline segment.
@@ -50,7 +60,7 @@ GPUVM_DEVICE bool allows(const layout::NicEngine& engine, u32 key, u32 side, u64
     const pair64* entry = reinterpret_cast<const pair64*>(engine.keys) + 2 * index;
     // Whoever names a key has it from the host, which had written all of it. A guess finds a mix at most of the key
     // that is being made and of zeros, which allow nothing.
-    pair64 names = ld_relaxed_sys_v2(entry), span = ld_relaxed_sys_v2(entry + 1);
+    pair64 names = load_for_all(entry), span = load_for_all(entry + 1);
     u32 lkey = static_cast<u32>(names.lo), rights = static_cast<u32>(names.lo >> 32);
     if (lkey == 0 || (key & ~layout::NIC_KEY_REMOTE) != lkey || (key & layout::NIC_KEY_REMOTE) != side) return false;
     u64 offset = *address - names.hi;
@@ -73,7 +83,7 @@ class RequestAt {
         signalled = static_cast<u32>(control.hi) & mlx5::kSignalled;
     }
     GPUVM_DEVICE pair64 unit(u32 n) const {
-        return ld_relaxed_sys_v2(reinterpret_cast<const pair64*>(ring_) + (first_ + n & mask_));
+        return load_for_all(reinterpret_cast<const pair64*>(ring_) + (first_ + n & mask_));
     }
     GPUVM_DEVICE u32 blocks() const { return (units + 3) / 4; }
     // Units before the local data; of operations whose data nobody looks at, all.
