@@ -193,9 +193,9 @@ impl KernelNic {
                 .launch(&self.kernel, &self.shape, &args, 0, Box::new(|_| {}));
             let started = launch.insert(started.map_err(failed(what))?);
             let up = self.await_warps(what, None, || started.is_done());
-            if let Err(error) = up {
-                self.words.stop(needed.number);
-                return Err(error);
+            up.inspect_err(|_| self.words.stop(needed.number))?;
+            if let Some(Err(error)) = started.wait(Some(Duration::ZERO)) {
+                return Err(failed(what)(error));
             }
         }
         needed.by += 1;
@@ -346,7 +346,7 @@ fn state_of(queue: &NicQueue) -> QueuePairState {
 impl Nic for KernelNic {
     fn capabilities(&self) -> NicCapabilities {
         NicCapabilities {
-            name: format!("soft, its engine on {} multiprocessors", self.shape.grid[0]),
+            name: format!("soft, engine gpu:{}", self.shape.grid[0]),
             max_rd_atomic: 1,
             sq_entries_max: QUEUE_BLOCKS_MAX,
             cq_entries_max: soft::CQ_ENTRIES_MAX,
