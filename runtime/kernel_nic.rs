@@ -33,8 +33,8 @@ const NAME: &str = "software";
 const SOURCE: &str = include_str!("gpu/nic_engine.cu");
 /// How long calls wait for the engine.
 const BOUND: Duration = Duration::from_secs(10);
-/// Threads of a block: all that a multiprocessor has registers for, and on a simulated one, whose lanes share a processor, few.
-const THREADS: u32 = 1024;
+/// Threads of a block, the kernel's launch bound: all that a multiprocessor has registers for. And on a simulated one, whose lanes share a processor, few.
+const THREADS: u32 = 768;
 const THREADS_SIMULATED: u32 = 64;
 /// Bytes between the blocks' copies of the host's word.
 const TOLD_BYTES: u64 = 128;

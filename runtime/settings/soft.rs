@@ -16,7 +16,7 @@ use crate::{
 
 /// Most multiprocessors of an engine that is a kernel, and warps that it has on each.
 const BLOCKS_MAX: u32 = 4;
-const WARPS: u32 = 32;
+const WARPS: u32 = 24;
 
 /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU its bytes are moved by the GPU's copy engines, and the
 /// multiprocessors stay free.

@@ -54,7 +54,7 @@ GPUVM_DEVICE void move_chunks(Move* move) {
 
 // Moves bytes by a whole warp. An aligned granule of up to 8 bytes does not tear where both sides are aligned alike to
 // it, and no access goes past the ends. Orders nothing: the completion does.
-GPUVM_NOINLINE void move_bytes(u64 to, u64 from, u64 bytes) {
+GPUVM_DEVICE void move_bytes(u64 to, u64 from, u64 bytes) {
     Move move{to, from, bytes};
     u32 differ = static_cast<u32>(to ^ from) | 16, alike = differ & (0 - differ);
     if (alike > 1 && move.to & 1 && move.left >= 1) move_one<u8>(&move);
