@@ -22,7 +22,7 @@ pub(crate) use units::{FrameUnits, unit_bytes};
 pub enum FrameAccess {
     /// No NIC does: lanes copy the pages themselves.
     Lanes,
-    /// By their addresses: they are memory of this process, or a software NIC's mover knows them.
+    /// By their addresses: they are memory of this process, or a software NIC's mover, or its engine on the GPU, knows them.
     Address,
     /// GPUDirect over dma-bufs of the GPU's memory.
     DmaBuf,
@@ -119,7 +119,12 @@ impl FrameMemory {
         let hardware = gpu.capabilities().compute_capability.is_some();
         let only = if nics.is_empty() {
             Some(FrameAccess::Lanes)
-        } else if !hardware || nics.iter().all(|nic| nic.capabilities().has_mover) {
+        } else if !hardware
+            || nics
+                .iter()
+                .map(|nic| nic.capabilities())
+                .all(|able| able.has_mover || able.on_gpu)
+        {
             Some(FrameAccess::Address)
         } else {
             None

@@ -22,6 +22,7 @@ use crate::{
     frames::FrameMemory,
     handles::Handles,
     home::Ways,
+    kernel_nic::KernelNic,
     launch::{InFlight, LaunchConfig, Peers},
     launch_state::StatePool,
     node::Node,
@@ -138,6 +139,8 @@ pub(crate) struct PagedGpu {
     /// None where lanes copy the pages themselves.
     pub nics: Vec<Arc<dyn Nic>>,
     pub soft_nics: Vec<Arc<SoftNic>>,
+    /// The NIC whose engine is a kernel, which runs while launches do.
+    pub engine: Option<Arc<KernelNic>>,
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,

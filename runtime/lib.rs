@@ -78,6 +78,7 @@ mod gpu;
 mod handles;
 mod home;
 mod kernel;
+mod kernel_nic;
 mod launch;
 mod launch_state;
 mod launched;
@@ -138,6 +139,7 @@ pub use gpuvm_sim_gpu as sim;
 pub use gpuvm_tenants as tenants;
 pub use handles::HandleStats;
 pub use kernel::{Kernel, Module};
+pub use kernel_nic::{KernelNic, KernelNicStats, Serving};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
@@ -151,8 +153,8 @@ pub use region::{
 };
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
-    CudaGpu, Gpu, MemoryNodes, Mlx5, NamedSetting, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft,
-    Transport, TransportKind, VmBuilder,
+    CudaGpu, Gpu, MemoryNodes, Mlx5, NamedSetting, NicEngine, Queues, Rdma, RdmaPath, Retransmission, Rxe,
+    SimulatedGpu, Soft, Transport, TransportKind, VmBuilder,
 };
 pub use slot_cache::{Ids, SlotCache, SlotCacheBuilder, SlotPolicy, SlotStats};
 pub use slot_fault::SlotFault;

@@ -150,7 +150,8 @@ impl Queues {
             let pair = self.create_pair(gpu, &self.groups[(index / count) as usize], index)?;
             let (nic, number) = (Arc::clone(&pair.nic), pair.number);
             self.pairs.push(pair);
-            if hardware && !nic.capabilities().has_mover {
+            let able = nic.capabilities();
+            if hardware && !able.has_mover && !able.on_gpu {
                 self.doorbells.reach(gpu, &*nic, number)?;
             }
         }

@@ -18,6 +18,7 @@ use crate::{
     frames::FrameAccess,
     gpu::{Machines, PagedGpu, Resized, bring_up},
     kernel::{Kernel, Module},
+    kernel_nic::KernelNic,
     launch::LaunchConfig,
     launched::{Launch, StreamHandle},
     metrics,
@@ -509,6 +510,11 @@ impl VmGpu {
     /// All software NICs, in their order.
     pub fn soft_nics(&self) -> &[Arc<SoftNic>] {
         &self.paged().soft_nics
+    }
+
+    /// The software NIC whose engine is a kernel; none when others fill the frames.
+    pub fn kernel_nic(&self) -> Option<&Arc<KernelNic>> {
+        self.paged().engine.as_ref()
     }
 
     /// Queue pairs, of all homes and NICs together.

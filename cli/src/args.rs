@@ -38,7 +38,8 @@ pub struct Cli {
 
 /// Options that every command with a GPU takes, and which `gpuvm options` alone shows: those of RDMA, of queues, of the simulated GPU, and of
 /// what few ask for.
-const SHOWN_BY_OPTIONS: [&str; 17] = [
+const SHOWN_BY_OPTIONS: [&str; 18] = [
+    "nic_engine",
     "rdma_device",
     "rdma_queues",
     "rdma_port",

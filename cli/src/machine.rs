@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::Args;
-use gpuvm::{Gpu, Placement, QueueMaking, SimulatedGpu, Timeline, Transport, Vm, VmBuilder};
+use gpuvm::{Gpu, NicEngine, Placement, QueueMaking, SimulatedGpu, Timeline, Transport, Vm, VmBuilder};
 
 use crate::error::CliError;
 use crate::secret::read_secret;
@@ -30,6 +30,11 @@ pub struct MachineArgs {
     /// What moves the pages: direct (the faulting warp), soft (the software NIC), rxe (Linux SoftRoCE), mlx5, or auto.
     #[arg(long, default_value = "auto")]
     pub transport: Transport,
+
+    /// What executes the software NIC's requests (transport soft): `cpu`, or `gpu:N`, a kernel on N multiprocessors of the GPU, 1 to 4. Without it:
+    /// cpu.
+    #[arg(long, value_name = "ENGINE")]
+    pub nic_engine: Option<NicEngine>,
 
     /// The RDMA device, such as rxe0 or mlx5_0. Without it: the first SoftRoCE device, or the ConnectX devices that are
     /// nearest to the GPU. Given several times, over all of them (mlx5).
@@ -208,6 +213,7 @@ impl MachineArgs {
             ("workers", said(&self.workers)),
             ("seed", said(&seed)),
             ("transport", Some(self.transport.name().to_owned())),
+            ("nic-engine", said(&self.nic_engine)),
             ("memory-node", listed(&self.memory_node)),
             ("memory-node-secret", self.secret()?),
             ("rdma-device", listed(&self.rdma_device)),

@@ -14,6 +14,7 @@ mod broadcast;
 mod facts;
 mod header;
 mod launch;
+mod nic_engine;
 mod page_word;
 mod pool;
 mod queue;
@@ -26,6 +27,7 @@ pub use broadcast::*;
 pub use facts::{FieldFact, LayoutFact};
 pub use header::header;
 pub use launch::*;
+pub use nic_engine::*;
 pub use page_word::*;
 pub use pool::*;
 pub use queue::*;
@@ -48,6 +50,7 @@ pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
         slots::FACTS,
         beside::FACTS,
         timeline::FACTS,
+        nic_engine::FACTS,
     ]
     .into_iter()
     .flatten()

@@ -55,7 +55,7 @@ pub use keys::{Access, MemoryKey};
 #[cfg(target_os = "linux")]
 pub use mlx5::Mlx5Nic;
 pub use mover::{Move, Mover, MoverError, MoverLane};
-pub use nic::{Nic, NicCapabilities};
+pub use nic::{Nic, NicCapabilities, check_span};
 #[cfg(target_os = "linux")]
 pub use pages::host_page_bytes;
 pub use pages::{PAGE_BYTES, Pages};

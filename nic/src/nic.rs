@@ -31,6 +31,8 @@ pub struct NicCapabilities {
     /// Whether a mover brings data and completions: send rings, doorbell records and doorbell pages are to be memory of
     /// this process that posters reach, completion rings memory that the mover reaches.
     pub has_mover: bool,
+    /// Whether its engine runs on the GPU: rings and registers are that GPU's memory, and it reaches all memory of it by address.
+    pub on_gpu: bool,
 }
 
 /// A NIC whose queues others, such as GPU threads, fill and poll.
@@ -179,7 +181,10 @@ pub trait Nic: Send + Sync {
 }
 
 /// Whether memory can be registered so.
-pub(crate) fn check_span(start: u64, bytes: u64, access: Access) -> Result<(), NicError> {
+///
+/// # Errors
+/// An empty or wrapping span; remote write or atomic access without local write access.
+pub fn check_span(start: u64, bytes: u64, access: Access) -> Result<(), NicError> {
     let remote_change = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
     if bytes == 0 || start.checked_add(bytes).is_none() || remote_change && !access.contains(Access::LOCAL_WRITE) {
         return Err(NicError::BadArgument {

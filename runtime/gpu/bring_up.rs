@@ -91,7 +91,7 @@ pub(crate) fn bring_up(
     let Machines { gpu, nics, nodes } = machines;
     let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
     let transport = nics.transport();
-    let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
+    let (soft_nics, engine, arena, nics) = (nics.soft(), nics.kernel(), nics.arena(), nics.all());
     connect(&*gpu, &nics);
     let (gpu, member) = tenancy::join(gpu, &settings.tenancy)?;
     let handles = Arc::new(Handles::new(Arc::clone(&gpu), member.clone()));
@@ -99,8 +99,7 @@ pub(crate) fn bring_up(
     let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
     let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
     let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
-    let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
-    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each)?;
+    let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each(nodes.len(), nics.len(), plan))?;
     let meters = Meters::new(&*gpu).doing(|| "allocating the regions' bookkeeping".into())?;
     let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
     let victims = Victims::new(&*gpu, transport, settings)?;
@@ -118,6 +117,7 @@ pub(crate) fn bring_up(
         queues,
         nics,
         soft_nics,
+        engine,
         pool,
         victims,
         tier,

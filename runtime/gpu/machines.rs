@@ -7,7 +7,7 @@ use gpuvm_layouts as layout;
 use gpuvm_memory_node::NodeClient;
 use gpuvm_nic::{Nic, RxeNic, SoftNic, mlx5::Mlx5Nic};
 
-use crate::{arena::RingArena, plan::TransportKind};
+use crate::{arena::RingArena, kernel_nic::KernelNic, plan::TransportKind};
 
 /// A GPU, the NICs that fill its frames, and the memory nodes that it has joined.
 pub(crate) struct Machines {
@@ -21,6 +21,8 @@ pub(crate) enum TransportNics {
     /// None: lanes copy the pages.
     Direct,
     Soft(Vec<Arc<SoftNic>>),
+    /// The software NIC whose engine is a kernel.
+    Kernel(Arc<KernelNic>),
     Rxe(Arc<RxeNic>),
     /// With the memory of their rings.
     Mlx5(Vec<Arc<Mlx5Nic>>, Arc<RingArena>),
@@ -30,7 +32,7 @@ impl TransportNics {
     pub(super) fn transport(&self) -> TransportKind {
         match self {
             Self::Direct => TransportKind::Direct,
-            Self::Soft(_) => TransportKind::Soft,
+            Self::Soft(_) | Self::Kernel(_) => TransportKind::Soft,
             Self::Rxe(_) => TransportKind::Rxe,
             Self::Mlx5(..) => TransportKind::Mlx5,
         }
@@ -44,6 +46,7 @@ impl TransportNics {
         match self {
             Self::Direct => Vec::new(),
             Self::Soft(nics) => each(nics),
+            Self::Kernel(nic) => each(std::slice::from_ref(nic)),
             Self::Rxe(nic) => each(std::slice::from_ref(nic)),
             Self::Mlx5(nics, _) => each(nics),
         }
@@ -54,6 +57,14 @@ impl TransportNics {
         match self {
             Self::Soft(nics) => nics.clone(),
             _ => Vec::new(),
+        }
+    }
+
+    /// The software NIC whose engine is a kernel, if that is what moves the pages.
+    pub(super) fn kernel(&self) -> Option<Arc<KernelNic>> {
+        match self {
+            Self::Kernel(nic) => Some(Arc::clone(nic)),
+            _ => None,
         }
     }
 
@@ -83,7 +94,8 @@ pub(super) fn connect(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
         }
     }
     let Some(simulation) = gpu.simulation() else { return };
-    for nic in nics {
+    // One whose engine is on the GPU is stepped by nobody.
+    for nic in nics.iter().filter(|nic| !nic.capabilities().on_gpu) {
         // A NIC with a mover looks for stores itself, since a GPU's come without a word.
         if !nic.capabilities().has_mover {
             let woken = Arc::downgrade(nic);

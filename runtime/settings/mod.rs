@@ -58,7 +58,7 @@ pub use queues::Queues;
 pub use rdma::Rdma;
 pub use rxe::Rxe;
 pub use simulated::SimulatedGpu;
-pub use soft::Soft;
+pub use soft::{NicEngine, Soft};
 pub use transport::Transport;
 
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
@@ -321,6 +321,10 @@ impl VmBuilder {
             return refuse("file memory", format!("{bytes} bytes"), reason);
         }
         let mut plan = chosen.queue_plan();
+        if let transport::Chosen::Soft(soft) = &chosen {
+            soft.check_for(&self.settings, self.gpus.len())?;
+            plan.usual = soft.usual_pairs(hardware).unwrap_or(plan.usual);
+        }
         if self.settings.file_memory.is_some() {
             plan.usual = PAIRS_BEFORE_FILES;
         }

@@ -113,6 +113,12 @@ table! {
     host_homes, Transports(QUEUED), Count => |vm, count| queues(vm, |queues| queues.host_homes(count));
     /// Engine threads of the software NIC. Default: 1.
     soft_engines, Transports(&["soft"]), Count => |vm, count| soft(vm, |soft| soft.engines(count as usize));
+    /// What executes the software NIC's requests: `cpu`, or `gpu:N`, a kernel on N multiprocessors, 1 to 4. Default: `cpu`.
+    nic_engine, Transports(&["soft"]), Read => |vm, text| {
+        let engine = text.parse()?;
+        soft(vm, |soft| soft.engine(engine));
+        Ok(())
+    };
     /// Whether all completions of a queue pair come to one entry. Default: false.
     collapsed_completions, Transports(&["soft"]), Flag => |vm, collapsed| soft(vm, |soft| soft.collapsed_completions(collapsed));
     /// Whether each READ is followed by a read of its frame, also where it need not be. Default: false.

@@ -6,11 +6,17 @@ use gpuvm_gpu::Gpu as Device;
 use gpuvm_nic::{SoftNic, soft::VirtualClock};
 
 use crate::{
-    error::{Doing, Result},
+    error::{Doing, Error, Result},
+    gpu::TransportNics,
+    kernel_nic::KernelNic,
     mover::GpuMover,
-    settings::{QueuePlan, Queues, common::is_hardware, refuse},
+    settings::{Gpu, QueuePlan, Queues, Settings, common::is_hardware, refuse},
     stored::stored,
 };
+
+/// Most multiprocessors of an engine that is a kernel, and warps that it has on each.
+const BLOCKS_MAX: u32 = 4;
+const WARPS: u32 = 24;
 
 /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU its bytes are moved by the GPU's copy engines, and the
 /// multiprocessors stay free.
@@ -19,8 +25,46 @@ use crate::{
 pub struct Soft {
     pub(super) queues: Queues,
     pub(super) nics: Nics,
+    pub(super) engine: NicEngine,
     pub(super) flush_reads: bool,
     pub(super) collapsed_completions: bool,
+}
+
+/// What executes the software NIC's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NicEngine {
+    /// Threads of the processor; beside an NVIDIA GPU its copy engines move the bytes.
+    #[default]
+    Cpu,
+    /// A kernel on so many multiprocessors of the GPU, 1 to 4.
+    Gpu(u32),
+}
+
+impl std::fmt::Display for NicEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Gpu(blocks) => write!(f, "gpu:{blocks}"),
+        }
+    }
+}
+
+impl std::str::FromStr for NicEngine {
+    type Err = Error;
+
+    /// `cpu`, or `gpu:N` with N multiprocessors.
+    fn from_str(text: &str) -> Result<Self> {
+        let blocks = text.strip_prefix("gpu:").and_then(|blocks| blocks.parse().ok());
+        match (text, blocks) {
+            ("cpu", _) => Ok(Self::Cpu),
+            (_, Some(blocks)) => Ok(Self::Gpu(blocks)),
+            _ => refuse(
+                "NIC engine",
+                format!("`{text}`"),
+                "expected cpu, or gpu:N with 1 to 4 multiprocessors",
+            ),
+        }
+    }
 }
 
 /// Which software NICs.
@@ -37,6 +81,7 @@ impl Default for Soft {
         Self {
             queues: Queues::default(),
             nics: Nics::Started { engines: 1 },
+            engine: NicEngine::Cpu,
             flush_reads: false,
             collapsed_completions: false,
         }
@@ -48,6 +93,7 @@ impl std::fmt::Debug for Soft {
         f.debug_struct("Soft")
             .field("queues", &self.queues)
             .field("nics", &self.count())
+            .field("engine", &self.engine)
             .field("flush_reads", &self.flush_reads)
             .field("collapsed_completions", &self.collapsed_completions)
             .finish_non_exhaustive()
@@ -66,6 +112,12 @@ impl Soft {
 
         /// Engine threads of the NIC that is started. Default: 1. Beside a GPU that follows a seed it has none: the seed steps it.
         engines(count: usize) => nics = Nics::Started { engines: count };
+    }
+
+    stored! {
+        /// What executes the requests of the NIC that is started. Default: [`NicEngine::Cpu`]. A kernel serves one GPU, no files, and nothing that
+        /// follows a seed.
+        engine(engine: NicEngine) => engine = engine;
     }
 
     /// A NIC of your own making, instead of one that is started: shaped, or with faults planted.
@@ -99,7 +151,61 @@ impl Soft {
         if self.count() == 0 {
             return refuse("software NICs", "an empty list".into(), "give one at least");
         }
+        if let NicEngine::Gpu(blocks) = self.engine {
+            let refused = |reason| refuse("NIC engine", self.engine.to_string(), reason);
+            match &self.nics {
+                Nics::Given(_) => return refused("a NIC of your own has its engine; leave one of the two out"),
+                Nics::Started { engines } if *engines != 1 => {
+                    return refused("it has no threads of the processor; leave their number out");
+                }
+                Nics::Started { .. } if !(1..=BLOCKS_MAX).contains(&blocks) => {
+                    return refused("it takes 1 to 4 multiprocessors");
+                }
+                Nics::Started { .. } => {}
+            }
+        }
         self.queues.check(self.count(), 0)
+    }
+
+    /// Whether its engine runs beside this.
+    pub(super) fn check_beside(&self, gpu: &Gpu, hardware: bool) -> Result<()> {
+        if hardware && self.collapsed_completions && self.engine == NicEngine::Cpu {
+            let reason = "the software NIC's copies to a GPU of hardware follow no such order; leave it out";
+            return refuse("collapsed completions", "true".into(), reason);
+        }
+        match (self.engine, gpu.seed()) {
+            (NicEngine::Gpu(_), Some(seed)) => {
+                let reason = "a NIC engine on the GPU follows none: the host waits for it; use the engine cpu";
+                refuse("seed", seed, reason)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether its engine serves a `Vm` of these settings.
+    pub(super) fn check_for(&self, settings: &Settings, gpus: usize) -> Result<()> {
+        if self.engine == NicEngine::Cpu {
+            return Ok(());
+        }
+        let refused = |reason| refuse("NIC engine", self.engine.to_string(), reason);
+        if gpus > 1 {
+            return refused("one that is a kernel was not tried beside others; use one GPU, or the engine cpu");
+        }
+        if settings.file_memory.is_some() {
+            return refused("a kernel cannot read files; leave the file memory out, or use the engine cpu");
+        }
+        if settings.frame_capacity.is_some() {
+            return refused("it knows the frames for good; leave their capacity out, or use the engine cpu");
+        }
+        Ok(())
+    }
+
+    /// Queue pairs of each home where nobody says: a warp for each, of a kernel that fills its multiprocessors.
+    pub(super) fn usual_pairs(&self, hardware: bool) -> Option<u32> {
+        match self.engine {
+            NicEngine::Gpu(blocks) if hardware => Some(blocks * WARPS),
+            _ => None,
+        }
     }
 
     pub(super) fn plan(&self) -> QueuePlan {
@@ -111,7 +217,19 @@ impl Soft {
     }
 
     /// The NICs. Beside an NVIDIA GPU, its copy engines move their bytes.
-    pub(super) fn open(&self, gpu: &Arc<dyn Device>) -> Result<Vec<Arc<SoftNic>>> {
+    pub(super) fn open(&self, gpu: &Arc<dyn Device>, plan: &QueuePlan) -> Result<TransportNics> {
+        match self.engine {
+            NicEngine::Cpu => self.open_nics(gpu).map(TransportNics::Soft),
+            NicEngine::Gpu(blocks) => {
+                let pairs = plan.pairs.unwrap_or(plan.usual) * plan.host_homes;
+                let nic = KernelNic::new(Arc::clone(gpu), blocks, pairs);
+                let nic = nic.doing(|| "starting the software NIC, its engine on the GPU".into())?;
+                Ok(TransportNics::Kernel(Arc::new(nic)))
+            }
+        }
+    }
+
+    fn open_nics(&self, gpu: &Arc<dyn Device>) -> Result<Vec<Arc<SoftNic>>> {
         let hardware = is_hardware(&**gpu);
         let engines = match &self.nics {
             Nics::Given(nics) if hardware && nics.iter().any(|nic| !nic.has_mover()) => {

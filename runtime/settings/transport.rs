@@ -194,10 +194,7 @@ impl Chosen {
     /// Whether GPU and transport go together.
     pub fn check_beside(&self, gpu: &Gpu, hardware: bool) -> Result<()> {
         match self {
-            Self::Soft(soft) if hardware && soft.collapsed_completions => {
-                let reason = "the software NIC's copies to a GPU of hardware follow no such order; leave it out";
-                refuse("collapsed completions", "true".into(), reason)
-            }
+            Self::Soft(soft) => soft.check_beside(gpu, hardware),
             Self::Rxe(_) | Self::Mlx5(_) => match gpu.seed() {
                 Some(seed) => {
                     let reason = format!(
@@ -224,7 +221,7 @@ impl Chosen {
     pub fn open(&self, gpu: &Arc<dyn Device>, nodes: &[Arc<NodeClient>], plan: &QueuePlan) -> Result<TransportNics> {
         match self {
             Self::Direct => Ok(TransportNics::Direct),
-            Self::Soft(soft) => soft.open(gpu).map(TransportNics::Soft),
+            Self::Soft(soft) => soft.open(gpu, plan),
             Self::Rxe(rxe) => rxe.open(nodes).map(Arc::new).map(TransportNics::Rxe),
             Self::Mlx5(mlx5) => mlx5.open(gpu, nodes, plan),
         }

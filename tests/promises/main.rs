@@ -39,6 +39,7 @@ mod memory_node;
 mod metrics;
 mod misuse_does_not_compile;
 mod never_evicted;
+mod nic_engine;
 mod no_lost_write;
 mod overwrite;
 mod planted_bugs;

@@ -1,7 +1,7 @@
 //! The options of `gpuvm doctor`.
 
 use clap::Args;
-use gpuvm::{Gpu, QueueMaking, Transport};
+use gpuvm::{Gpu, NicEngine, QueueMaking, Transport};
 
 use crate::machine::PathArgs;
 
@@ -29,6 +29,10 @@ pub struct DoctorArgs {
     /// ConnectX is tested with mlx5 alone.
     #[arg(long, requires = "selftest", value_name = "TRANSPORT")]
     pub transport: Option<Transport>,
+
+    /// What executes the software NIC's requests in the self-test: `cpu`, or `gpu:N`, a kernel on N multiprocessors. Without it: cpu.
+    #[arg(long, requires = "selftest", value_name = "ENGINE")]
+    pub nic_engine: Option<NicEngine>,
 
     /// The RDMA device of the self-test, such as mlx5_0; several with a ConnectX. Without it: what the transport takes.
     #[arg(long, requires = "selftest", value_name = "NAME")]

@@ -236,6 +236,7 @@ impl DoctorArgs {
             "transport",
             self.transport.as_ref().map(|transport| transport.name().to_owned()),
         );
+        option("nic-engine", self.nic_engine.map(|engine| engine.to_string()));
         for device in &self.rdma_device {
             option("rdma-device", Some(device.clone()));
         }

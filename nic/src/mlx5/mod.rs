@@ -265,6 +265,7 @@ impl Nic for Mlx5Nic {
             link_bits_per_second: self.port.bits_per_second,
             makes_rings: true,
             has_mover: false,
+            on_gpu: false,
         }
     }
 

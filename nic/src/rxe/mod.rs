@@ -290,6 +290,7 @@ impl Nic for RxeNic {
             link_bits_per_second: None,
             makes_rings: true,
             has_mover: false,
+            on_gpu: false,
         }
     }
 

@@ -63,7 +63,6 @@ use parking_lot::Mutex;
 use queue_pair::{QueuePairEngine, QueuePairShared};
 use registry::Registry;
 use report::Violations;
-use rings::{check_queue_memory, describe};
 use shared::{Context, Shared};
 
 pub use builder::SoftNicBuilder;
@@ -72,7 +71,9 @@ pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
 pub use limits::{CQ_ENTRIES_MAX, ENGINES_MAX, QUEUE_PAIRS_MAX};
 pub use mix::{FaultCount, FaultKind, FaultMix, FaultMixError, FaultRate, FaultTally, Unbitten};
+pub use registry::queue_pair_number;
 pub use report::{SoftNicStats, Violation, ViolationKind};
+pub use rings::{check_queue_memory, describe};
 
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX};
 use crate::{
@@ -334,6 +335,7 @@ impl Nic for SoftNic {
             link_bits_per_second: None,
             makes_rings: false,
             has_mover: self.shared.moved,
+            on_gpu: false,
         }
     }
 

@@ -4,8 +4,8 @@ use super::limits::CQ_ENTRIES_MAX;
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
 use crate::{NicError, QueueFormat, QueueMemory, QueuePair, RingSpan};
 
-/// A queue pair over the caller's rings.
-pub(super) fn describe(number: u32, doorbell: u64, memory: &QueueMemory, completion_start: u32) -> QueuePair {
+/// A software NIC's queue pair over the caller's rings, whose register is at `doorbell`.
+pub fn describe(number: u32, doorbell: u64, memory: &QueueMemory, completion_start: u32) -> QueuePair {
     let ring = |address, slots, bytes: usize, start| RingSpan {
         address,
         slots,
@@ -31,7 +31,11 @@ pub(super) fn describe(number: u32, doorbell: u64, memory: &QueueMemory, complet
     }
 }
 
-pub(super) fn check_queue_memory(memory: &QueueMemory) -> Result<(), NicError> {
+/// Whether a software NIC takes these rings.
+///
+/// # Errors
+/// A misaligned or null address, a size that is no power of two or too large.
+pub fn check_queue_memory(memory: &QueueMemory) -> Result<(), NicError> {
     let aligned = |what, value: u64, alignment: u64, expected| {
         if value == 0 || !value.is_multiple_of(alignment) {
             return Err(NicError::BadArgument { what, value, expected });

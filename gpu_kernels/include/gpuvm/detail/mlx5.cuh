@@ -63,6 +63,7 @@ GPUVM_DEVICE u64 doorbell(const layout::QueueDesc* queue, u64 written) {
 }
 
 constexpr u32 kCompletionRequest = 0;
+constexpr u32 kCompletionError = 13;
 constexpr u32 kCompletionInvalid = 15;
 
 // be: vendor syndrome at byte 54, syndrome at byte 55.

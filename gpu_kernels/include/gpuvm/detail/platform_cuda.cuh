@@ -136,6 +136,11 @@ GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");
     return v;
 }
+GPUVM_DEVICE pair64 ld_relaxed_sys_v2(const pair64* p) {
+    pair64 v;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");
+    return v;
+}
 GPUVM_DEVICE void st_relaxed_gpu_v2(pair64* p, pair64 v) {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0],{%1,%2};" ::"l"(p), "l"(v.lo), "l"(v.hi) : "memory");
 }

@@ -62,6 +62,9 @@ GPUVM_DEVICE T* global(u64 address) {
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     return pair64{ld_relaxed_gpu(&p->lo), ld_relaxed_gpu(&p->hi)};
 }
+GPUVM_DEVICE pair64 ld_relaxed_sys_v2(const pair64* p) {
+    return pair64{ld_relaxed_sys(&p->lo), ld_relaxed_sys(&p->hi)};
+}
 GPUVM_DEVICE void st_relaxed_gpu_v2(pair64* p, pair64 v) {
     st_relaxed_gpu(&p->lo, v.lo);
     st_relaxed_gpu(&p->hi, v.hi);

@@ -1,0 +1,134 @@
+//! What the host and a NIC's engine that is a kernel share: queue pairs, memory keys, and how the host speaks to it.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::facts::shared_layout;
+
+/// Index of the first key, as a key has it above its low 8 bits: no key is mlx5's invalid one, 0x100.
+pub const NIC_KEY_FIRST: u32 = 0x21;
+/// Low bit of a key: set in remote keys.
+pub const NIC_KEY_REMOTE: u32 = 1;
+/// Bits of [`NicKey::access`]: those of verbs.
+pub const NIC_LOCAL_WRITE: u32 = 1;
+/// See [`NIC_LOCAL_WRITE`].
+pub const NIC_REMOTE_WRITE: u32 = 2;
+/// See [`NIC_LOCAL_WRITE`].
+pub const NIC_REMOTE_READ: u32 = 4;
+
+/// States of [`NicQueue::state`]: it answers others in the two of these, and executes requests in the second.
+pub const NIC_READY_TO_RECEIVE: u32 = 2;
+/// See [`NIC_READY_TO_RECEIVE`].
+pub const NIC_READY_TO_SEND: u32 = 3;
+/// A request failed: everything posted is flushed.
+pub const NIC_ERROR: u32 = 4;
+
+/// Places of [`NicQueue::counts`]: READs that did well.
+pub const NIC_COUNT_READS: u32 = 0;
+/// WRITEs that did well.
+pub const NIC_COUNT_WRITES: u32 = 1;
+/// Other requests that did well.
+pub const NIC_COUNT_OTHERS: u32 = 2;
+/// Bytes that READs and WRITEs moved.
+pub const NIC_COUNT_BYTES: u32 = 3;
+/// Completions, of any kind.
+pub const NIC_COUNT_COMPLETIONS: u32 = 4;
+/// Requests that failed, flushed ones not counted.
+pub const NIC_COUNT_ERRORS: u32 = 5;
+/// Requests that were flushed.
+pub const NIC_COUNT_FLUSHED: u32 = 6;
+/// Doorbells that broke a rule: of another queue pair or for more than the ring has, which are ignored, or ahead of their record.
+pub const NIC_COUNT_DOORBELLS: u32 = 7;
+
+/// Registered memory. Written by the host alone; all zeros while no key has it.
+#[repr(C, align(32))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct NicKey {
+    /// The local key; 0 while nobody has it.
+    pub lkey: u32,
+    /// `NIC_*` rights.
+    pub access: u32,
+    /// First address, as requests name it.
+    pub address: u64,
+    /// Length.
+    pub bytes: u64,
+    /// What lanes add, modulo 2^64, to an address that requests name.
+    pub shift: u64,
+}
+
+/// A queue pair. The host writes all of it, while no warp serves it; while one does, that warp alone changes `state` and what follows `seen`,
+/// and posters store `doorbell`.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct NicQueue {
+    /// Not 0: its warp serves it.
+    pub served: u32,
+    /// A queue pair's state.
+    pub state: u32,
+    /// Queue pair number, 24 bits.
+    pub number: u32,
+    /// `QUEUE_COLLAPSED`.
+    pub flags: u32,
+    /// Address of the send ring.
+    pub send_ring: u64,
+    /// Address of the completion ring.
+    pub completion_ring: u64,
+    /// Address of the send half of the doorbell record.
+    pub doorbell_record: u64,
+    /// Blocks of the send ring less one.
+    pub send_mask: u32,
+    /// Entries of the completion ring less one.
+    pub completion_mask: u32,
+    /// Place of the queue pair that answers.
+    pub responder: u32,
+    /// Its number.
+    pub responder_number: u32,
+    /// Unused, to the end of the line.
+    pub pad0: u64,
+    /// The doorbell that was last looked at.
+    pub seen: u64,
+    /// Blocks that were executed.
+    pub head: u64,
+    /// Blocks that were announced.
+    pub target: u64,
+    /// Completions that were written.
+    pub produced: u64,
+    /// Unused, to the end of the line.
+    pub pad1: [u64; 4],
+    /// The doorbell register.
+    pub doorbell: u64,
+    /// Unused, to the end of the line.
+    pub pad2: [u64; 7],
+    /// `NIC_COUNT_*`.
+    pub counts: [u64; 8],
+}
+
+/// What the kernel works on, as its argument.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct NicEngine {
+    /// Address of the [`NicQueue`]s.
+    pub queues: u64,
+    /// Address of the [`NicKey`]s.
+    pub keys: u64,
+    /// Address of a 64-bit word in host memory. Low half: raised with each change of tables that is waited for. High half: engines up to this
+    /// number end.
+    pub control: u64,
+    /// Address of a copy of it for each block, 128 bytes apart.
+    pub told: u64,
+    /// Address of a 32-bit word in host memory for each warp: the low half of `control` that it has seen after all that it did before.
+    pub heard: u64,
+    /// Queue pairs that there may be, of those at `queues`.
+    pub queue_count: u32,
+    /// Keys that there may be.
+    pub key_count: u32,
+}
+
+shared_layout! {
+    NicKey: 32 { lkey: 0, access: 4, address: 8, bytes: 16, shift: 24, }
+    NicQueue: 256 {
+        served: 0, state: 4, number: 8, flags: 12, send_ring: 16, completion_ring: 24, doorbell_record: 32, send_mask: 40, completion_mask: 44,
+        responder: 48, responder_number: 52, pad0: 56, seen: 64, head: 72, target: 80, produced: 88, pad1: 96, doorbell: 128, pad2: 136,
+        counts: 192,
+    }
+    NicEngine: 48 { queues: 0, keys: 8, control: 16, told: 24, heard: 32, queue_count: 40, key_count: 44, }
+}

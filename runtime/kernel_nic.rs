@@ -1,0 +1,544 @@
+//! The software NIC whose engine is a kernel: a few multiprocessors of the GPU read the requests that kernels post, move the bytes and write
+//! the completions. No thread of the processor is on a request's way. docs/PROTOCOL.md, section 9, has the rules.
+//!
+//! The engine runs while launches are in flight that may post. So what waits for all kernels to end (a driver that loads a module or frees
+//! memory) waits for those of the program, as without it: the engine ends behind the last of them.
+
+mod keys;
+mod words;
+
+use std::{
+    os::fd::BorrowedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Kernel, Launch, LaunchConfig, Source, Stream};
+use gpuvm_layouts::{self as layout, NicEngine, NicQueue};
+use gpuvm_nic::{
+    Access, Backing, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueMemory, QueuePair,
+    QueuePairState, QueueRings, check_span, soft,
+    wire::mlx5::{CQE_BYTES, CQE_INVALID, MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX},
+};
+use parking_lot::Mutex;
+
+use crate::device::{DeviceArray, zero};
+
+use keys::{KEYS, Keys};
+use words::Words;
+
+pub use words::Serving;
+
+const NAME: &str = "software";
+const SOURCE: &str = include_str!("gpu/nic_engine.cu");
+/// How long calls wait for the engine.
+const BOUND: Duration = Duration::from_secs(10);
+/// Threads of a block, the kernel's launch bound: all that a multiprocessor has registers for. And on a simulated one, whose lanes share a processor, few.
+const THREADS: u32 = 768;
+const THREADS_SIMULATED: u32 = 64;
+/// Bytes between the blocks' copies of the host's word.
+const TOLD_BYTES: u64 = 128;
+
+/// An entry that holds no completion.
+const INVALID: [u8; CQE_BYTES] = {
+    let mut entry = [0; CQE_BYTES];
+    entry[CQE_BYTES - 1] = CQE_INVALID;
+    entry
+};
+
+/// The NIC. Rings, records and registers are the GPU's memory; what is registered is that, or host memory that its lanes reach.
+pub struct KernelNic {
+    gpu: Arc<dyn Gpu>,
+    kernel: Arc<dyn Kernel>,
+    stream: Arc<dyn Stream>,
+    words: Arc<Words>,
+    queues: DeviceArray<NicQueue>,
+    engine: NicEngine,
+    shape: LaunchConfig,
+    tables: Mutex<Tables>,
+    /// The engine that was started last. Held while one starts.
+    launch: Mutex<Option<Arc<dyn Launch>>>,
+    _told: DeviceArray<u64>,
+}
+
+/// What the host alone changes.
+struct Tables {
+    /// A queue pair for each place.
+    pairs: Vec<Option<Pair>>,
+    created: u32,
+    keys: Keys,
+    /// The last change that the engine was told of.
+    change: u32,
+    /// What it did for queue pairs that are no more.
+    past: [u64; 8],
+}
+
+#[derive(Clone, Copy)]
+struct Pair {
+    number: u32,
+    memory: QueueMemory,
+}
+
+/// What the engine has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelNicStats {
+    /// READs that did well.
+    pub reads: u64,
+    /// WRITEs that did well.
+    pub writes: u64,
+    /// Other requests that did well.
+    pub others: u64,
+    /// Bytes that READs and WRITEs moved.
+    pub bytes: u64,
+    /// Completions, of any kind.
+    pub completions: u64,
+    /// Requests that failed, flushed ones not counted.
+    pub errors: u64,
+    /// Requests that were flushed.
+    pub flushed: u64,
+    /// Doorbells that broke a rule: of another queue pair or for more than the ring has, which are ignored, or ahead of their record.
+    pub doorbells_broken: u64,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(GpuError) -> NicError {
+    move |error| NicError::Mover {
+        what,
+        source: Box::new(error),
+    }
+}
+
+fn unsupported<T>(what: &'static str) -> Result<T, NicError> {
+    Err(NicError::Unsupported { nic: NAME, what })
+}
+
+impl KernelNic {
+    /// One on `blocks` multiprocessors of `gpu`, with room for so many queue pairs. Nothing runs before [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// [`NicError::Mover`] with the GPU's error: memory, or a compiler that is missing.
+    pub fn new(gpu: Arc<dyn Gpu>, blocks: u32, queue_pairs: u32) -> Result<Self, NicError> {
+        Self::compiled(gpu, blocks, queue_pairs, &CompileOptions::default())
+    }
+
+    /// [`new`](Self::new), compiled with options: for tests, whose headers have a bug planted.
+    #[doc(hidden)]
+    pub fn compiled(
+        gpu: Arc<dyn Gpu>,
+        blocks: u32,
+        queue_pairs: u32,
+        options: &CompileOptions,
+    ) -> Result<Self, NicError> {
+        let what = "bringing up an engine that is a kernel";
+        let able = gpu.capabilities();
+        let threads = able.compute_capability.map_or(THREADS_SIMULATED, |_| THREADS);
+        let made = || {
+            let source = Source::new("gpuvm_nic_engine.cu", SOURCE);
+            let module = gpu.compile(&source, &["gpuvm_nic_engine"], options)?;
+            let words = Words::new(&*gpu, (blocks * threads / able.warp_size) as usize)?;
+            let queues = DeviceArray::<NicQueue>::zeroed(&*gpu, queue_pairs.into())?;
+            let keys = Keys::new(&*gpu)?;
+            let told = DeviceArray::<u64>::zeroed(&*gpu, u64::from(blocks) * TOLD_BYTES / 8)?;
+            let engine = NicEngine {
+                queues: queues.addr(),
+                keys: keys.table_addr(),
+                control: words.control_addr(),
+                told: told.addr(),
+                heard: words.heard_addr(),
+                queue_count: queue_pairs,
+                key_count: KEYS,
+            };
+            Ok(Self {
+                kernel: module.kernel("gpuvm_nic_engine")?,
+                // Before kernels that wait for multiprocessors.
+                stream: gpu.urgent_stream()?,
+                words: Arc::new(words),
+                queues,
+                engine,
+                shape: LaunchConfig::linear(blocks, threads),
+                tables: Mutex::new(Tables {
+                    pairs: vec![None; queue_pairs as usize],
+                    created: 0,
+                    keys,
+                    change: 1,
+                    past: [0; 8],
+                }),
+                launch: Mutex::default(),
+                _told: told,
+                gpu: Arc::clone(&gpu),
+            })
+        };
+        made().map_err(failed(what))
+    }
+
+    /// Has the engine run until what this returns is dropped. It has its multiprocessors when this returns.
+    ///
+    /// # Errors
+    /// [`NicError::TimedOut`] when other kernels have all multiprocessors, the GPU's.
+    pub fn serve(&self) -> Result<Serving, NicError> {
+        let what = "starting the engine";
+        let mut needed = self.words.needed();
+        if needed.by == 0 {
+            let mut launch = self.launch.lock();
+            if let Some(last) = &*launch
+                && last.wait(Some(BOUND)).is_none()
+            {
+                return Err(timed_out(what, 0));
+            }
+            self.words.forget();
+            needed.number += 1;
+            let number = needed.number.to_ne_bytes();
+            let args = [bytemuck::bytes_of(&self.engine), &number];
+            let started = self
+                .stream
+                .launch(&self.kernel, &self.shape, &args, 0, Box::new(|_| {}));
+            let started = launch.insert(started.map_err(failed(what))?);
+            let up = self.await_warps(what, None, || started.is_done());
+            up.inspect_err(|_| self.words.stop(needed.number))?;
+            if let Some(Err(error)) = started.wait(Some(Duration::ZERO)) {
+                return Err(failed(what)(error));
+            }
+        }
+        needed.by += 1;
+        Ok(Serving(Arc::clone(&self.words)))
+    }
+
+    /// The numbers of its queue pairs, for tests that fail them.
+    #[doc(hidden)]
+    pub fn queue_pairs(&self) -> Vec<u32> {
+        self.tables
+            .lock()
+            .pairs
+            .iter()
+            .flatten()
+            .map(|pair| pair.number)
+            .collect()
+    }
+
+    /// What it has done so far.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn stats(&self) -> Result<KernelNicStats, NicError> {
+        let tables = self.tables.lock();
+        let queues = self.queues.read(&*self.gpu, 0, tables.pairs.len());
+        let queues = queues.map_err(failed("reading the engine's counts"))?;
+        let past = tables.past;
+        let sum = |what: u32| {
+            queues
+                .iter()
+                .fold(past[what as usize], |sum, queue| sum + queue.counts[what as usize])
+        };
+        Ok(KernelNicStats {
+            reads: sum(layout::NIC_COUNT_READS),
+            writes: sum(layout::NIC_COUNT_WRITES),
+            others: sum(layout::NIC_COUNT_OTHERS),
+            bytes: sum(layout::NIC_COUNT_BYTES),
+            completions: sum(layout::NIC_COUNT_COMPLETIONS),
+            errors: sum(layout::NIC_COUNT_ERRORS),
+            flushed: sum(layout::NIC_COUNT_FLUSHED),
+            doorbells_broken: sum(layout::NIC_COUNT_DOORBELLS),
+        })
+    }
+
+    /// Waits until all warps have said this, or anything, or until the engine is over.
+    fn await_warps(&self, what: &'static str, change: Option<u32>, is_over: impl Fn() -> bool) -> Result<(), NicError> {
+        let begun = Instant::now();
+        while let Some(warp) = self.words.deaf(change) {
+            if is_over() {
+                return Ok(());
+            }
+            if begun.elapsed() >= BOUND {
+                return Err(timed_out(what, warp % self.shape.grid[0] as usize));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Waits until no warp does anything by what the tables said before.
+    fn settle(&self, what: &'static str, tables: &mut Tables) -> Result<(), NicError> {
+        // 0 is nothing at all.
+        tables.change = tables.change.wrapping_add(1).max(1);
+        self.words.tell(tables.change);
+        let is_over = || self.launch.lock().as_ref().is_none_or(|launch| launch.is_done());
+        self.await_warps(what, Some(tables.change), is_over)
+    }
+
+    /// The place of a queue pair.
+    fn find(tables: &Tables, number: u32) -> Result<(usize, Pair), NicError> {
+        let mut pairs = tables.pairs.iter().enumerate();
+        let found = pairs.find_map(|(place, pair)| Some((place, (*pair)?)).filter(|(_, pair)| pair.number == number));
+        found.ok_or(NicError::UnknownQueuePair { queue_pair: number })
+    }
+
+    fn read_queue(&self, what: &'static str, place: usize) -> Result<NicQueue, NicError> {
+        let read = self.queues.read(&*self.gpu, place as u64, 1);
+        Ok(read.map_err(failed(what))?[0])
+    }
+
+    fn write_queue(&self, what: &'static str, place: usize, queue: NicQueue) -> Result<(), NicError> {
+        let written = self.queues.write(&*self.gpu, place as u64, &[queue]);
+        written.map_err(failed(what))
+    }
+
+    /// Has its warp leave a queue pair alone, and returns what it is like.
+    fn take(&self, what: &'static str, tables: &mut Tables, place: usize) -> Result<NicQueue, NicError> {
+        let served = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
+        self.gpu.write(served, &0u32.to_ne_bytes()).map_err(failed(what))?;
+        self.settle(what, tables)?;
+        self.read_queue(what, place)
+    }
+
+    /// Lets its warp serve a queue pair.
+    fn give(&self, what: &'static str, place: usize, queue: NicQueue) -> Result<(), NicError> {
+        self.write_queue(what, place, NicQueue { served: 0, ..queue })?;
+        // Behind the rest: whoever finds it served finds that.
+        let served = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
+        self.gpu.write(served, &1u32.to_ne_bytes()).map_err(failed(what))
+    }
+
+    /// Sets a queue pair that nobody serves to its start, with its rings.
+    fn clear(&self, what: &'static str, place: usize, pair: &Pair, counts: [u64; 8]) -> Result<(), NicError> {
+        let Pair { number, memory } = pair;
+        let entries = INVALID.repeat(memory.cq_entries as usize);
+        let cleared = self.gpu.write(memory.cq, &entries);
+        let cleared = cleared.and_then(|()| self.gpu.zero(memory.dbrec, 8));
+        let cleared = cleared.and_then(|()| self.gpu.zero(memory.cq_dbrec, 8));
+        cleared.map_err(failed(what))?;
+        let queue = NicQueue {
+            number: *number,
+            flags: if memory.collapsed { layout::QUEUE_COLLAPSED } else { 0 },
+            send_ring: memory.sq,
+            completion_ring: memory.cq,
+            doorbell_record: memory.dbrec + 4,
+            send_mask: memory.sq_entries - 1,
+            completion_mask: memory.cq_entries - 1,
+            counts,
+            ..zero()
+        };
+        self.write_queue(what, place, queue)
+    }
+
+    fn described(&self, place: usize, pair: &Pair) -> QueuePair {
+        let doorbell =
+            self.queues.addr() + (place * size_of::<NicQueue>() + std::mem::offset_of!(NicQueue, doorbell)) as u64;
+        soft::describe(pair.number, doorbell, &pair.memory, 0)
+    }
+}
+
+fn timed_out(what: &'static str, engine: usize) -> NicError {
+    NicError::TimedOut {
+        what,
+        engine,
+        waited_ms: BOUND.as_millis() as u64,
+    }
+}
+
+fn state_of(queue: &NicQueue) -> QueuePairState {
+    match queue.state {
+        layout::NIC_READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
+        layout::NIC_READY_TO_SEND => QueuePairState::ReadyToSend,
+        layout::NIC_ERROR => QueuePairState::Error,
+        _ => QueuePairState::Reset,
+    }
+}
+
+impl Nic for KernelNic {
+    fn capabilities(&self) -> NicCapabilities {
+        NicCapabilities {
+            name: format!("soft, engine gpu:{}", self.shape.grid[0]),
+            max_rd_atomic: 1,
+            sq_entries_max: QUEUE_BLOCKS_MAX,
+            cq_entries_max: soft::CQ_ENTRIES_MAX,
+            queue_pairs_max: self.engine.queue_count,
+            memory_regions_max: KEYS,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            needs_doorbell_call: false,
+            link_bits_per_second: None,
+            makes_rings: false,
+            has_mover: false,
+            on_gpu: true,
+        }
+    }
+
+    unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
+        let what = "registering memory";
+        check_span(addr, bytes, access)?;
+        let ends = [addr, addr + (bytes - 1)];
+        let is_its_own = ends.iter().all(|end| self.gpu.read(*end, &mut [0]).is_ok());
+        let registration = match is_its_own {
+            true => None,
+            false => {
+                let host = std::ptr::with_exposed_provenance_mut(addr as usize);
+                // SAFETY: the caller's promise: mapped until the key is gone, and accessed as by relaxed atomics alone.
+                let registered = unsafe {
+                    self.gpu
+                        .register_host(host, bytes, !access.contains(Access::LOCAL_WRITE))
+                };
+                Some(registered.map_err(failed(what))?)
+            }
+        };
+        let mut tables = self.tables.lock();
+        let key = tables.keys.insert(&*self.gpu, (addr, bytes), access, registration);
+        key.map_err(failed(what))?.ok_or(NicError::Exhausted {
+            what: "memory registrations",
+            limit: KEYS.into(),
+        })
+    }
+
+    fn register_dma_buf(&self, _: BorrowedFd<'_>, _: u64, _: u64, _: u64, _: Access) -> Result<MemoryKey, NicError> {
+        unsupported("register a dma-buf: its engine reaches its GPU's memory by address")
+    }
+
+    fn register_backed(&self, _: u64, _: u64, _: Access, _: Arc<dyn Backing>) -> Result<MemoryKey, NicError> {
+        unsupported(
+            "serve addresses that are no memory, such as files': its engine is a kernel, which reads memory alone",
+        )
+    }
+
+    fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
+        let what = "deregister";
+        let mut tables = self.tables.lock();
+        if !tables.keys.kill(&*self.gpu, key).map_err(failed(what))? {
+            return Err(NicError::UnknownKey { key });
+        }
+        self.settle(what, &mut tables)?;
+        tables.keys.forget(key);
+        Ok(())
+    }
+
+    unsafe fn create_queue_pair(&self, rings: QueueRings) -> Result<QueuePair, NicError> {
+        let what = "create queue pair";
+        let QueueRings::Given(memory) = rings else {
+            return unsupported("make rings: give it some");
+        };
+        soft::check_queue_memory(&memory)?;
+        let mut tables = self.tables.lock();
+        let place = tables
+            .pairs
+            .iter()
+            .position(Option::is_none)
+            .ok_or(NicError::Exhausted {
+                what: "queue pairs",
+                limit: self.engine.queue_count.into(),
+            })?;
+        let is_free = |number: &u32| Self::find(&tables, *number).is_err();
+        let mut created = tables.created;
+        let number = std::iter::repeat_with(|| {
+            created = created.wrapping_add(1);
+            soft::queue_pair_number(created)
+        });
+        let number = number.flatten().find(is_free).unwrap_or_default();
+        tables.created = created;
+        let pair = Pair { number, memory };
+        self.clear(what, place, &pair, [0; 8])?;
+        tables.pairs[place] = Some(pair);
+        Ok(self.described(place, &pair))
+    }
+
+    fn queue_pair(&self, qp: u32) -> Result<QueuePair, NicError> {
+        let (place, pair) = Self::find(&self.tables.lock(), qp)?;
+        Ok(self.described(place, &pair))
+    }
+
+    fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
+        let what = "connect";
+        let tables = self.tables.lock();
+        let ((place, _), (responder, _)) = (Self::find(&tables, qp)?, Self::find(&tables, remote)?);
+        let queue = self.read_queue(what, place)?;
+        let state = state_of(&queue);
+        if state != QueuePairState::Reset {
+            return Err(NicError::WrongState {
+                queue_pair: qp,
+                state,
+                operation: what,
+                needed: QueuePairState::Reset,
+            });
+        }
+        // What was rung in reset does not count.
+        let queue = NicQueue {
+            state: layout::NIC_READY_TO_SEND,
+            responder: responder as u32,
+            responder_number: remote,
+            doorbell: 0,
+            ..queue
+        };
+        self.give(what, place, queue)
+    }
+
+    fn modify(&self, _qp: u32, _attributes: &QueueAttributes) -> Result<(), NicError> {
+        unsupported("be connected to another machine")
+    }
+
+    fn fail(&self, qp: u32) -> Result<(), NicError> {
+        let what = "fail";
+        let mut tables = self.tables.lock();
+        let (place, _) = Self::find(&tables, qp)?;
+        let queue = self.take(what, &mut tables, place)?;
+        // The poster's register is as it is now: it may have rung since.
+        let state = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
+        let served = u32::from(queue.state >= layout::NIC_READY_TO_SEND);
+        let words = u64::from(layout::NIC_ERROR) << 32 | u64::from(served);
+        self.gpu.write(state, &words.to_ne_bytes()).map_err(failed(what))
+    }
+
+    fn use_doorbell_proxy(&self, _qp: u32) -> Result<QueuePair, NicError> {
+        unsupported("ring by a doorbell proxy: its registers are the GPU's memory")
+    }
+
+    fn doorbell_calls(&self) -> u64 {
+        // It has no proxy.
+        0
+    }
+
+    fn state(&self, qp: u32) -> Result<QueuePairState, NicError> {
+        let (place, _) = Self::find(&self.tables.lock(), qp)?;
+        Ok(state_of(&self.read_queue("state", place)?))
+    }
+
+    fn reset(&self, qp: u32) -> Result<(), NicError> {
+        let what = "reset";
+        let mut tables = self.tables.lock();
+        let (place, pair) = Self::find(&tables, qp)?;
+        let queue = self.take(what, &mut tables, place)?;
+        self.clear(what, place, &pair, queue.counts)
+    }
+
+    fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
+        let what = "destroy queue pair";
+        let mut tables = self.tables.lock();
+        let (place, _) = Self::find(&tables, qp)?;
+        let queue = self.take(what, &mut tables, place)?;
+        // Nobody answers by its number.
+        self.write_queue(what, place, zero())?;
+        tables.pairs[place] = None;
+        (0..)
+            .zip(queue.counts)
+            .for_each(|(what, count): (usize, u64)| tables.past[what] += count);
+        Ok(())
+    }
+
+    fn doorbell_pages(&self) -> Vec<(u64, u64)> {
+        // They are the GPU's memory, which nobody has to map.
+        Vec::new()
+    }
+
+    fn doorbell_written(&self, _addr: u64) {}
+
+    fn advance_to(&self, _now_ns: u64) {}
+
+    fn step(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for KernelNic {
+    fn drop(&mut self) {
+        self.words.stop(u32::MAX);
+        let launch = self.launch.get_mut().take();
+        if let Some(launch) = launch.filter(|launch| launch.wait(Some(BOUND)).is_none()) {
+            tracing::error!("the NIC's engine does not end; it is stopped where it stands");
+            launch.abandon();
+        }
+    }
+}
