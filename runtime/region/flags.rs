@@ -313,4 +313,69 @@ mod tests {
             "{said}"
         );
     }
+
+    /// What each kind of region does with each placement, as the guide has it.
+    fn table() -> String {
+        let open = traits(Placement::LookUp);
+        let kinds: [(&str, fn(&mut Traits)); 7] = [
+            ("that GPU threads reach by loads", |_| ()),
+            (
+                "whose pages queue pairs bring, of this host or of memory nodes",
+                |one| one.home = 0,
+            ),
+            (
+                "over lent memory that begins elsewhere than at a multiple of 16 bytes",
+                |one| one.home += 8,
+            ),
+            ("that is never evicted", |one| one.kind.never_evicted = true),
+            ("with checksums or replicas", |one| one.checked = true),
+            ("of 2^32 pages and more", |one| one.pages = 1 << 32),
+            ("whose GPU borrows memory of neighbours", |one| one.borrows = true),
+        ];
+        let asked: Vec<Option<Placement>> = std::iter::once(None).chain(ASKED.map(Some)).collect();
+        let mut text = "| a region |".to_owned();
+        for one in &asked {
+            text += &one.map_or(" nothing asked |".to_owned(), |one| format!(" `{one}` |"));
+        }
+        text += " why |\n|---|";
+        text += &"---|".repeat(asked.len() + 1);
+        for (kind, change) in kinds {
+            text += &format!("\n| {kind} |");
+            let mut reasons: Vec<&str> = Vec::new();
+            for one in &asked {
+                let mut its = open;
+                its.kind.placement = *one;
+                change(&mut its);
+                let found = its.effective(Advised::default());
+                let as_asked = *one == Some(found.placement);
+                text += &if as_asked {
+                    " as asked |".to_owned()
+                } else {
+                    format!(" `{}` |", found.placement)
+                };
+                reasons.extend(found.because.filter(|because| !reasons.contains(because)));
+            }
+            text += &format!(" {} |", reasons.join("; "));
+        }
+        text + "\n"
+    }
+
+    /// `GPUVM_RENEW_TABLES=1` writes it anew.
+    #[test]
+    fn the_guide_says_what_is_decided() {
+        const PLACE: (&str, &str) = ("<!-- what placements come to: generated -->\n", "<!-- end -->");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/src/choosing.md");
+        let guide = std::fs::read_to_string(path).unwrap();
+        let (before, rest) = guide.split_once(PLACE.0).expect("where it begins");
+        let (found, after) = rest.split_once(PLACE.1).expect("where it ends");
+        if std::env::var_os("GPUVM_RENEW_TABLES").is_some() {
+            std::fs::write(path, format!("{before}{}{}{}{after}", PLACE.0, table(), PLACE.1)).unwrap();
+            return;
+        }
+        assert_eq!(
+            found,
+            table(),
+            "GPUVM_RENEW_TABLES=1 cargo test the_guide_says_what_is_decided writes it anew"
+        );
+    }
 }
