@@ -33,7 +33,10 @@ impl Slots {
             )),
             Err(error) => Some(error),
         };
-        let doubted = self.dirty_files.get(&op.file.id).is_some_and(|file| op.number <= file.doubted);
+        let doubted = self
+            .dirty_files
+            .get(&op.file.id)
+            .is_some_and(|file| op.number <= file.doubted);
         let mut refused = Vec::new();
         for &slot in &op.slots {
             let held = &mut self.slots[slot as usize];
