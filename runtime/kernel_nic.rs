@@ -195,9 +195,14 @@ impl KernelNic {
             needed.number += 1;
             let number = needed.number.to_ne_bytes();
             let args = [bytemuck::bytes_of(&self.engine), &number];
-            let on_done = Box::new(|outcome: &LaunchOutcome| {
+            // It reads and writes them until then.
+            let words = Arc::clone(&self.words);
+            let on_done = Box::new(move |outcome: &LaunchOutcome| {
+                drop(words);
                 if let Err(error) = outcome {
-                    tracing::error!("the NIC's engine has ended, and requests in flight get no answer: {error}");
+                    tracing::warn!(
+                        "the NIC's engine has ended; requests of launches in flight get no answer from now on: {error}"
+                    );
                 }
             });
             let stop = self.words.stop_addr();
