@@ -243,12 +243,6 @@ GPUVM_DEVICE void run_engine(const layout::NicEngine& engine, u32 number) {
     u64 asked_at = 0;
     while (true) {
         u64 word = control_of(engine, number, in_block == 0, &asked_at);
-        if (static_cast<u32>(word >> 32) >= number) {
-            // Kernels end without waiting for all that they have announced.
-            while (serve(engine, warp, warps)) {
-            }
-            return;
-        }
         if (static_cast<u32>(word) != change) {
             change = static_cast<u32>(word);
             // Release: whatever this warp did by what the tables said before is done.
@@ -259,6 +253,8 @@ GPUVM_DEVICE void run_engine(const layout::NicEngine& engine, u32 number) {
             idle = 0;
             continue;
         }
+        // Not before: kernels end without waiting for all that they have announced.
+        if (static_cast<u32>(word >> 32) >= number) return;
         idle += idle < kIdleLooks;
         sleep_ns(idle < kIdleLooks ? 32 : 512);
     }
