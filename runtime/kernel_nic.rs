@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Kernel, Launch, LaunchConfig, Source, Stream};
+use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Kernel, Launch, LaunchConfig, LaunchOutcome, Source, Stream, Watch};
 use gpuvm_layouts::{self as layout, NicEngine, NicQueue};
 use gpuvm_nic::{
     Access, Backing, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueMemory, QueuePair,
@@ -154,7 +154,13 @@ impl KernelNic {
                 words: Arc::new(words),
                 queues,
                 engine,
-                shape: LaunchConfig::linear(blocks, threads),
+                shape: LaunchConfig {
+                    watch: Watch {
+                        serves: true,
+                        ..Watch::default()
+                    },
+                    ..LaunchConfig::linear(blocks, threads)
+                },
                 tables: Mutex::new(Tables {
                     pairs: vec![None; queue_pairs as usize],
                     created: 0,
@@ -177,8 +183,9 @@ impl KernelNic {
     pub fn serve(&self) -> Result<Serving, NicError> {
         let what = "starting the engine";
         let mut needed = self.words.needed();
-        if needed.by == 0 {
-            let mut launch = self.launch.lock();
+        let mut launch = self.launch.lock();
+        // One that was stopped in the midst of launches is followed by another; of a lost GPU the launch says so.
+        if needed.by == 0 || launch.as_ref().is_none_or(|last| last.is_done()) {
             if let Some(last) = &*launch
                 && last.wait(Some(BOUND)).is_none()
             {
@@ -188,9 +195,18 @@ impl KernelNic {
             needed.number += 1;
             let number = needed.number.to_ne_bytes();
             let args = [bytemuck::bytes_of(&self.engine), &number];
-            let started = self
-                .stream
-                .launch(&self.kernel, &self.shape, &args, 0, Box::new(|_| {}));
+            // It reads and writes them until then.
+            let words = Arc::clone(&self.words);
+            let on_done = Box::new(move |outcome: &LaunchOutcome| {
+                drop(words);
+                if let Err(error) = outcome {
+                    tracing::warn!(
+                        "the NIC's engine has ended; requests of launches in flight get no answer from now on: {error}"
+                    );
+                }
+            });
+            let stop = self.words.stop_addr();
+            let started = self.stream.launch(&self.kernel, &self.shape, &args, stop, on_done);
             let started = launch.insert(started.map_err(failed(what))?);
             let up = self.await_warps(what, None, || started.is_done());
             up.inspect_err(|_| self.words.stop(needed.number))?;
@@ -212,6 +228,16 @@ impl KernelNic {
             .flatten()
             .map(|pair| pair.number)
             .collect()
+    }
+
+    /// Waits until all warps have heard that something has changed: since the last time each of them has looked at all its queue pairs. For
+    /// tests that wait for what would be done by now.
+    ///
+    /// # Errors
+    /// [`NicError::TimedOut`].
+    #[doc(hidden)]
+    pub fn pass(&self) -> Result<(), NicError> {
+        self.settle("pass", &mut self.tables.lock())
     }
 
     /// What it has done so far.
@@ -260,7 +286,11 @@ impl KernelNic {
         // 0 is nothing at all.
         tables.change = tables.change.wrapping_add(1).max(1);
         self.words.tell(tables.change);
-        let is_over = || self.launch.lock().as_ref().is_none_or(|launch| launch.is_done());
+        let is_over = || {
+            // Who has the lock is starting one.
+            let launch = self.launch.try_lock();
+            launch.is_some_and(|launch| launch.as_ref().is_none_or(|launch| launch.is_done()))
+        };
         self.await_warps(what, Some(tables.change), is_over)
     }
 
@@ -281,11 +311,18 @@ impl KernelNic {
         written.map_err(failed(what))
     }
 
-    /// Has its warp leave a queue pair alone, and returns what it is like.
+    /// Says whether its warp serves a queue pair.
+    fn set_served(&self, what: &'static str, place: usize, served: u32) -> Result<(), NicError> {
+        let at = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
+        self.gpu.write(at, &served.to_ne_bytes()).map_err(failed(what))
+    }
+
+    /// Has its warp leave a queue pair alone, and returns what it is like. With an error it is served as before.
     fn take(&self, what: &'static str, tables: &mut Tables, place: usize) -> Result<NicQueue, NicError> {
-        let served = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
-        self.gpu.write(served, &0u32.to_ne_bytes()).map_err(failed(what))?;
-        self.settle(what, tables)?;
+        let served = self.read_queue(what, place)?.served;
+        self.set_served(what, place, 0)?;
+        let settled = self.settle(what, tables);
+        settled.or_else(|error| self.set_served(what, place, served).and(Err(error)))?;
         self.read_queue(what, place)
     }
 
@@ -293,8 +330,7 @@ impl KernelNic {
     fn give(&self, what: &'static str, place: usize, queue: NicQueue) -> Result<(), NicError> {
         self.write_queue(what, place, NicQueue { served: 0, ..queue })?;
         // Behind the rest: whoever finds it served finds that.
-        let served = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
-        self.gpu.write(served, &1u32.to_ne_bytes()).map_err(failed(what))
+        self.set_served(what, place, 1)
     }
 
     /// Sets a queue pair that nobody serves to its start, with its rings.
@@ -364,9 +400,7 @@ impl Nic for KernelNic {
     unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
         let what = "registering memory";
         check_span(addr, bytes, access)?;
-        let ends = [addr, addr + (bytes - 1)];
-        let is_its_own = ends.iter().all(|end| self.gpu.read(*end, &mut [0]).is_ok());
-        let registration = match is_its_own {
+        let registration = match self.gpu.is_device_memory(addr, bytes) {
             true => None,
             false => {
                 let host = std::ptr::with_exposed_provenance_mut(addr as usize);
@@ -474,11 +508,10 @@ impl Nic for KernelNic {
         let what = "fail";
         let mut tables = self.tables.lock();
         let (place, _) = Self::find(&tables, qp)?;
-        let queue = self.take(what, &mut tables, place)?;
-        // The poster's register is as it is now: it may have rung since.
+        self.take(what, &mut tables, place)?;
+        // Its warp serves it, to flush what is rung. The poster's register is as it is now: it may have rung since.
         let state = self.queues.addr() + (place * size_of::<NicQueue>()) as u64;
-        let served = u32::from(queue.state >= layout::NIC_READY_TO_SEND);
-        let words = u64::from(layout::NIC_ERROR) << 32 | u64::from(served);
+        let words = u64::from(layout::NIC_ERROR) << 32 | 1;
         self.gpu.write(state, &words.to_ne_bytes()).map_err(failed(what))
     }
 
@@ -540,5 +573,33 @@ impl Drop for KernelNic {
             tracing::error!("the NIC's engine does not end; it is stopped where it stands");
             launch.abandon();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stops launches asks it to end while it is needed; the next launch has another one.
+    #[test]
+    fn an_engine_that_is_asked_to_end_ends_and_another_one_follows() {
+        let gpu = gpuvm_sim_gpu::SimGpu::builder()
+            .memory_bytes(64 << 20)
+            .workers(1)
+            .build();
+        let nic = KernelNic::new(Arc::new(gpu.expect("a simulated GPU")), 2, 1).expect("a NIC");
+        let first = nic.serve().expect("an engine");
+        let launch = || nic.launch.lock().clone().expect("it was started");
+        let one = launch();
+        nic.words.ask_to_end();
+        assert!(one.wait(Some(BOUND)).is_some_and(|outcome| outcome.is_ok()));
+        let second = nic.serve().expect("an engine");
+        nic.pass().expect("it runs");
+        assert!(!launch().is_done());
+        drop(first);
+        nic.pass().expect("it runs still");
+        assert!(!launch().is_done());
+        drop(second);
+        assert!(launch().wait(Some(BOUND)).is_some_and(|outcome| outcome.is_ok()));
     }
 }

@@ -285,6 +285,9 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::BadAddress`] unless one live allocation covers all of it.
     fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError>;
 
+    /// Whether all of this is memory that [`allocate`](Self::allocate) and its like have given: of GPUs, not of the host, pinned or not.
+    fn is_device_memory(&self, addr: u64, bytes: u64) -> bool;
+
     /// Makes memory of this process reachable by kernels where it is: pinned and mapped on an NVIDIA GPU. `host` needs no alignment.
     ///
     /// # Errors

@@ -111,7 +111,7 @@ pub struct NicEngine {
     /// Address of the [`NicKey`]s.
     pub keys: u64,
     /// Address of a 64-bit word in host memory. Low half: raised with each change of tables that is waited for. High half: engines up to this
-    /// number end.
+    /// number end. Behind it a 32-bit word, the launch's stop word: not 0, and the engine that runs ends.
     pub control: u64,
     /// Address of a copy of it for each block, 128 bytes apart.
     pub told: u64,

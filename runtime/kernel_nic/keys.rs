@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use gpuvm_gpu::{Gpu, GpuError, HostRegistration};
 use gpuvm_layouts::{self as layout, NicKey};
-use gpuvm_nic::{Access, MemoryKey};
+use gpuvm_nic::{Access, MemoryKey, soft};
 
 use crate::device::{DeviceArray, zero};
 
@@ -14,8 +14,8 @@ const _: () = assert!(
         && Access::REMOTE_READ.bits() == layout::NIC_REMOTE_READ
 );
 
-/// Most keys at one time.
-pub(super) const KEYS: u32 = 1 << 16;
+/// Most keys at one time: those of the engine that threads of the processor run.
+pub(super) const KEYS: u32 = soft::REGIONS_MAX;
 
 /// A key in use, or one that is dead while a warp may be at work by it still.
 struct Key {

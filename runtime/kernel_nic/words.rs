@@ -8,6 +8,8 @@ use std::sync::{
 use gpuvm_gpu::{Gpu, GpuError, HostMemory};
 use parking_lot::{Mutex, MutexGuard};
 
+/// The word that asks the engine that runs to end, whatever its number: what stops launches stores it.
+const STOP: usize = 2;
 /// Words before those of the warps: theirs begin on a line of their own.
 const HEARD_FIRST: usize = 32;
 
@@ -44,6 +46,11 @@ impl Words {
         self.memory.device_addr()
     }
 
+    /// Device address of the word that asks the engine that runs to end.
+    pub fn stop_addr(&self) -> u64 {
+        self.memory.device_addr() + 4 * STOP as u64
+    }
+
     /// Device address of what warps say.
     pub fn heard_addr(&self) -> u64 {
         self.memory.device_addr() + 4 * HEARD_FIRST as u64
@@ -64,9 +71,16 @@ impl Words {
         self.store(1, number);
     }
 
-    /// Forgets what warps have said. None runs.
+    /// Forgets what warps have said, and that an engine was asked to end. None runs.
     pub fn forget(&self) {
+        self.store(STOP, 0);
         (0..self.warps).for_each(|warp| self.store(HEARD_FIRST + warp, 0));
+    }
+
+    /// Asks the engine that runs to end, as what stops launches does.
+    #[cfg(test)]
+    pub fn ask_to_end(&self) {
+        self.store(STOP, 1);
     }
 
     fn store(&self, word: usize, value: u32) {

@@ -17,6 +17,8 @@ use crate::{
 /// Most multiprocessors of an engine that is a kernel, and warps that it has on each.
 const BLOCKS_MAX: u32 = 4;
 const WARPS: u32 = 24;
+/// Fewest hardware queues beside which it runs: those of CUDA's default.
+const CONNECTIONS_MIN: u32 = 8;
 
 /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU its bytes are moved by the GPU's copy engines, and the
 /// multiprocessors stay free.
@@ -65,6 +67,20 @@ impl std::str::FromStr for NicEngine {
             ),
         }
     }
+}
+
+/// What of the environment an engine that is a kernel cannot run beside on hardware: variable, value, reason.
+fn obstacle(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, String, &'static str)> {
+    let blocking = "CUDA_LAUNCH_BLOCKING";
+    let connections = "CUDA_DEVICE_MAX_CONNECTIONS";
+    if let Some(value) = variable(blocking).filter(|value| !matches!(value.trim(), "" | "0")) {
+        let reason = "the NIC engine on the GPU runs beside other kernels, and so no launch would return; unset it, or use the engine cpu";
+        return Some((blocking, value, reason));
+    }
+    let few = |value: &String| value.trim().parse().is_ok_and(|count: u32| count < CONNECTIONS_MIN);
+    let value = variable(connections).filter(few)?;
+    let reason = "kernels that share a hardware queue with the NIC engine on the GPU would wait behind it for ever; set it to 8 at least, best 32";
+    Some((connections, value, reason))
 }
 
 /// Which software NICs.
@@ -173,6 +189,12 @@ impl Soft {
             let reason = "the software NIC's copies to a GPU of hardware follow no such order; leave it out";
             return refuse("collapsed completions", "true".into(), reason);
         }
+        if hardware
+            && self.engine != NicEngine::Cpu
+            && let Some((name, value, reason)) = obstacle(|name| std::env::var(name).ok())
+        {
+            return refuse(name, value, reason);
+        }
         match (self.engine, gpu.seed()) {
             (NicEngine::Gpu(_), Some(seed)) => {
                 let reason = "a NIC engine on the GPU follows none: the host waits for it; use the engine cpu";
@@ -250,5 +272,30 @@ impl Soft {
         };
         let nic = builder.build().doing(|| "starting the software NIC".into())?;
         Ok(vec![Arc::new(nic)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_that_serialises_kernels_is_refused() {
+        let found = |name: &'static str, value: &'static str| {
+            let found = obstacle(|asked| (asked == name).then(|| value.to_owned()));
+            found.map(|(name, value, _)| (name, value))
+        };
+        for (name, refused, taken) in [
+            ("CUDA_LAUNCH_BLOCKING", ["1", "2"], ["0", ""]),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", ["1", "7"], ["8", "32"]),
+        ] {
+            for value in refused {
+                assert_eq!(found(name, value), Some((name, value.to_owned())));
+            }
+            for value in taken {
+                assert_eq!(found(name, value), None);
+            }
+        }
+        assert_eq!(obstacle(|_| None), None);
     }
 }

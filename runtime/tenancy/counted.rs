@@ -138,6 +138,10 @@ impl Gpu for CountedGpu {
         self.gpu.read(addr, out)
     }
 
+    fn is_device_memory(&self, addr: u64, bytes: u64) -> bool {
+        self.gpu.is_device_memory(addr, bytes)
+    }
+
     unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError> {
         // SAFETY: the caller's promise.
         unsafe { self.gpu.register_host(host, bytes, read_only) }

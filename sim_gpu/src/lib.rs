@@ -246,6 +246,10 @@ impl Gpu for SimGpu {
         self.core.memory.allocate_host(bytes).map(Some)
     }
 
+    fn is_device_memory(&self, addr: u64, bytes: u64) -> bool {
+        self.core.memory.is_device_memory(addr, bytes)
+    }
+
     unsafe fn register_host(&self, host: *mut u8, bytes: u64, _read_only: bool) -> Result<HostRegistration, GpuError> {
         // Lanes are threads of this process: they reach all its memory.
         Ok(HostRegistration::unowned(host, bytes))

@@ -216,6 +216,12 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether it is the GPU's, all of it.
+    pub(crate) fn is_device_memory(&self, addr: u64, bytes: u64) -> bool {
+        let state = self.state();
+        state.in_space(addr, bytes) || inside(&state.live, addr, bytes)
+    }
+
     /// Device to host.
     pub(crate) fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
         let state = self.state();
@@ -249,20 +255,25 @@ impl MemoryState {
         self.holes.free().saturating_sub(self.in_pieces)
     }
 
-    fn check(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
-        let inside = |map: &BTreeMap<u64, (u64, u64)>| {
-            map.range(..=addr)
-                .next_back()
-                .is_some_and(|(start, (len, _))| addr.checked_add(bytes).is_some_and(|end| end <= start + len))
-        };
+    fn in_space(&self, addr: u64, bytes: u64) -> bool {
         let below = self.spaces.range(..=addr).next_back();
-        let in_space = below.is_some_and(|(start, space)| space.covers(addr - start, bytes));
-        if in_space || inside(&self.live) || inside(&self.host) {
+        below.is_some_and(|(start, space)| space.covers(addr - start, bytes))
+    }
+
+    fn check(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
+        if self.in_space(addr, bytes) || inside(&self.live, addr, bytes) || inside(&self.host, addr, bytes) {
             Ok(())
         } else {
             Err(GpuError::BadAddress { addr, bytes })
         }
     }
+}
+
+/// Whether one allocation of these covers it.
+fn inside(map: &BTreeMap<u64, (u64, u64)>, addr: u64, bytes: u64) -> bool {
+    map.range(..=addr)
+        .next_back()
+        .is_some_and(|(start, (len, _))| addr.checked_add(bytes).is_some_and(|end| end <= start + len))
 }
 
 impl Release for Memory {

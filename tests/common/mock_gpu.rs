@@ -241,6 +241,10 @@ impl Gpu for MockGpu {
         self.shared.sim.read(addr, out)
     }
 
+    fn is_device_memory(&self, addr: u64, bytes: u64) -> bool {
+        self.shared.sim.is_device_memory(addr, bytes)
+    }
+
     unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError> {
         self.shared.check()?;
         let mut registered = self.shared.registered.lock().unwrap();

@@ -289,6 +289,10 @@ impl Gpu for CudaGpu {
         self.places.read(addr, out)
     }
 
+    fn is_device_memory(&self, addr: u64, bytes: u64) -> bool {
+        self.places.device.covers(addr, bytes)
+    }
+
     unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError> {
         self.places.pins.register(host, bytes, read_only)
     }

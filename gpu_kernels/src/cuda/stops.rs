@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use super::calls::cu;
 use super::core::{Core, Raw, Retired, StreamHandle};
 use super::host::pin;
+use crate::api::Watch;
 use crate::error::GpuError;
 
 /// How long a kernel has to end after it was asked to, unless a tenth of its deadline is longer.
@@ -58,6 +59,8 @@ pub(crate) struct Brake {
     stream: u64,
     kernel: Arc<str>,
     deadline: Option<Duration>,
+    /// It ends when another one is stopped.
+    serves: bool,
     word: StopWord,
     since: Instant,
     /// Its stream has other work, which nobody here knows: until its start is seen it may not have begun.
@@ -181,7 +184,7 @@ impl Stops {
         &self,
         (stream, behind_others): (u64, bool),
         kernel: &Arc<str>,
-        deadline: Option<Duration>,
+        watch: Watch,
         word: StopWord,
     ) -> Arc<Brake> {
         let mut state = self.state.lock();
@@ -190,7 +193,8 @@ impl Stops {
             number: state.last,
             stream,
             kernel: Arc::clone(kernel),
-            deadline,
+            deadline: watch.deadline,
+            serves: watch.serves,
             word,
             since: Instant::now(),
             behind_others,
@@ -218,9 +222,10 @@ impl Stops {
     }
 
     /// Asks one launch to end. Those that share its word will end too: each is marked before the word is written, so that
-    /// none that starts afterwards seems to have run well.
+    /// none that starts afterwards seems to have run well. Those that serve others are asked, too: the driver may wait for them in a call that
+    /// keeps the end of this one from being seen.
     pub(crate) fn stop(&self, brake: &Brake, why: Why) {
-        {
+        let serving: Vec<_> = {
             let state = self.state.lock();
             if !brake.mark(why) {
                 return;
@@ -233,8 +238,13 @@ impl Stops {
                 );
                 other.mark(Why::Abandoned(cause));
             }
-        }
+            let cause = format!("kernel `{}`, which it may serve, was stopped", brake.kernel);
+            let serves =
+                |other: &&Arc<Brake>| other.serves && !brake.serves && other.mark(Why::Abandoned(cause.clone()));
+            state.brakes.iter().filter(serves).cloned().collect()
+        };
         self.write(brake);
+        serving.iter().for_each(|other| self.write(other));
     }
 
     /// Asks all launches to end.

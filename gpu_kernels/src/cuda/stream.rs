@@ -112,7 +112,7 @@ impl CudaStream {
         };
         core.begin_launch()?;
         let place = (self.inner.number, self.inner.borrowed);
-        let brake = stops.add(place, &new.name, new.watch.deadline, stop_word);
+        let brake = stops.add(place, &new.name, new.watch, stop_word);
         let nothing_runs = |_: &GpuError| {
             stops.remove(&brake);
             core.end_launch();

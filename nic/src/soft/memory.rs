@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::{Access, Backing, MemoryKey, NicError};
 
 /// Most registrations at one time: a virtual memory has up to 65,536 regions, with two homes and frames of their own.
-pub(super) const REGIONS_MAX: u32 = 1 << 18;
+pub const REGIONS_MAX: u32 = 1 << 18;
 /// Slots that are allocated at a time.
 const CHUNK: u32 = 1 << 12;
 /// So many slots are used once before any is used again, so that stale keys stay dead long.

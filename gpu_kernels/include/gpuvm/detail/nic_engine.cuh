@@ -12,6 +12,8 @@ namespace nic {
 
 // Requests of a queue pair before the warp looks at others, and for the host.
 constexpr u32 kRequestsATurn = 16;
+// And so many bytes end a turn; one request may have more, and is not interrupted.
+constexpr u64 kBytesATurn = 256 * 1024;
 // The host's word is looked at so often: it is across the wire.
 constexpr u64 kControlEveryNs = 2000;
 // A warp that has found nothing so often sleeps longer.
@@ -54,7 +56,7 @@ class Turn {
 
     GPUVM_DEVICE void take() {
         look_at_doorbell();
-        for (u32 n = 0; n < kRequestsATurn && head_ != target_; ++n) execute_next();
+        for (u32 n = 0; n < kRequestsATurn && moved_ < kBytesATurn && head_ != target_; ++n) execute_next();
         if (lane_id() != 0) return;
         st_relaxed_gpu(&queue_->seen, seen_);
         st_relaxed_gpu(&queue_->head, head_);
@@ -146,6 +148,7 @@ class Turn {
         }
         count(reads ? layout::NIC_COUNT_READS : layout::NIC_COUNT_WRITES, 1);
         count(layout::NIC_COUNT_BYTES, local.bytes);
+        moved_ += local.bytes;
         return Failure{0, 0};
     }
 
@@ -188,6 +191,7 @@ class Turn {
     u32 place_, state_, number_, flags_;
     u64 send_, completion_, record_, masks_, responder_;
     u64 seen_, head_, target_, produced_;
+    u64 moved_ = 0;
 };
 
 // Looks at this warp's queue pairs; whether any had work.
@@ -207,15 +211,19 @@ GPUVM_DEVICE bool serve(const layout::NicEngine& engine, u32 warp, u32 warps) {
     return any;
 }
 
-// The host's word: the first warp of a block asks for it now and then, the others it tells.
-GPUVM_DEVICE u64 control_of(const layout::NicEngine& engine, bool asks, u64* asked_at) {
+// The host's word: the first warp of a block asks for it now and then, the others it tells. Where this engine was asked
+// to end by its stop word, it says so.
+GPUVM_DEVICE u64 control_of(const layout::NicEngine& engine, u32 number, bool asks, u64* asked_at) {
     u64 word = 0;
     if (lane_id() == 0) {
         u64* told = reinterpret_cast<u64*>(engine.told) + 16 * blockIdx.x;
         if (asks && time_ns() - *asked_at >= kControlEveryNs) {
             *asked_at = time_ns();
             // Acquire: what the host has written before it said so. Release: for the block's other warps.
-            word = ld_acquire_sys(reinterpret_cast<const u64*>(engine.control));
+            const u64* control = reinterpret_cast<const u64*>(engine.control);
+            word = ld_acquire_sys(control);
+            if (ld_relaxed_sys(reinterpret_cast<const u32*>(control + 1)))
+                word = static_cast<u64>(number) << 32 | static_cast<u32>(word);
             st_release_gpu(told, word);
         } else {
             // Acquire: pairs with that release.
@@ -234,8 +242,7 @@ GPUVM_DEVICE void run_engine(const layout::NicEngine& engine, u32 number) {
     u32 change = 0, idle = 0;
     u64 asked_at = 0;
     while (true) {
-        u64 word = control_of(engine, in_block == 0, &asked_at);
-        if (static_cast<u32>(word >> 32) >= number) return;
+        u64 word = control_of(engine, number, in_block == 0, &asked_at);
         if (static_cast<u32>(word) != change) {
             change = static_cast<u32>(word);
             // Release: whatever this warp did by what the tables said before is done.
@@ -246,6 +253,8 @@ GPUVM_DEVICE void run_engine(const layout::NicEngine& engine, u32 number) {
             idle = 0;
             continue;
         }
+        // Not before: kernels end without waiting for all that they have announced.
+        if (static_cast<u32>(word >> 32) >= number) return;
         idle += idle < kIdleLooks;
         sleep_ns(idle < kIdleLooks ? 32 : 512);
     }
