@@ -434,6 +434,8 @@ fn captured(gpu: &MockGpu, bench: &Bench, a: &Region<u32>, out: &Buffer<u32>) ->
     gpu.capture(true);
     assert!(put(&begun, &copy, 4, out.addr()));
     gpu.capture(false);
+    // The graph goes on.
+    begun.end().unwrap();
     begun
 }
 
