@@ -676,8 +676,8 @@ impl PagedGpu {
     /// The driver's.
     pub fn settle_loans(&self) -> Result<()> {
         if self.victims().is_some_and(Victims::is_awaited) {
-            // Launches may read there by their tables.
-            self.let_unused_go();
+            // Launches to come may read there by their tables.
+            self.leave_unlent();
         }
         let mut state = self.lock();
         let done = self.prune_locked(&mut state);
@@ -685,6 +685,23 @@ impl PagedGpu {
         drop(state);
         drop(done);
         self.or_lost(settled).map(drop)
+    }
+
+    /// Frees memory that owners wait for, before a launch that looks pages up: where none runs now, or an owner has waited for longer than the wait
+    /// limit, which launches that overlap would have go on. Those have ended then.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn settle_awaited(&self) -> Result<()> {
+        let Some(victims) = self.victims().filter(|victims| victims.is_awaited()) else {
+            return Ok(());
+        };
+        // The host's time says nothing to a GPU that follows a seed.
+        if !self.capabilities().deterministic && victims.is_overdue(self.settings.wait_limit) {
+            let those = self.lock().in_flight.clone();
+            those.iter().for_each(|launch| launch.settle());
+        }
+        self.settle_loans()
     }
 
     /// Borrows `more` bytes again, after all launches: how many there were.

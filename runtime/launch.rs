@@ -278,6 +278,15 @@ pub(crate) trait Memory: Send + Sync {
         self.let_go(place)
     }
 
+    /// Has its pages on the GPU at `place` leave what neighbours lent and were given back, unless launches or the host use it. It waits for nobody.
+    ///
+    /// # Errors
+    /// As [`let_go`](Self::let_go).
+    fn leave_unlent(&self, place: usize) -> Result<()> {
+        let _ = place;
+        Ok(())
+    }
+
     /// Gives the frames of its pages on the GPU at `place` back, unless launches or the host use it. False where they do.
     ///
     /// # Errors

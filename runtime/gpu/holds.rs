@@ -142,7 +142,7 @@ impl PagedGpu {
         if let Some(victims) = victims {
             victims.note_filled(lent);
         }
-        if had.is_none() && lent == 0 {
+        if absent == 0 || (had.is_none() && lent == 0) {
             region.set_slots_since(None);
         }
         Ok([absent, used, elsewhere])
@@ -151,7 +151,11 @@ impl PagedGpu {
     /// Has a held region's pages leave their slots at neighbours, or with `unlent` those whose memory was taken back. No launch with the region runs.
     pub fn leave_slots(&self, region: &RegionView, unlent: bool) -> Result<()> {
         let given_back = self.victims().map_or(0, Victims::given_back_bytes);
-        if region.slots_since().is_none_or(|since| unlent && since == given_back) {
+        let leaves = match unlent {
+            true => region.may_have_slots_from(given_back),
+            false => region.has_slots(),
+        };
+        if !leaves {
             return Ok(());
         }
         // Whatever becomes of it: some may have left.
@@ -169,6 +173,24 @@ impl PagedGpu {
         )?;
         region.set_slots_since(unlent.then_some(given_back));
         Ok(())
+    }
+
+    /// Whether pages of a region may have slots in memory that was taken back.
+    pub fn may_have_unlent(&self, region: &RegionView) -> bool {
+        let victims = self.victims();
+        victims.is_some_and(|victims| region.may_have_slots_from(victims.given_back_bytes()))
+    }
+
+    /// Pages of held memory that nobody uses leave slots whose memory was taken back. It waits for nobody.
+    pub(super) fn leave_unlent(&self) {
+        let Some(mut held) = self.held.try_lock() else { return };
+        let left = held.let_those_go(false, |memory| memory.leave_unlent(self.place).map(|()| false));
+        if let Err(error) = left {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "pages that are looked up stay in memory that was given back"
+            );
+        }
     }
 
     /// Has marks that rewritten kernels set in the window count as those of the page table, and all pages as marked that launches may have

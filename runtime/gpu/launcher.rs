@@ -11,7 +11,7 @@ use gpuvm_layouts as layout;
 use gpuvm_nic::{SoftNic, soft};
 use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{GpuState, PagedGpu, RegionView, Victims, beside_state::Prepared};
+use super::{GpuState, PagedGpu, RegionView, beside_state::Prepared};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -167,9 +167,7 @@ impl PagedGpu {
         let memories = each_once(named.memories);
         if looks_up {
             self.relieve(&memories)?;
-            if self.victims().is_some_and(Victims::is_awaited) {
-                self.settle_loans()?;
-            }
+            self.settle_awaited()?;
         }
         // Host accesses to this memory, and other launches with it, wait until the launch is on its stream.
         let mut guards = lock_each(&memories);

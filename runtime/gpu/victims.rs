@@ -34,6 +34,16 @@ const AGE_TURNS_SHIFT: u32 = 3;
 /// How long the host rests between two looks at the lanes that copy pages to a neighbour.
 const WRITERS_LOOK: Duration = Duration::from_micros(20);
 
+/// Since when owners wait for memory that was given back.
+struct Awaited {
+    since: Instant,
+    /// When launches were waited for that keep it, or `since`.
+    hurried: Instant,
+}
+
+/// What says whether anything is to be freed: bytes that were given back so far, and how many regions may have slots there still.
+type Loans = (u64, usize);
+
 /// The slots of one GPU, at all neighbours that it borrows from.
 pub(crate) struct Victims {
     desc: DeviceArray<VictimsDesc>,
@@ -53,8 +63,10 @@ pub(crate) struct Victims {
     page_size: u64,
     /// Bytes, all times together.
     given_back: AtomicU64,
-    /// Since when memory that was given back is not free for its owner.
-    awaited: Mutex<Option<Instant>>,
+    /// While memory that was given back is not free for its owner.
+    awaited: Mutex<Option<Awaited>>,
+    /// The [`Loans`] when all words were looked through last.
+    settled: Mutex<Loans>,
     /// For how long it was not, all times together.
     waited_ns: AtomicU64,
     /// Pages that came to slots where launches look them up.
@@ -126,6 +138,7 @@ impl Victims {
             page_size,
             given_back: AtomicU64::new(0),
             awaited: Mutex::default(),
+            settled: Mutex::default(),
             waited_ns: AtomicU64::new(0),
             filled: AtomicU64::new(0),
         };
@@ -207,6 +220,16 @@ impl Victims {
         self.awaited.lock().is_some()
     }
 
+    /// Whether that is so for longer than `limit`, since it began or since this was true last.
+    pub fn is_overdue(&self, limit: Duration) -> bool {
+        let mut awaited = self.awaited.lock();
+        let overdue = awaited.as_mut().filter(|awaited| awaited.hurried.elapsed() > limit);
+        overdue.is_some_and(|awaited| {
+            awaited.hurried = Instant::now();
+            true
+        })
+    }
+
     fn chunk_bytes(&self) -> u64 {
         u64::from(self.chunk_slots) * self.page_size
     }
@@ -242,11 +265,15 @@ impl Victims {
         tell(std::mem::offset_of!(VictimsDesc, keeps), 1).doing(doing)
     }
 
-    /// What a lender may do with what it was given back and is not freed yet, for tests: fills it with a byte.
+    /// What a lender may do with what it was given back and is not freed yet, for tests: fills it with a byte. Nothing where launches may read it still.
     pub fn scribble(&self, gpu: &dyn Gpu, byte: u8) -> Result<()> {
         let bytes = vec![byte; self.chunk_bytes() as usize];
         let doing = || "writing memory that was given back".to_owned();
-        for lender in &*self.lenders.lock() {
+        let lenders = self.lenders.lock();
+        if self.settled.lock().0 != self.given_back_bytes() {
+            return Ok(());
+        }
+        for lender in &*lenders {
             for chunk in lender.lent.max(lender.named)..lender.backed() {
                 gpu.write(lender.address(chunk, self.chunk_bytes()), &bytes)
                     .doing(doing)?;
@@ -271,10 +298,8 @@ impl Victims {
             lender.lent -= chunks;
             rest -= u64::from(chunks);
             taken += u64::from(chunks);
-        }
-        self.given_back.fetch_add(taken * self.chunk_bytes(), Ordering::Relaxed);
-        if taken > 0 {
-            self.awaited.lock().get_or_insert_with(Instant::now);
+            // One by one: the next lender may not answer.
+            self.note_given_back(chunks);
         }
         let looks = Looks::begin(gpu);
         // Also after an earlier call that ended before its writers did. Writers of chunks that are lent go on, and are not waited for.
@@ -295,6 +320,19 @@ impl Victims {
                 });
             }
             looks.rest(WRITERS_LOOK);
+        }
+    }
+
+    fn note_given_back(&self, chunks: u32) {
+        if chunks > 0 {
+            self.given_back
+                .fetch_add(u64::from(chunks) * self.chunk_bytes(), Ordering::Relaxed);
+            let now = Instant::now();
+            let begin = || Awaited {
+                since: now,
+                hurried: now,
+            };
+            self.awaited.lock().get_or_insert_with(begin);
         }
     }
 
@@ -333,8 +371,10 @@ impl Victims {
     pub fn settle(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], more: u64) -> Result<u64> {
         let mut lenders = self.lenders.lock();
         let grown = self.growth(gpu, &mut lenders, more)?;
-        if grown.is_none() && !lenders.iter().any(Lender::has_unused) {
-            self.note_free(&lenders);
+        let given_back = self.given_back_bytes();
+        let readers = regions.iter().filter(|region| region.may_have_slots_from(given_back));
+        let loans = (given_back, readers.count());
+        if grown.is_none() && *self.settled.lock() == loans {
             return Ok(0);
         }
         let used = self.forget_unlent(gpu, &lenders, regions)?;
@@ -358,7 +398,10 @@ impl Victims {
         self.tell_spare(gpu, &lenders)?;
         let free = self.lent_slots(&lenders).filter(|slot| !used[*slot as usize]);
         self.free.fill(gpu, free).doing(|| "listing free slots".to_owned())?;
-        self.note_free(&lenders);
+        *self.settled.lock() = loans;
+        if loans.1 == 0 {
+            self.note_free(&lenders);
+        }
         Ok(borrowed)
     }
 
@@ -372,9 +415,9 @@ impl Victims {
     /// Notes for how long owners waited, once they do no longer.
     fn note_free(&self, lenders: &[Lender]) {
         let mut awaited = self.awaited.lock();
-        if let Some(since) = awaited.take_if(|_| !lenders.iter().any(Lender::has_unused)) {
-            self.waited_ns
-                .fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if let Some(awaited) = awaited.take_if(|_| !lenders.iter().any(Lender::has_unused)) {
+            let waited = awaited.since.elapsed().as_nanos() as u64;
+            self.waited_ns.fetch_add(waited, Ordering::Relaxed);
         }
     }
 

@@ -453,12 +453,17 @@ impl RegionView {
         self.slots_since.load(Ordering::Relaxed).checked_sub(1)
     }
 
+    /// Whether some may be in memory that was given back since, when so many bytes were.
+    pub fn may_have_slots_from(&self, given_back: u64) -> bool {
+        self.slots_since().is_some_and(|since| since != given_back)
+    }
+
     pub fn set_slots_since(&self, given_back: Option<u64>) {
         let since = given_back.map_or(0, |bytes| bytes + 1);
         self.slots_since.store(since, Ordering::Relaxed);
     }
 
-    /// A launch is about to begin that looks its pages up.
+    /// A launch is about to begin that looks its pages up, and may write; or others have written its home, which `writes` as well.
     pub fn note_use(&self, writes: bool) {
         let rests = self.rests.load(Ordering::Relaxed);
         let left = if writes {

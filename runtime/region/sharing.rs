@@ -78,12 +78,7 @@ impl Memory for RegionInner {
             on.view.forget_beside();
         }
         on.view.note_use(writes);
-        self.leave_neighbours(launches, &on, writes)?;
-        if by != Table::Home && !launches.any_on(gpu) {
-            // Before any comes: the launch may not begin after all.
-            on.view.expect_pages();
-            on.gpu.bring(&on.view)?;
-        }
+        self.place_pages(launches, &on, to_begin)?;
         match by {
             Table::Entries => on.gpu.write_entries(&on.view),
             Table::Places => on.gpu.write_places(&on.view),
@@ -103,6 +98,15 @@ impl Memory for RegionInner {
             Some(mut launches) => self.if_idle(&mut launches, place, |_, on| on.gpu.let_go(&on.view)),
             // Whoever has the lock is about to use it.
             None => Ok(false),
+        }
+    }
+
+    fn leave_unlent(&self, place: usize) -> Result<()> {
+        match self.launches.try_lock() {
+            Some(mut launches) => self
+                .if_idle(&mut launches, place, |_, on| on.gpu.leave_slots(&on.view, true))
+                .map(drop),
+            None => Ok(()),
         }
     }
 
@@ -175,15 +179,34 @@ impl RegionInner {
         }
     }
 
-    /// Has pages leave slots at neighbours: before a launch that `writes`, which stores at home, all of them, and its launches have ended; else those whose memory was
-    /// taken back, where no launch uses the region.
+    /// Has pages leave, and come, before a launch that looks them up. Graphs find them by the table of places, whatever the launch looks up, and also where that
+    /// fails: frames and slots that were left may be others' by now.
+    fn place_pages(&self, launches: &mut Naming, on: &OnGpu, to_begin: LaunchKind) -> Result<()> {
+        let mut place = || {
+            self.leave_neighbours(launches, on, to_begin.writes)?;
+            if to_begin.by == Table::Home || launches.any_on(to_begin.gpu) {
+                return Ok(());
+            }
+            // Before any comes: the launch may not begin after all.
+            on.view.expect_pages();
+            on.gpu.bring(&on.view)
+        };
+        let placed = place();
+        match on.view.is_captured() {
+            true => placed.and(on.gpu.write_places(&on.view)),
+            false => placed,
+        }
+    }
+
+    /// Has pages leave slots at neighbours: all of them before a launch that `writes`, which stores at home, else those whose memory was taken back. Launches that may
+    /// read there have ended first.
     fn leave_neighbours(&self, launches: &mut Naming, on: &OnGpu, writes: bool) -> Result<()> {
         let place = on.gpu.place;
         if !on.view.has_slots() {
             return Ok(());
         }
-        if writes {
-            launches.settle_those(|kind| kind.gpu == place);
+        if writes || on.gpu.may_have_unlent(&on.view) {
+            launches.settle_those(|kind| kind.gpu == place && (writes || kind.by != Table::HomeAlone));
         }
         match launches.any_on(place) {
             true => Ok(()),
@@ -341,6 +364,10 @@ impl RegionInner {
             }
         })?;
         on.view.note_flushed();
+        if discard {
+            // Somebody else writes the home.
+            on.view.note_use(true);
+        }
         launches.coherence.dropped(on.gpu.place);
         Ok(())
     }

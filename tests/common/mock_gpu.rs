@@ -15,7 +15,7 @@ use gpuvm_gpu::back_end::OneByOne;
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics,
     Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module,
-    OnDone, Piece, Put, Series, Simulation, Source, Stream, Watch,
+    OnDone, Piece, PtxKernel, Put, Series, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -369,6 +369,18 @@ impl Gpu for MockGpu {
     ) -> Result<Arc<dyn Module>, GpuError> {
         self.shared.check()?;
         self.shared.sim.compile(source, kernels, options)
+    }
+
+    fn load_ptx(
+        &self,
+        name: &str,
+        text: &str,
+        kernels: &[PtxKernel],
+        variables: &[(&str, &[u8])],
+        library: Option<(&Source, &CompileOptions)>,
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.load_ptx(name, text, kernels, variables, library)
     }
 
     fn series(&self, on_done: OnDone) -> Result<Arc<dyn Series>, GpuError> {

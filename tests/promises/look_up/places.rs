@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
-use super::{N, SOURCE, add, config, placed, values};
+use super::{
+    N, SOURCE, add, config, placed,
+    series::{STEPS, begin, put, told},
+    values,
+};
 use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, compare, scaled, simulated_gpu};
-use gpuvm::{Placement, Region, Transport, Vm, VmBuilder};
+use crate::mock_gpu::MockGpu;
+use gpuvm::{Buffer, Placement, Region, Series, Transport, Vm, VmBuilder};
 
 const AGAIN: Kernels = Kernels {
     name: "places.cu",
@@ -313,15 +318,16 @@ fn a_launch_that_writes_waits_for_readers_of_a_neighbours_memory() {
     let (mut wanted, of_b) = (values(1), values(2));
     let a = placed(&bench).from_slice(&wanted).unwrap();
     let b = placed(&bench).read_only().from_slice(&of_b).unwrap();
-    let out = bench.vm.buffer::<u32>(N).unwrap();
+    let [before, out] = [0; 2].map(|_| bench.vm.buffer::<u32>(N).unwrap());
     for factor in 1..=6u32 {
         reads(&bench, &a, &wanted, 6);
-        let reading = bench.launch("read", config(), (&a, &out, 0u64, N));
+        let reading = bench.launch("read", config(), (&a, &before, 0u64, N));
         let writing = bench.launch("add", config(), (&a, &b, factor));
         let again = bench.launch("read", config(), (&a, &out, 0u64, N));
         reading.sync().unwrap();
         writing.sync().unwrap();
         again.sync().unwrap();
+        compare(&before.to_vec().unwrap(), &wanted).unwrap();
         add(&mut wanted, &of_b, factor);
         compare(&out.to_vec().unwrap(), &wanted).unwrap();
     }
@@ -342,6 +348,10 @@ fn a_region_that_two_gpus_use_is_right_on_both() {
         reads(&bench, &a, &wanted, 6);
         add_there.launch(config(), (&a, &b, factor)).unwrap().sync().unwrap();
         add(&mut wanted, &of_b, factor);
+        // Not at once, as behind launches here that write.
+        let before = filled(&bench);
+        reads(&bench, &a, &wanted, 2);
+        assert_eq!(filled(&bench), before, "in round {factor}");
     }
     reads(&bench, &a, &wanted, 3);
     assert!(filled(&bench) >= 2 * SLOTS);
@@ -367,4 +377,157 @@ fn a_launch_that_is_stopped_leaves_pages_where_they_are_read_right() {
         reads(&bench, &b, &of_b, 3);
         reads(&bench, &a, &wanted, 3);
     }
+}
+
+/// Launches that overlap do not keep memory from its owner: those of a region that reads there wait for each other, and all do once the owner has waited for long.
+#[test]
+fn launches_that_overlap_let_an_owner_have_its_memory() {
+    let gpu = simulated_gpu(FRAMES + 64).neighbours(1);
+    let limit = Duration::from_millis(300);
+    let bench = Bench::new(borrowing(1, SLOTS).gpu(gpu).wait_limit(limit), AGAIN);
+    let [of_a, of_other] = [8, 9].map(values);
+    let a = placed(&bench).read_only().from_slice(&of_a).unwrap();
+    let other = placed(&bench).read_only().from_slice(&of_other).unwrap();
+    let [end, begun, wrong] = [0; 3].map(|_| bench.vm.buffer::<u32>(1).unwrap());
+    let (beside, out) = (bench.vm.stream().unwrap(), bench.vm.buffer::<u32>(N).unwrap());
+    let sum = of_a
+        .iter()
+        .step_by(32)
+        .fold(0, |sum: u32, value| sum.wrapping_add(*value));
+    for (next, wanted) in [(&a, &of_a), (&other, &of_other)] {
+        reads(&bench, &a, &of_a, 3);
+        for buffer in [&end, &begun, &wrong] {
+            buffer.write(&[0]).unwrap();
+        }
+        let launch = bench.launch("until_told", config(), (&a, &end, &begun, &wrong, sum));
+        let before = bench.vm.stats().unwrap().loans_awaited_ns;
+        assert!(bench.vm.give_back_borrowed(u64::MAX / 2).unwrap() > 0);
+        if std::ptr::eq(next, &other) {
+            std::thread::sleep(2 * limit);
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(limit);
+                bench.vm.device().write(end.addr(), &1u32.to_ne_bytes()).unwrap();
+            });
+            let reading = bench.kernel("read").launch_on(&beside, config(), (next, &out, 0u64, N));
+            assert!(launch.is_done(), "it reads what an owner waits for");
+            reading.unwrap().sync().unwrap();
+        });
+        launch.sync().unwrap();
+        assert!(bench.vm.stats().unwrap().loans_awaited_ns > before);
+        assert_eq!(wrong.to_vec().unwrap(), [0]);
+        compare(&out.to_vec().unwrap(), wanted).unwrap();
+        bench.vm.borrow_again(u64::MAX / 2).unwrap();
+    }
+}
+
+/// A series over `a` whose launch a graph has captured, once pages have come to the neighbour: it copies all of it to `out`.
+fn captured(gpu: &MockGpu, bench: &Bench, a: &Region<u32>, out: &Buffer<u32>) -> Series {
+    let copy = bench.kernel("copy");
+    let mut begun = begin(a, false);
+    for _ in 0..3 {
+        assert!(put(&begun, &copy, 4, out.addr()));
+        begun.end().unwrap();
+        begun = begin(a, false);
+    }
+    gpu.capture(true);
+    assert!(put(&begun, &copy, 4, out.addr()));
+    gpu.capture(false);
+    // The graph goes on.
+    begun.end().unwrap();
+    begun
+}
+
+/// What the graph reads.
+fn replayed(gpu: &MockGpu, bench: &Bench, out: &Buffer<u32>) -> Vec<u32> {
+    gpu.launch_captured();
+    told(bench, out)
+}
+
+#[test]
+fn memory_that_a_graph_reads_is_not_free_until_something_else_looks_its_pages_up() {
+    let gpu = MockGpu::new(None);
+    let bench = Bench::new(borrowing(1, SLOTS).gpu(gpu.clone()), STEPS);
+    let (wanted, of_other) = (values(1), values(2));
+    let a = placed(&bench).read_only().from_slice(&wanted).unwrap();
+    let other = placed(&bench).from_slice(&of_other).unwrap();
+    let out = bench.vm.buffer::<u32>(N).unwrap();
+    let _series = captured(&gpu, &bench, &a, &out);
+    // One may have left its slot for another since.
+    assert!(filled(&bench) >= SLOTS);
+    // Within what was borrowed together: all stays backed.
+    assert_eq!(bench.vm.give_back_borrowed(4 * PAGE).unwrap(), 4 * PAGE);
+    for _ in 0..3 {
+        bench.vm.scribble_given_back(0xdd).unwrap();
+        compare(&replayed(&gpu, &bench, &out), &wanted).unwrap();
+        bench.must("step", config(), (&other, 0u64));
+    }
+    assert_eq!(
+        bench.vm.stats().unwrap().loans_awaited_ns,
+        0,
+        "the graph reads it still"
+    );
+    let again = begin(&a, false);
+    assert!(put(&again, &bench.kernel("copy"), 4, out.addr()));
+    again.end().unwrap();
+    compare(&told(&bench, &out), &wanted).unwrap();
+    assert!(bench.vm.stats().unwrap().loans_awaited_ns > 0);
+    bench.vm.scribble_given_back(0xdd).unwrap();
+    compare(&replayed(&gpu, &bench, &out), &wanted).unwrap();
+    compare(&other.to_vec().unwrap(), &of_other).unwrap();
+    a.forget_graphs().unwrap();
+    a.evict().unwrap();
+}
+
+/// Rewritten kernels look up entries, and the graph goes on with places.
+#[test]
+fn a_graph_follows_pages_that_left_the_neighbour_for_a_rewritten_kernel() {
+    let gpu = MockGpu::new(None);
+    let bench = Bench::new(borrowing(1, SLOTS).gpu(gpu.clone()), STEPS);
+    let wanted = values(3);
+    let a = placed(&bench).read_only().from_slice(&wanted).unwrap();
+    let out = bench.vm.buffer::<u32>(N).unwrap();
+    let _series = captured(&gpu, &bench, &a, &out);
+    assert_eq!(bench.vm.give_back_borrowed(4 * PAGE).unwrap(), 4 * PAGE);
+    let module = bench
+        .vm
+        .load_ptx("again.ptx", include_str!("again.ptx").as_bytes())
+        .unwrap();
+    let sums = bench.vm.buffer::<u32>(1).unwrap();
+    let again = module.kernel("again").unwrap();
+    for _ in 0..3 {
+        let launch = again.launch(config(), (&a, N, 1u32, 0u32, &sums)).unwrap();
+        launch.sync().unwrap();
+        bench.vm.scribble_given_back(0xdd).unwrap();
+        compare(&replayed(&gpu, &bench, &out), &wanted).unwrap();
+    }
+    assert!(bench.vm.stats().unwrap().loans_awaited_ns > 0);
+}
+
+#[test]
+fn regions_keep_what_is_lent_while_an_owner_waits_for_another() {
+    let gpu = MockGpu::new(None);
+    let bench = Bench::new(borrowing(1, 4 * PAGES).gpu(gpu.clone()), STEPS);
+    let (of_a, of_b) = (values(1), values(2));
+    let a = placed(&bench).read_only().from_slice(&of_a).unwrap();
+    let b = placed(&bench).read_only().from_slice(&of_b).unwrap();
+    let [of_graph, out] = [0; 2].map(|_| bench.vm.buffer::<u32>(N).unwrap());
+    let copied = |times: u64| {
+        for _ in 0..times {
+            bench.must("copy", config(), (&b, out.addr()));
+            compare(&out.to_vec().unwrap(), &of_b).unwrap();
+        }
+    };
+    copied(3);
+    let _series = captured(&gpu, &bench, &a, &of_graph);
+    bench.vm.give_back_borrowed(PAGE).unwrap();
+    copied(1);
+    let (before, rounds) = (filled(&bench), 8);
+    copied(rounds);
+    assert_eq!(bench.vm.stats().unwrap().loans_awaited_ns, 0);
+    // Only pages that give way to each other move.
+    let came = filled(&bench) - before;
+    assert!(came < 3 * rounds, "{came} pages came in {rounds} launches");
+    compare(&replayed(&gpu, &bench, &of_graph), &of_a).unwrap();
 }

@@ -7,7 +7,7 @@ use super::{N, SOURCE, config, direct, values};
 use crate::common::{Bench, Kernels, compare, refused, with_causes};
 use crate::mock_gpu::MockGpu;
 
-const STEPS: Kernels = Kernels {
+pub(super) const STEPS: Kernels = Kernels {
     name: "series.cu",
     text: r"
 #include <gpuvm/gpuvm.cuh>
@@ -31,19 +31,19 @@ __global__ void add(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b, un
 };
 
 /// Enqueues a kernel in a series: whether it has not ended.
-fn put(series: &Series, kernel: &Kernel, word: u64, arg: u64) -> bool {
+pub(super) fn put(series: &Series, kernel: &Kernel, word: u64, arg: u64) -> bool {
     // SAFETY: the kernels wait for nobody; they store only in series that say so, and to buffers that the tests keep.
     let put = unsafe { kernel.launch_in(series, 0, &config(), word, &[&arg.to_ne_bytes()]) };
     put.unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }
 
 /// What kernels of a series have left in a buffer, which does not know of them.
-fn told(bench: &Bench, out: &Buffer<u32>) -> Vec<u32> {
+pub(super) fn told(bench: &Bench, out: &Buffer<u32>) -> Vec<u32> {
     bench.vm.device().drain().unwrap();
     out.to_vec().unwrap()
 }
 
-fn begin(region: &Region<u32>, writes: bool) -> Series {
+pub(super) fn begin(region: &Region<u32>, writes: bool) -> Series {
     let begun = region
         .series(writes)
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)));

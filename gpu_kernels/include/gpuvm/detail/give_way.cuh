@@ -25,12 +25,14 @@ GPUVM_DEVICE bool give_way(const layout::VmDesc* vm, u64 id) {
     return false;
 }
 
-// Whether fewer slots at neighbours are free than that. A hint.
+// Whether fewer slots at neighbours are free than that, and than a sixteenth of those that are lent, of which
+// `spare_min` is a quarter: of few slots only some leave. A hint.
 GPUVM_DEVICE bool has_few_slots(const layout::VmDesc* vm, u32 region, u64 few) {
     const layout::RegionDesc* desc = regions_of(vm) + region;
     if (!kVictims || !desc->victims) return false;
+    u64 most = 4ull * victims_of(desc)->spare_min + 1;
     i64 free = static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims_of(desc)->free)->available));
-    return free < static_cast<i64>(few);
+    return free < static_cast<i64>(few < most ? few : most);
 }
 
 }  // namespace detail
