@@ -314,10 +314,13 @@ mod tests {
         );
     }
 
+    /// Of a region.
+    type Change = fn(&mut Traits);
+
     /// What each kind of region does with each placement, as the guide has it.
     fn table() -> String {
         let open = traits(Placement::LookUp);
-        let kinds: [(&str, fn(&mut Traits)); 7] = [
+        let kinds: [(&str, Change); 7] = [
             ("that GPU threads reach by loads", |_| ()),
             (
                 "whose pages queue pairs bring, of this host or of memory nodes",
