@@ -369,9 +369,7 @@ impl Both<'_> {
         }
         if self.lends && rng.random() {
             // What launches read there they read on.
-            self.bench
-                .vm
-                .give_back_borrowed(u64::from(rng.random_range(1..4u32)) * PAGE)?;
+            self.give_back(rng.random_range(1..4))?;
         }
         let n = rng.random_range(0..2u32) as usize;
         let mut stored = Vec::new();
@@ -473,23 +471,30 @@ impl Both<'_> {
 
     /// The neighbour has its memory back, which holds anything then, or lends it again.
     fn end_loans(&self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
-        match rng.random_range(0..3u32) {
-            0 => {
-                _ = self
-                    .bench
-                    .vm
-                    .give_back_borrowed(u64::from(rng.random_range(0..6u32)) * PAGE)?
-            }
+        let is_back = match rng.random_range(0..3u32) {
+            0 => self.give_back(rng.random_range(0..6))?,
             1 => {
-                _ = self
-                    .bench
-                    .vm
-                    .borrow_again(u64::from(rng.random_range(1..6u32)) * PAGE)?
+                let bytes = u64::from(rng.random_range(1..6u32)) * PAGE;
+                self.bench.vm.borrow_again(bytes)?;
+                true
             }
             // What was given back beside launches is free now that those have ended.
-            _ => _ = self.bench.vm.give_back_borrowed(0)?,
+            _ => self.give_back(0)?,
+        };
+        match is_back {
+            true => Ok(self.bench.vm.scribble_given_back(0xdd)?),
+            false => Ok(()),
         }
-        Ok(self.bench.vm.scribble_given_back(0xdd)?)
+    }
+
+    /// Whether the neighbour has so many pages' memory back: lanes of a launch that was stopped in the middle of a copy count as copying
+    /// until the GPU recovers.
+    fn give_back(&self, pages: u32) -> Result<bool, Wrong> {
+        match self.bench.vm.give_back_borrowed(u64::from(pages) * PAGE) {
+            Ok(_) => Ok(true),
+            Err(Error::StillWritten { .. }) if self.is_broken => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Launches that only read, so that pages of what others write come to the neighbour, too; others may leave their frames meanwhile.
