@@ -10,7 +10,7 @@ use gpuvm_gpu::{
 
 use crate::{
     error::{Doing, Result},
-    gpu::{SLOT_KERNELS, SUPPORT_KERNELS, compile_options},
+    gpu::{SLOT_KERNELS, SLOT_SOURCE, SUPPORT_SOURCE, compile_options, support_kernels},
     kernel::looked_up_options,
     plan::{Settings, TransportKind},
 };
@@ -41,10 +41,15 @@ impl Precompiler {
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu) without NVRTC, for an architecture that it does not know, and for a folder that others may write to.
     pub fn own(&self) -> Result<()> {
-        for (name, text, kernels) in [SUPPORT_KERNELS, SLOT_KERNELS] {
-            self.compile(&Source::new(name, text), kernels, &self.settings.support_options)?;
-        }
-        Ok(())
+        self.own_kernels().into_iter().try_for_each(|((name, text), kernels)| {
+            self.compile(&Source::new(name, text), &kernels, &self.settings.support_options)
+        })
+    }
+
+    /// Sources with their names, and kernels.
+    fn own_kernels(&self) -> [((&'static str, &'static str), Vec<&'static str>); 2] {
+        let support = support_kernels(self.settings.timeline.is_some());
+        [(SUPPORT_SOURCE, support), (SLOT_SOURCE, SLOT_KERNELS.to_vec())]
     }
 
     /// Compiles a source as [`VmGpu::compile_with`](crate::VmGpu::compile_with) would with the same arguments.
@@ -100,10 +105,16 @@ mod tests {
             let source = Source::new(name, text);
             cuda::precompiled(&shelf, &source, kernels, &options, Architecture(90)).unwrap()
         };
-        for (name, text, kernels) in [SUPPORT_KERNELS, SLOT_KERNELS] {
-            let found = find(name, text, kernels, &CompileOptions::default()).expect(name);
+        for ((name, text), kernels) in ahead.own_kernels() {
+            let found = find(name, text, &kernels, &CompileOptions::default()).expect(name);
             assert_eq!(found.kernels.len(), kernels.len());
         }
+        // Those of a timeline are others.
+        let timed = Vm::builder().timeline(crate::timeline::Timeline::to("t.json"));
+        let [(_, timed), _] = timed.precompiler(folder.path(), 90).own_kernels();
+        let [((name, text), plain), _] = ahead.own_kernels();
+        assert_eq!(timed.len(), plain.len() + 1);
+        assert!(find(name, text, &timed, &CompileOptions::default()).is_none());
         let forms: Vec<_> = looked_up_options(&user)
             .map(|options| find("twice.cu", source, &["twice"], &options).expect("a form").image)
             .collect();

@@ -73,9 +73,9 @@ use region_table::RegionTable;
 pub use resizing::Resized;
 use scratch::Scratch;
 pub(crate) use scratch::SlotKernels;
-pub(crate) use slot_kernels::KERNELS as SLOT_KERNELS;
+pub(crate) use slot_kernels::{KERNELS as SLOT_KERNELS, SOURCE as SLOT_SOURCE};
 use support::Support;
-pub(crate) use support::{KERNELS as SUPPORT_KERNELS, options as compile_options};
+pub(crate) use support::{SOURCE as SUPPORT_SOURCE, kernels as support_kernels, options as compile_options};
 pub(crate) use victims::Victims;
 pub(crate) use view::{PageTable, PlainMemory, RegionTables, RegionView};
 pub(crate) use window::{Places, Slot, Window};
@@ -702,6 +702,13 @@ impl PagedGpu {
             those.iter().for_each(|launch| launch.settle());
         }
         self.settle_loans()
+    }
+
+    /// See [`crate::VmGpu::scribble_given_back`].
+    pub fn scribble_given_back(&self, byte: u8) -> Result<u64> {
+        let regions: Vec<_> = self.lock().live().collect();
+        let victims = self.victims();
+        victims.map_or(Ok(0), |victims| victims.scribble(&*self.device, &regions, byte))
     }
 
     /// Borrows `more` bytes again, after all launches: how many there were.

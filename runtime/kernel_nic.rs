@@ -32,9 +32,11 @@ pub use words::Serving;
 const NAME: &str = "software";
 const SOURCE: &str = include_str!("gpu/nic_engine.cu");
 /// How long calls wait for the engine.
-const BOUND: Duration = Duration::from_secs(10);
-/// Threads of a block, the kernel's launch bound: all that a multiprocessor has registers for. And on a simulated one, whose lanes share a processor, few.
-const THREADS: u32 = 768;
+const BOUND_MS: u64 = 10_000;
+const BOUND: Duration = Duration::from_millis(BOUND_MS);
+const NO_ROOM: NicError = NicError::NoRoom { waited_ms: BOUND_MS };
+const STARTING: &str = "starting the engine";
+/// Threads of a block on a simulated multiprocessor, whose lanes share a processor.
 const THREADS_SIMULATED: u32 = 64;
 /// Bytes between the blocks' copies of the host's word.
 const TOLD_BYTES: u64 = 128;
@@ -130,7 +132,9 @@ impl KernelNic {
     ) -> Result<Self, NicError> {
         let what = "bringing up an engine that is a kernel";
         let able = gpu.capabilities();
-        let threads = able.compute_capability.map_or(THREADS_SIMULATED, |_| THREADS);
+        let threads = able
+            .compute_capability
+            .map_or(THREADS_SIMULATED, |_| layout::NIC_ENGINE_THREADS);
         let made = || {
             let source = Source::new("gpuvm_nic_engine.cu", SOURCE);
             let module = gpu.compile(&source, &["gpuvm_nic_engine"], options)?;
@@ -179,43 +183,46 @@ impl KernelNic {
     /// Has the engine run until what this returns is dropped. It has its multiprocessors when this returns.
     ///
     /// # Errors
-    /// [`NicError::TimedOut`] when other kernels have all multiprocessors, the GPU's.
+    /// [`NicError::NoRoom`] when other kernels have all multiprocessors, the GPU's.
     pub fn serve(&self) -> Result<Serving, NicError> {
-        let what = "starting the engine";
-        let mut needed = self.words.needed();
+        // From here on nobody tells an engine to end. Who drops one waits for none that starts.
+        let serving = Words::need(&self.words);
         let mut launch = self.launch.lock();
         // One that was stopped in the midst of launches is followed by another; of a lost GPU the launch says so.
-        if needed.by == 0 || launch.as_ref().is_none_or(|last| last.is_done()) {
-            if let Some(last) = &*launch
-                && last.wait(Some(BOUND)).is_none()
-            {
-                return Err(timed_out(what, 0));
+        if self.words.is_ending() || launch.as_ref().is_none_or(|last| last.is_done()) {
+            if launch.as_ref().is_some_and(|last| last.wait(Some(BOUND)).is_none()) {
+                return Err(NO_ROOM);
             }
-            self.words.forget();
-            needed.number += 1;
-            let number = needed.number.to_ne_bytes();
-            let args = [bytemuck::bytes_of(&self.engine), &number];
-            // It reads and writes them until then.
-            let words = Arc::clone(&self.words);
-            let on_done = Box::new(move |outcome: &LaunchOutcome| {
-                drop(words);
-                if let Err(error) = outcome {
-                    tracing::warn!(
-                        "the NIC's engine has ended; requests of launches in flight get no answer from now on: {error}"
-                    );
-                }
-            });
-            let stop = self.words.stop_addr();
-            let started = self.stream.launch(&self.kernel, &self.shape, &args, stop, on_done);
-            let started = launch.insert(started.map_err(failed(what))?);
-            let up = self.await_warps(what, None, || started.is_done());
-            up.inspect_err(|_| self.words.stop(needed.number))?;
+            let number = self.words.begin();
+            let started = launch.insert(self.start(number)?);
+            // Its warps have said something, or it is over.
+            let up = self.await_warps(None, || started.is_done());
+            up.inspect_err(|_| self.words.end(number)).or(Err(NO_ROOM))?;
             if let Some(Err(error)) = started.wait(Some(Duration::ZERO)) {
-                return Err(failed(what)(error));
+                return Err(failed(STARTING)(error));
             }
         }
-        needed.by += 1;
-        Ok(Serving(Arc::clone(&self.words)))
+        Ok(serving)
+    }
+
+    fn start(&self, number: u32) -> Result<Arc<dyn Launch>, NicError> {
+        let args = [bytemuck::bytes_of(&self.engine), &number.to_ne_bytes()];
+        // It reads and writes them until then.
+        let words = Arc::clone(&self.words);
+        let on_done = Box::new(move |outcome: &LaunchOutcome| {
+            drop(words);
+            if let Err(error) = outcome {
+                tracing::warn!(
+                    "the NIC's engine has ended; requests of launches in flight get no answer from now on: {error}"
+                );
+            }
+        });
+        let stop = self.words.stop_addr(number);
+        let started = self.stream.launch(&self.kernel, &self.shape, &args, stop, on_done);
+        started.map_err(|error| {
+            self.words.end(number);
+            failed(STARTING)(error)
+        })
     }
 
     /// The numbers of its queue pairs, for tests that fail them.
@@ -266,15 +273,15 @@ impl KernelNic {
         })
     }
 
-    /// Waits until all warps have said this, or anything, or until the engine is over.
-    fn await_warps(&self, what: &'static str, change: Option<u32>, is_over: impl Fn() -> bool) -> Result<(), NicError> {
+    /// Waits until all warps have said this, or anything, or until the engine is over. With an error the block that has not.
+    fn await_warps(&self, change: Option<u32>, is_over: impl Fn() -> bool) -> Result<(), usize> {
         let begun = Instant::now();
         while let Some(warp) = self.words.deaf(change) {
             if is_over() {
                 return Ok(());
             }
             if begun.elapsed() >= BOUND {
-                return Err(timed_out(what, warp % self.shape.grid[0] as usize));
+                return Err(warp % self.shape.grid[0] as usize);
             }
             std::thread::yield_now();
         }
@@ -291,7 +298,12 @@ impl KernelNic {
             let launch = self.launch.try_lock();
             launch.is_some_and(|launch| launch.as_ref().is_none_or(|launch| launch.is_done()))
         };
-        self.await_warps(what, Some(tables.change), is_over)
+        let settled = self.await_warps(Some(tables.change), is_over);
+        settled.map_err(|engine| NicError::TimedOut {
+            what,
+            engine,
+            waited_ms: BOUND_MS,
+        })
     }
 
     /// The place of a queue pair.
@@ -359,14 +371,6 @@ impl KernelNic {
         let doorbell =
             self.queues.addr() + (place * size_of::<NicQueue>() + std::mem::offset_of!(NicQueue, doorbell)) as u64;
         soft::describe(pair.number, doorbell, &pair.memory, 0)
-    }
-}
-
-fn timed_out(what: &'static str, engine: usize) -> NicError {
-    NicError::TimedOut {
-        what,
-        engine,
-        waited_ms: BOUND.as_millis() as u64,
     }
 }
 
@@ -567,7 +571,7 @@ impl Nic for KernelNic {
 
 impl Drop for KernelNic {
     fn drop(&mut self) {
-        self.words.stop(u32::MAX);
+        self.words.end(u32::MAX);
         let launch = self.launch.get_mut().take();
         if let Some(launch) = launch.filter(|launch| launch.wait(Some(BOUND)).is_none()) {
             tracing::error!("the NIC's engine does not end; it is stopped where it stands");
@@ -591,9 +595,11 @@ mod tests {
         let first = nic.serve().expect("an engine");
         let launch = || nic.launch.lock().clone().expect("it was started");
         let one = launch();
-        nic.words.ask_to_end();
+        nic.words.ask_to_end(1);
         assert!(one.wait(Some(BOUND)).is_some_and(|outcome| outcome.is_ok()));
         let second = nic.serve().expect("an engine");
+        // Late.
+        nic.words.ask_to_end(1);
         nic.pass().expect("it runs");
         assert!(!launch().is_done());
         drop(first);

@@ -271,15 +271,14 @@ impl VmGpu {
         self.paged().borrow_again(bytes)
     }
 
-    /// What a neighbour may do with memory that it was given back, for tests: fills it with a byte.
+    /// What a neighbour may do with memory that it was given back, for tests: fills it with a byte, as far as it is still allocated. How many bytes those
+    /// were.
     ///
     /// # Errors
     /// [`Error::Gpu`].
     #[doc(hidden)]
-    pub fn scribble_given_back(&self, byte: u8) -> Result<()> {
-        let gpu = self.paged();
-        gpu.victims()
-            .map_or(Ok(()), |victims| victims.scribble(&*gpu.device, byte))
+    pub fn scribble_given_back(&self, byte: u8) -> Result<u64> {
+        self.paged().scribble_given_back(byte)
     }
 
     /// Bytes that neighbour GPUs lend to this one now ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)).
@@ -485,6 +484,14 @@ impl VmGpu {
     /// The transport that fills the frames.
     pub fn transport(&self) -> TransportKind {
         self.paged().transport
+    }
+
+    /// The transport for reports, with the engine of a software NIC where that is a kernel: `soft, engine gpu:4`.
+    pub fn transport_name(&self) -> String {
+        match self.kernel_nic() {
+            Some(nic) => gpuvm_nic::Nic::capabilities(&**nic).name,
+            None => self.transport().to_string(),
+        }
     }
 
     /// The memory nodes, as they were given.

@@ -319,7 +319,7 @@ fn report(app: &dyn App, started: &Started, measured: &Measured) -> AppReport {
         app: app.name().to_owned(),
         input: app.input(),
         gpu: vm.gpu_name(),
-        transport: vm.transport().to_string(),
+        transport: vm.transport_name(),
         way: started.way.to_string(),
         data_bytes: paged_bytes(app, vm.page_size()),
         memory_bytes: started.memory_bytes,

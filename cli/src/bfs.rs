@@ -234,7 +234,7 @@ fn report(
         graph: args.graph.to_string(),
         direction: direction_name(graph),
         gpu: outcome.gpu.clone(),
-        transport: outcome.transport.to_string(),
+        transport: outcome.transport.clone(),
         vertices: u64::from(graph.csr().vertices()),
         edges: graph.csr().edges(),
         source: graph.id_of(source).unwrap_or(u64::from(source)),

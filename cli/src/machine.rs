@@ -31,8 +31,8 @@ pub struct MachineArgs {
     #[arg(long, default_value = "auto")]
     pub transport: Transport,
 
-    /// What executes the software NIC's requests (transport soft): `cpu`, or `gpu:N`, a kernel on N multiprocessors of the GPU, 1 to 4. Without it:
-    /// cpu.
+    /// What executes the software NIC's requests: `cpu`, or `gpu:N`, a kernel on N multiprocessors of the GPU, 1 to 4, for which auto takes the transport
+    /// soft. Without it: cpu.
     #[arg(long, value_name = "ENGINE")]
     pub nic_engine: Option<NicEngine>,
 
@@ -84,7 +84,8 @@ pub struct MachineArgs {
     pub workers: Option<u32>,
 
     /// Memory of a neighbour GPU for clean pages that leave their frames: its number and a size, such as 1:8GiB, or 1:auto for
-    /// what is free there. Given several times, of several. For transport direct, and arrays whose pages are always fetched.
+    /// what is free there. Given several times, of several. For transport direct. Arrays that are looked up have pages there, which launches that only
+    /// read them read in place.
     #[arg(long, value_name = "GPU:SIZE", value_parser = parse_loan)]
     pub borrow: Vec<Borrow>,
 

@@ -218,7 +218,7 @@ impl Job<'_> {
         let report = SeveralReport {
             app: app.name(),
             input: format!("{}, {}", self.input, app.input()),
-            transport: vm.transport().to_string(),
+            transport: vm.transport_name(),
             memory_bytes: self.memory_bytes,
             page_bytes: vm.page_size(),
             set_up_seconds: ran.set_up.as_secs_f64(),

@@ -50,6 +50,15 @@ pub enum NicError {
         /// How many there are.
         limit: u64,
     },
+    /// An engine that is a kernel found no multiprocessors in time.
+    #[error(
+        "the NIC's engine waited {waited_ms} ms for multiprocessors, all of which other kernels have; let those end, launch fewer blocks of them, or \
+         use the engine cpu"
+    )]
+    NoRoom {
+        /// How long, in milliseconds.
+        waited_ms: u64,
+    },
     /// The NIC did not come to rest in time. What was to be released is still in use: its memory must stay valid.
     #[error(
         "{what} waited {waited_ms} ms for engine {engine} to finish the request it executes; keep the memory alive and try again"

@@ -6,7 +6,7 @@ from ._dtypes import Bytes, Described, Growing, Shape, Tiered, Wanted
 
 __version__: str
 
-__all__ = ["Buffer", "Columns", "Elastic", "Kernel", "Launch", "Module", "Part", "Region", "SlotCache", "Stream", "Vm", "__version__", "operation", "settings", "tensors_of"]
+__all__ = ["Buffer", "Columns", "Elastic", "Kernel", "Launch", "Module", "Part", "Region", "SlotCache", "Stream", "Vm", "__version__", "look_for_nvrtc_in", "operation", "precompile", "settings", "tensors_of"]
 
 @final
 class Vm:

@@ -25,7 +25,7 @@ import torch
 
 from . import _rows
 from ._memory import Array
-from .errors import ArgumentError, LayoutError, RegionError
+from .errors import ArgumentError, ClosedError, LayoutError, RegionError
 from .torch import _expect_no_capture, _put, _restore, _table_of, _take, _whole, array_of
 
 __all__ = ["SGD", "Adagrad", "RowwiseAdagrad", "SparseAdam"]
@@ -66,6 +66,7 @@ class _Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, defaults: Dict[str, Any]) -> None:
         #: A weight's table, and what is kept beside it, as operations take them.
         self._tables: Dict[torch.Tensor, List[torch.Tensor]] = {}
+        self._arrays: Dict[torch.Tensor, Array] = {}
         super().__init__(params, {**defaults, **_NONE_HERE})
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
@@ -80,6 +81,7 @@ class _Optimizer(torch.optim.Optimizer):
                 if any(array is other for other in others):
                     raise ArgumentError(f"array `{array.name}` is trained by two weights: each would have a state of its own; use one module for it")
                 others.append(array)
+                self._arrays[weight] = array
         except Exception:
             self.param_groups.pop()
             raise
@@ -120,6 +122,9 @@ class _Optimizer(torch.optim.Optimizer):
     def _train(self, group: Dict[str, Any], weight: torch.Tensor) -> None:
         if not weight.grad.is_sparse:
             raise LayoutError("a weight has a dense gradient: expected a sparse one, as gpuvm.torch.Embedding, take and embedding_bag have it")
+        array = self._arrays[weight]
+        if array.closed:
+            raise ClosedError(f"array `{array.name}` was closed, or its Vm was: it cannot be trained")
         state = self._state_of(group, weight)
         step: int = state["step"] + 1
         if weight.grad._values().numel():

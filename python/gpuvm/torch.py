@@ -320,11 +320,17 @@ def _keep_plan(of: Rows, table: torch.Tensor, address: int) -> Optional[_Plan]:
     return found
 
 
+def _expect_tensor(ids: Any, what: str = "ids") -> None:
+    if not isinstance(ids, torch.Tensor):
+        raise DtypeError(f"{what} are of type {type(ids).__name__}: expected a tensor of integers, as torch.as_tensor makes one")
+
+
 def _numbers(ids: torch.Tensor, device: torch.device, what: str = "ids") -> torch.Tensor:
     """Numbers of rows as kernels take them."""
+    _expect_tensor(ids, what)
     if ids.dtype not in (torch.int64, torch.int32):
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise DtypeError(f"{what} have {ids.dtype}: expected int32 or int64")
+            raise DtypeError(f"{what} have {ids.dtype}: expected integers")
         ids = ids.long()
     if ids.device != device:
         ids = ids.to(device)
@@ -569,6 +575,7 @@ def _is_plain(*tensors: Optional[torch.Tensor]) -> bool:
 def take(table: Union[torch.Tensor, Array], ids: torch.Tensor, *, check: bool = False) -> torch.Tensor:
     """Rows of a table by their numbers: ``table.index_select(0, ids)``, for ``ids`` of any shape. ``table``: a tensor of :meth:`gpuvm.Array.tensor`, or of
     this module's; a slice of one by rows; an array. Elements of any type. The gradient of the table is sparse."""
+    _expect_tensor(ids)
     weight = _table_of(table)
     if _is_plain(weight):
         return _take(weight, ids, check)
@@ -594,6 +601,7 @@ def embedding_bag(
     at least. ``ids`` of two dimensions are bags of one length each, without ``offsets``."""
     if mode not in ("sum", "mean"):
         raise ArgumentError(f"mode is {mode!r}: expected 'sum' or 'mean'")
+    _expect_tensor(ids)
     weight = _table_of(table)
     if weight.dim() != 2:
         raise LayoutError(f"table has shape {tuple(weight.shape)}: expected rows and columns")
@@ -622,6 +630,7 @@ def index_add_(
 ) -> Union[torch.Tensor, Array]:
     """``table.index_add_(0, ids, values, alpha=alpha)``: float64, 32, 16, bfloat16, int32 and int64. Rows that are named several times get all of their
     values, in no order that is known. What it writes the home holds after :meth:`gpuvm.Array.tensor`."""
+    _expect_tensor(ids)
     weight = _table_of(table)
     if torch.is_grad_enabled() and (values.requires_grad or (weight.requires_grad and weight.is_leaf)):
         raise ArgumentError("index_add_ has no gradient: use torch.no_grad(), and values.detach()")
@@ -764,6 +773,10 @@ class _OverTable(torch.nn.Module):
         super().__init__()
         if not isinstance(table, (Array, torch.Tensor)):
             raise ArgumentError(f"table is of type {type(table).__name__}: expected a gpuvm.Array, as vm.array(...) makes it, or the tensor of one")
+        if isinstance(table, torch.Tensor) and array_of(table) is None:
+            raise ArgumentError(
+                "table is a tensor of no array: make one by gpuvm.torch.zeros(shape, vm), and store what it is to hold by copy_() or load_state_dict()"
+            )
         table = _array_or(table, "table")
         if vm is not None and table.vm is not vm:
             raise ArgumentError("table belongs to another Vm")

@@ -31,6 +31,9 @@ pub fn check_process(what: &str, pid: u32) -> PyResult<()> {
 }
 
 impl<T: Send + Sync> Slot<T> {
+    /// What messages call that which all others belong to.
+    pub const VM: &'static str = "the Vm";
+
     /// With a value, which messages call `what`.
     pub fn new(what: impl Into<String>, value: T) -> Self {
         Self {
@@ -57,7 +60,8 @@ impl<T: Send + Sync> Slot<T> {
     pub fn get(&self) -> PyResult<Arc<T>> {
         // First: in a fork the lock may be held by a thread that is not there.
         check_process(&self.what, self.pid)?;
-        let closed = || errors::closed(format!("{} was closed, or its Vm was", self.what));
+        let or_its = if self.what == Self::VM { "" } else { ", or its Vm was" };
+        let closed = || errors::closed(format!("{} was closed{or_its}", self.what));
         self.value.lock().as_ref().map(Arc::clone).ok_or_else(closed)
     }
 

@@ -121,7 +121,7 @@ impl Vm {
         let (builder, ordinal) = settings::builder(&settings)?;
         let vm = py.apart(|| builder.build()).raised()?;
         Ok(Self {
-            slot: Slot::new("the Vm", vm),
+            slot: Slot::new(Slot::<gpuvm::Vm>::VM, vm),
             family: Arc::default(),
             ordinal,
         })

@@ -295,11 +295,11 @@ impl PagedGpu {
     ) -> Result<()> {
         let InFlight { flight, label, .. } = &**in_flight;
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), Arc::clone(label));
-        // The stream's address stands for it: it is not followed.
         // A series waits for nobody, so nobody has to serve it.
         let engine = self.engine.as_ref().filter(|_| !matches!(job, Job::Series(..)));
         let serving = engine.map(|engine| engine.serve()).transpose();
         let serving = serving.doing(|| format!("starting the NIC's engine for {label}"))?;
+        // The stream's address stands for it: it is not followed.
         let span = LaunchSpan::new(self.timeline.as_ref(), Arc::as_ptr(stream).cast::<()>() as usize, label);
         let (ended, then) = (Arc::clone(&self.ended), in_flight.then.clone());
         let on_done = Box::new(move |outcome: &LaunchOutcome| {

@@ -3,6 +3,7 @@
 
 // One block fills a multiprocessor, by its registers: kernels beside it get the others whole. With more threads they
 // would not be enough for what a lane has on its way.
-__global__ void __launch_bounds__(768, 1) gpuvm_nic_engine(gpuvm::layout::NicEngine engine, unsigned number) {
+__global__ void __launch_bounds__(gpuvm::layout::NIC_ENGINE_THREADS, 1)
+    gpuvm_nic_engine(gpuvm::layout::NicEngine engine, unsigned number) {
     gpuvm::detail::nic::run_engine(engine, number);
 }

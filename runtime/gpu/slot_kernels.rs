@@ -7,20 +7,17 @@ use gpuvm_gpu::Source;
 use super::{PagedGpu, scratch::SlotKernels, support};
 use crate::error::{Doing, Result};
 
-/// The name of their source, its text, and their names.
-pub(crate) const KERNELS: (&str, &str, &[&str]) = (
-    "gpuvm_slot_cache.cu",
-    include_str!("../slot_cache.cu"),
-    &[
-        "gpuvm_slots_plan",
-        "gpuvm_slots_claim",
-        "gpuvm_slots_survey",
-        "gpuvm_slots_pick",
-        "gpuvm_slots_fetch",
-        "gpuvm_slots_hold",
-        "gpuvm_slots_refresh",
-    ],
-);
+/// The name of their source, and its text.
+pub(crate) const SOURCE: (&str, &str) = ("gpuvm_slot_cache.cu", include_str!("../slot_cache.cu"));
+pub(crate) const KERNELS: [&str; 7] = [
+    "gpuvm_slots_plan",
+    "gpuvm_slots_claim",
+    "gpuvm_slots_survey",
+    "gpuvm_slots_pick",
+    "gpuvm_slots_fetch",
+    "gpuvm_slots_hold",
+    "gpuvm_slots_refresh",
+];
 
 impl PagedGpu {
     /// The kernels of slot caches.
@@ -32,12 +29,12 @@ impl PagedGpu {
         if let Some(kernels) = &*kernels {
             return Ok(Arc::clone(kernels));
         }
-        let (source, text, names) = KERNELS;
         let options = support::options(self.transport, &self.settings, &self.settings.support_options);
         let doing = || "compiling the kernels of slot caches".to_owned();
-        let module = self.device.compile(&Source::new(source, text), names, &options);
+        let source = Source::new(SOURCE.0, SOURCE.1);
+        let module = self.device.compile(&source, &KERNELS, &options);
         let module = self.or_lost(module.doing(doing))?;
-        let kernel = |at: usize| module.kernel(names[at]).doing(doing);
+        let kernel = |at: usize| module.kernel(KERNELS[at]).doing(doing);
         let made = Arc::new(SlotKernels {
             plan: kernel(0)?,
             claim: kernel(1)?,

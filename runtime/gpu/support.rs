@@ -10,11 +10,12 @@ use crate::{
     plan::{Settings, TransportKind},
 };
 
-/// The name of their source, its text, and those that every virtual memory has.
-pub(crate) const KERNELS: (&str, &str, &[&str]) = (
-    "gpuvm_support.cu",
-    include_str!("support.cu"),
-    &[
+/// The name of their source, and its text.
+pub(crate) const SOURCE: (&str, &str) = ("gpuvm_support.cu", include_str!("support.cu"));
+
+/// Those of a virtual memory.
+pub(crate) fn kernels(has_timeline: bool) -> Vec<&'static str> {
+    let mut names = vec![
         "gpuvm_version",
         "gpuvm_flush",
         "gpuvm_release",
@@ -37,8 +38,12 @@ pub(crate) const KERNELS: (&str, &str, &[&str]) = (
         "gpuvm_bring_beside",
         "gpuvm_settle_marks",
         "gpuvm_leave_slots",
-    ],
-);
+    ];
+    if has_timeline {
+        names.push("gpuvm_clock");
+    }
+    names
+}
 
 pub(super) struct Support {
     pub version: Arc<dyn Kernel>,
@@ -75,9 +80,9 @@ pub(super) struct Support {
 impl Support {
     pub fn compile(gpu: &dyn Gpu, options: &CompileOptions, has_timeline: bool) -> Result<Self> {
         let doing = || "compiling the runtime's own kernels".to_owned();
-        let names = [KERNELS.2, &["gpuvm_clock"][usize::from(!has_timeline)..]].concat();
+        let names = kernels(has_timeline);
         let module = gpu
-            .compile(&Source::new(KERNELS.0, KERNELS.1), &names, options)
+            .compile(&Source::new(SOURCE.0, SOURCE.1), &names, options)
             .doing(doing)?;
         let kernel = |name| module.kernel(name).doing(doing);
         Ok(Self {

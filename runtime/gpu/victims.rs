@@ -266,20 +266,26 @@ impl Victims {
     }
 
     /// What a lender may do with what it was given back and is not freed yet, for tests: fills it with a byte. Nothing where launches may read it still.
-    pub fn scribble(&self, gpu: &dyn Gpu, byte: u8) -> Result<()> {
+    pub fn scribble(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], byte: u8) -> Result<u64> {
         let bytes = vec![byte; self.chunk_bytes() as usize];
         let doing = || "writing memory that was given back".to_owned();
         let lenders = self.lenders.lock();
-        if self.settled.lock().0 != self.given_back_bytes() {
-            return Ok(());
+        let given_back = self.given_back_bytes();
+        // Who fetches pages from there looks whether the memory is lent still; who reads in place does not, and has to have ended.
+        let is_read = regions.iter().any(|region| region.may_have_slots_from(given_back));
+        if is_read && self.settled.lock().0 != given_back {
+            return Ok(0);
         }
+        let mut written = 0;
         for lender in &*lenders {
-            for chunk in lender.lent.max(lender.named)..lender.backed() {
+            let named = if is_read { lender.named } else { 0 };
+            for chunk in lender.lent.max(named)..lender.backed() {
                 gpu.write(lender.address(chunk, self.chunk_bytes()), &bytes)
                     .doing(doing)?;
+                written += self.chunk_bytes();
             }
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Ends the loan of `bytes` bytes, in whole chunks, of one lender or of all, while launches run; how many those were. From its return

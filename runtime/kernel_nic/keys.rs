@@ -12,6 +12,8 @@ const _: () = assert!(
     Access::LOCAL_WRITE.bits() == layout::NIC_LOCAL_WRITE
         && Access::REMOTE_WRITE.bits() == layout::NIC_REMOTE_WRITE
         && Access::REMOTE_READ.bits() == layout::NIC_REMOTE_READ
+        && soft::KEY_INDEX_FIRST == layout::NIC_KEY_FIRST
+        && soft::KEY_REMOTE_BIT == layout::NIC_KEY_REMOTE
 );
 
 /// Most keys at one time: those of the engine that threads of the processor run.
@@ -20,6 +22,8 @@ pub(super) const KEYS: u32 = soft::REGIONS_MAX;
 /// A key in use, or one that is dead while a warp may be at work by it still.
 struct Key {
     lkey: u32,
+    /// How often its place was used, with this time.
+    uses: u32,
     dead: bool,
     /// Of memory that is not the GPU's: given back with the key.
     _registration: Option<HostRegistration>,
@@ -32,8 +36,6 @@ pub(super) struct Keys {
     /// Places that had a key, with how many; the oldest is used first.
     free: VecDeque<(u32, u32)>,
     fresh: u32,
-    /// How often each place was used, where it was.
-    uses: HashMap<u32, u32>,
 }
 
 fn place_of(key: MemoryKey) -> u32 {
@@ -47,7 +49,6 @@ impl Keys {
             by_place: HashMap::new(),
             free: VecDeque::new(),
             fresh: 0,
-            uses: HashMap::new(),
         })
     }
 
@@ -87,11 +88,11 @@ impl Keys {
         }
         let key = Key {
             lkey,
+            uses: uses + 1,
             dead: false,
             _registration: registration,
         };
         self.by_place.insert(place, key);
-        self.uses.insert(place, uses + 1);
         let rkey = lkey | layout::NIC_KEY_REMOTE;
         Ok(Some(MemoryKey { lkey, rkey }))
     }
@@ -114,9 +115,8 @@ impl Keys {
     /// Forgets a dead key: no warp is at work by it any more.
     pub fn forget(&mut self, key: MemoryKey) {
         let place = place_of(key);
-        if self.by_place.remove(&place).is_some() {
-            let uses = self.uses.remove(&place).unwrap_or(0);
-            self.free.push_back((place, uses));
+        if let Some(key) = self.by_place.remove(&place) {
+            self.free.push_back((place, key.uses));
         }
     }
 }

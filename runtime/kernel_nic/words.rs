@@ -6,20 +6,24 @@ use std::sync::{
 };
 
 use gpuvm_gpu::{Gpu, GpuError, HostMemory};
-use parking_lot::{Mutex, MutexGuard};
+use gpuvm_layouts as layout;
+use parking_lot::Mutex;
 
-/// The word that asks the engine that runs to end, whatever its number: what stops launches stores it.
+/// The words of which one asks an engine to end: what stops launches stores it.
 const STOP: usize = 2;
 /// Words before those of the warps: theirs begin on a line of their own.
 const HEARD_FIRST: usize = 32;
+const _: () = assert!(STOP + layout::NIC_STOP_WORDS as usize <= HEARD_FIRST);
 
 /// Who needs an engine now.
 #[derive(Default)]
-pub(super) struct Needed {
+struct Needed {
     /// Launches in flight that may post requests.
-    pub by: u32,
+    by: u32,
     /// The engine that was started last: they are counted from 1.
-    pub number: u32,
+    number: u32,
+    /// Engines up to this one were told to end.
+    ended: u32,
 }
 
 /// The words, and who needs an engine.
@@ -27,6 +31,17 @@ pub(super) struct Words {
     memory: HostMemory,
     warps: usize,
     needed: Mutex<Needed>,
+}
+
+impl Needed {
+    fn end(&mut self, words: &Words, number: u32) {
+        self.ended = self.ended.max(number);
+        words.store(1, self.ended);
+    }
+}
+
+fn stop_word(number: u32) -> usize {
+    STOP + (number % layout::NIC_STOP_WORDS) as usize
 }
 
 impl Words {
@@ -46,9 +61,9 @@ impl Words {
         self.memory.device_addr()
     }
 
-    /// Device address of the word that asks the engine that runs to end.
-    pub fn stop_addr(&self) -> u64 {
-        self.memory.device_addr() + 4 * STOP as u64
+    /// Device address of the word that asks an engine to end.
+    pub fn stop_addr(&self, number: u32) -> u64 {
+        self.memory.device_addr() + 4 * stop_word(number) as u64
     }
 
     /// Device address of what warps say.
@@ -56,8 +71,30 @@ impl Words {
         self.memory.device_addr() + 4 * HEARD_FIRST as u64
     }
 
-    pub fn needed(&self) -> MutexGuard<'_, Needed> {
-        self.needed.lock()
+    /// A launch needs the engine.
+    pub fn need(this: &Arc<Self>) -> Serving {
+        this.needed.lock().by += 1;
+        Serving(Arc::clone(this))
+    }
+
+    /// Whether the engine that was started last was told to end.
+    pub fn is_ending(&self) -> bool {
+        let needed = self.needed.lock();
+        needed.ended >= needed.number
+    }
+
+    /// The number of an engine that begins; none runs. What warps have said is forgotten, and that one of its stop word was asked to end.
+    pub fn begin(&self) -> u32 {
+        let mut needed = self.needed.lock();
+        needed.number += 1;
+        self.store(stop_word(needed.number), 0);
+        (0..self.warps).for_each(|warp| self.store(HEARD_FIRST + warp, 0));
+        needed.number
+    }
+
+    /// Has engines up to this one end.
+    pub fn end(&self, number: u32) {
+        self.needed.lock().end(self, number);
     }
 
     /// Says that change number `change`, which is not 0, was made.
@@ -66,21 +103,10 @@ impl Words {
         self.store(0, change);
     }
 
-    /// Has engines up to this one end.
-    pub fn stop(&self, number: u32) {
-        self.store(1, number);
-    }
-
-    /// Forgets what warps have said, and that an engine was asked to end. None runs.
-    pub fn forget(&self) {
-        self.store(STOP, 0);
-        (0..self.warps).for_each(|warp| self.store(HEARD_FIRST + warp, 0));
-    }
-
-    /// Asks the engine that runs to end, as what stops launches does.
+    /// Asks an engine to end, as what stops launches does.
     #[cfg(test)]
-    pub fn ask_to_end(&self) {
-        self.store(STOP, 1);
+    pub fn ask_to_end(&self, number: u32) {
+        self.store(stop_word(number), 1);
     }
 
     fn store(&self, word: usize, value: u32) {
@@ -103,14 +129,15 @@ impl Words {
 }
 
 /// A launch needs the engine until this is dropped, on whatever thread.
-pub struct Serving(pub(super) Arc<Words>);
+pub struct Serving(Arc<Words>);
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let mut needed = self.0.needed();
+        let mut needed = self.0.needed.lock();
         needed.by -= 1;
         if needed.by == 0 {
-            self.0.stop(needed.number);
+            let last = needed.number;
+            needed.end(&self.0, last);
         }
     }
 }

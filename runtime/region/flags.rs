@@ -283,24 +283,25 @@ mod tests {
                 Placement::LookUp => Placement::WhileFree,
                 placement => placement,
             };
-            for limits in [[true, false, false], [false, true, false], [false, false, true]] {
-                let [borrows, replicated, checked] = limits;
+            let in_place = Advised::default().after(Advice::InPlace);
+            for (replicated, checked) in [(true, false), (false, true)] {
                 let limited = Traits {
-                    borrows,
                     replicated,
                     checked,
                     ..open
                 };
-                holds(&limited, unadvised, if borrows { asked } else { fewer(asked) });
-                // Whose clean pages go to neighbours follows no advice.
-                let advised = Advised::default().after(Advice::InPlace);
-                let follows = !(borrows && asked == Placement::Fetch);
-                holds(
-                    &limited,
-                    advised,
-                    if follows { Placement::InPlace } else { Placement::Fetch },
-                );
+                holds(&limited, unadvised, fewer(asked));
+                holds(&limited, in_place, Placement::InPlace);
             }
+            // Whose clean pages go to neighbours follows no advice.
+            let lends = Traits { borrows: true, ..open };
+            let stays = asked == Placement::Fetch;
+            holds(&lends, unadvised, asked);
+            holds(
+                &lends,
+                in_place,
+                if stays { Placement::Fetch } else { Placement::InPlace },
+            );
             let many = Traits { pages: 1 << 32, ..open };
             let drawn = matches!(asked, Placement::Auto | Placement::LookUp);
             holds(&many, unadvised, if drawn { Placement::WhileFree } else { asked });
@@ -320,7 +321,7 @@ mod tests {
     /// What each kind of region does with each placement, as the guide has it.
     fn table() -> String {
         let open = traits(Placement::LookUp);
-        let kinds: [(&str, Change); 7] = [
+        let kinds: [(&str, Change); 6] = [
             ("that GPU threads reach by loads", |_| ()),
             (
                 "whose pages queue pairs bring, of this host or of memory nodes",
@@ -333,7 +334,6 @@ mod tests {
             ("that is never evicted", |one| one.kind.never_evicted = true),
             ("with checksums or replicas", |one| one.checked = true),
             ("of 2^32 pages and more", |one| one.pages = 1 << 32),
-            ("whose GPU borrows memory of neighbours", |one| one.borrows = true),
         ];
         let asked: Vec<Option<Placement>> = std::iter::once(None).chain(ASKED.map(Some)).collect();
         let mut text = "| a region |".to_owned();

@@ -7,7 +7,9 @@ use gpuvm_tenants::{Terms, parse_bytes};
 use crate::{
     error::{Error, Result},
     plan::{FileMemory, Loan, Precompiled, refuse},
-    settings::{Gpu, MemoryNodes, Mlx5, Queues, Rdma, Retransmission, SimulatedGpu, Soft, Transport, VmBuilder},
+    settings::{
+        Gpu, MemoryNodes, Mlx5, NicEngine, Queues, Rdma, Retransmission, SimulatedGpu, Soft, Transport, VmBuilder,
+    },
     tenancy::Tenancy,
     timeline::Timeline,
 };
@@ -114,8 +116,12 @@ table! {
     /// Engine threads of the software NIC. Default: 1.
     soft_engines, Transports(&["soft"]), Count => |vm, count| soft(vm, |soft| soft.engines(count as usize));
     /// What executes the software NIC's requests: `cpu`, or `gpu:N`, a kernel on N multiprocessors, 1 to 4. Default: `cpu`.
-    nic_engine, Transports(&["soft"]), Read => |vm, text| {
+    nic_engine, Transports(&["auto", "soft"]), Read => |vm, text| {
         let engine = text.parse()?;
+        if let (Transport::Auto(queues), NicEngine::Gpu(_)) = (&vm.transport, engine) {
+            // The one that has such an engine.
+            vm.transport = Soft::new().queues(*queues).into();
+        }
         soft(vm, |soft| soft.engine(engine));
         Ok(())
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpuvm_gpu::Gpu as Device;
+use gpuvm_layouts as layout;
 use gpuvm_nic::{SoftNic, soft::VirtualClock};
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 
 /// Most multiprocessors of an engine that is a kernel, and warps that it has on each.
 const BLOCKS_MAX: u32 = 4;
-const WARPS: u32 = 24;
+const WARPS: u32 = layout::NIC_ENGINE_THREADS / 32;
 /// Fewest hardware queues beside which it runs: those of CUDA's default.
 const CONNECTIONS_MIN: u32 = 8;
 
@@ -63,7 +64,7 @@ impl std::str::FromStr for NicEngine {
             _ => refuse(
                 "NIC engine",
                 format!("`{text}`"),
-                "expected cpu, or gpu:N with 1 to 4 multiprocessors",
+                format!("expected cpu, or gpu:N with 1 to {BLOCKS_MAX} multiprocessors"),
             ),
         }
     }
@@ -168,14 +169,14 @@ impl Soft {
             return refuse("software NICs", "an empty list".into(), "give one at least");
         }
         if let NicEngine::Gpu(blocks) = self.engine {
-            let refused = |reason| refuse("NIC engine", self.engine.to_string(), reason);
+            let refused = |reason: &str| refuse("NIC engine", self.engine.to_string(), reason);
             match &self.nics {
                 Nics::Given(_) => return refused("a NIC of your own has its engine; leave one of the two out"),
                 Nics::Started { engines } if *engines != 1 => {
                     return refused("it has no threads of the processor; leave their number out");
                 }
                 Nics::Started { .. } if !(1..=BLOCKS_MAX).contains(&blocks) => {
-                    return refused("it takes 1 to 4 multiprocessors");
+                    return refused(&format!("it takes 1 to {BLOCKS_MAX} multiprocessors"));
                 }
                 Nics::Started { .. } => {}
             }

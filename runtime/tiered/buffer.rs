@@ -241,7 +241,7 @@ impl Tiers {
         let wanted = coming.len() - leaving.len();
         let gpu = match self.gpu_memory(state, wanted) {
             Ok(gpu) => gpu,
-            Err(short) => {
+            Err(short) if short.is_out_of_memory() => {
                 // What nobody else gives up its own chunks do.
                 let found = Self::free_gpu_memory(&self.handles, wanted)?;
                 let more = leaving.len() + wanted - found.len();
@@ -252,6 +252,7 @@ impl Tiers {
                 }
                 found
             }
+            Err(other) => return Err(other),
         };
         // Those that are there stay as long as those that come.
         for chunk in &mut state.chunks[chunks.clone()] {

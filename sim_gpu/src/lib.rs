@@ -355,13 +355,14 @@ impl Gpu for SimGpu {
         // Those are files where the library was built to read them: nothing is opened for a shelf that is not there.
         let headers: Vec<_> = shelf.map(|_| compile::headers().copied().collect()).unwrap_or_default();
         let module = Shelved {
-            target: &format!("{STACK_BYTES} {COLOUR_BYTES} {LANE_OFFSET}"),
             source,
             kernels,
             options,
             headers: &headers,
         };
-        let found = shelf.map(|shelf| shelf.find(&module)).transpose()?.flatten();
+        let target = format!("simulated {STACK_BYTES} {COLOUR_BYTES} {LANE_OFFSET}");
+        let found = shelf.map(|shelf| shelf.find(&module, [target.clone()]));
+        let found = found.transpose()?.flatten();
         let object = match found {
             Some(object) => cache.copy(&object)?,
             None => {
@@ -369,7 +370,7 @@ impl Gpu for SimGpu {
                 if let Some(shelf) = shelf {
                     let bytes = std::fs::read(&object);
                     let bytes = bytes.map_err(|e| GpuError::io("read a compiled kernel at", Some(&object), e))?;
-                    shelf.store(&module, &bytes)?;
+                    shelf.store(&module, &target, &bytes)?;
                 }
                 object
             }

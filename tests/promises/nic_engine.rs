@@ -121,7 +121,14 @@ fn where_it_cannot_be_a_reason_is_given() {
     for text in ["gpu", "gpu:", "gpu:x", "tpu:1"] {
         says(&refused(text.parse::<NicEngine>()), &["expected cpu, or gpu:N"]);
     }
-    let named = |engine| Vm::builder().named([("gpu", "sim"), ("transport", "soft"), ("nic-engine", engine)]);
-    assert!(named("gpu:3").unwrap().build().unwrap().kernel_nic().is_some());
-    assert!(named("cpu").unwrap().build().unwrap().kernel_nic().is_none());
+    // What transport it is for is known.
+    let named = |engine| {
+        Vm::builder()
+            .named([("gpu", "sim"), ("nic-engine", engine)])
+            .unwrap()
+            .build()
+    };
+    assert_eq!(named("gpu:3").unwrap().transport_name(), "soft, engine gpu:3");
+    assert_eq!(named("cpu").unwrap().transport_name(), "soft");
+    says(&refused(named("gpu:9")), &["1 to 4 multiprocessors"]);
 }

@@ -135,7 +135,7 @@ pub struct Outcome {
     /// The GPU's name.
     pub gpu: String,
     /// What moved the pages.
-    pub transport: TransportKind,
+    pub transport: String,
     /// What the search did with the pages, from the first launch until the distances were home, if that was asked for.
     pub profile: Option<Profile>,
     /// What was read of the graph's file, with [`Options::file_memory`].
@@ -238,7 +238,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         perfect_bytes: vm.perfect_file_reads().unwrap_or_default() * after.block,
     });
     let (levels, [reached, edges, accesses]) = ended;
-    let (gpu, transport) = (vm.gpu_name(), vm.transport());
+    let (gpu, transport) = (vm.gpu_name(), vm.transport_name());
     Ok(Outcome {
         distances,
         levels,

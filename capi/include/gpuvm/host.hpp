@@ -337,7 +337,7 @@ class SlotCache : public detail::handle<gpuvm_slot_cache, gpuvm_slot_cache_free>
     void ensure(const slot_ids& ids, std::int32_t* slots) const {
         check(gpuvm_slot_cache_ensure(raw(), ids.raw(), reinterpret_cast<std::uintptr_t>(slots)));
     }
-    // Fetches records ahead, as far as there are slots that nobody needs.
+    // Fetches records ahead, as far as there are slots that are not needed.
     void prefetch(const slot_ids& ids) const { check(gpuvm_slot_cache_prefetch(raw(), ids.raw())); }
     // Keeps records where they are, by their slots as ensure() stored them, until release() is called with the same.
     void hold(const slot_ids& slots) const { check(gpuvm_slot_cache_hold(raw(), slots.raw(), false)); }
@@ -580,7 +580,7 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         check(gpuvm_buffer_tiered(raw(), &options, element_of<T>(), length, &buffer));
         return Buffer<T>(buffer);
     }
-    // Slots for records of so many elements of a region. For several tables: gpuvm_slot_cache_new.
+    // Slots for records of `record_elements` elements of a region each. For several tables: gpuvm_slot_cache_new.
     template <class T>
     SlotCache slot_cache(const Region<T>& table, std::uint64_t record_elements, std::uint64_t slots,
                          const gpuvm_slot_options& options = sized<gpuvm_slot_options>()) const {

@@ -7,8 +7,6 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gpuvm::Vm;
-use gpuvm_nic::Nic;
 
 use crate::bench::door::{Door, kernel_driver};
 use crate::bench::machine::{Machine, direct};
@@ -157,21 +155,13 @@ pub fn facts(machine: &Machine, args: &MachineArgs) -> Facts {
     let (able, door) = (&machine.able, Door::open(machine, args, "its version").ok());
     Facts {
         gpu: machine.vm.gpu_name(),
-        transport: transport_of(&machine.vm),
+        transport: machine.vm.transport_name(),
         compute_capability: able.compute_capability.map(|(major, minor)| format!("{major}.{minor}")),
         cuda_version: door.and_then(|door| door.cuda_version()),
         driver: kernel_driver().filter(|_| machine.is_cuda()),
         multiprocessors: able.sm_count,
         memory_bytes: able.memory_bytes,
         gpuvm: env!("CARGO_PKG_VERSION").to_owned(),
-    }
-}
-
-/// The transport, with the engine of a software NIC where that is a kernel.
-fn transport_of(vm: &Vm) -> String {
-    match vm.kernel_nic() {
-        Some(nic) => nic.capabilities().name,
-        None => vm.transport().to_string(),
     }
 }
 

@@ -147,7 +147,7 @@ fn costs(view: &View, nvidia: bool, transport: TransportKind) -> Vec<&'static st
         }
         _ if nvidia => vec![
             "a host thread executes the requests and the GPU's copy engines move the bytes: a processor is on each fault's \
-             way; with --nic-engine gpu:4 a kernel does both, on four multiprocessors",
+             way; with --nic-engine gpu:4 a kernel does both, on four multiprocessors, which has run on simulated GPUs alone so far",
         ],
         _ => vec!["a host thread copies the pages within this process"],
     };

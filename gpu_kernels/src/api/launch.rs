@@ -26,7 +26,8 @@ pub struct Watch {
     /// Whether its report says how long it took: an NVIDIA GPU notes the times of its start and end, for about 2 us of its caller's time.
     pub timed: bool,
     /// Whether it serves other launches of the GPU, and has no end of its own: when one of them is stopped, for its deadline or by its owner, this
-    /// is asked to end, too. Calls of the driver may wait for all kernels; the others' ends are seen when it lets go.
+    /// is asked to end, too. Calls of the driver may wait for all kernels; the others' ends are seen when it lets go. The simulated GPU, which has no such
+    /// calls, leaves it alone.
     pub serves: bool,
 }
 

@@ -17,11 +17,9 @@ pub struct Shelf {
     pub fill: bool,
 }
 
-/// A module: what it is compiled of, and for which kind of GPU.
+/// What a module is compiled of.
 #[derive(Clone, Copy, Debug)]
 pub struct Shelved<'a> {
-    /// The kind of GPU, and all else that a compiled module depends on.
-    pub target: &'a str,
     /// The source.
     pub source: &'a Source,
     /// Its kernels.
@@ -33,30 +31,42 @@ pub struct Shelved<'a> {
 }
 
 impl Shelf {
-    /// The bytes of a module, if it is on the shelf.
+    /// The bytes of a module for the first of `targets` that the shelf has it for: kinds of GPU, with all else that a compiled module depends on.
     ///
     /// # Errors
     /// [`GpuError::Io`] where the folder cannot be read, or others may write to it.
-    pub fn find(&self, module: &Shelved<'_>) -> Result<Option<Vec<u8>>, GpuError> {
+    pub fn find(
+        &self,
+        module: &Shelved<'_>,
+        targets: impl IntoIterator<Item = String>,
+    ) -> Result<Option<Vec<u8>>, GpuError> {
         if self.fill || !module.is_of_texts() {
             return Ok(None);
         }
         // A folder that is not there is none that was filled: none is made.
         let found = std::fs::read_dir(&self.dir);
         found.map_err(|e| GpuError::io("look for kernels that were compiled before in", Some(&self.dir), e))?;
-        Ok(Cache::open(Some(self.dir.clone()))?.bytes(&module.key()))
+        let (shelf, key) = (Cache::open(Some(self.dir.clone()))?, module.key());
+        let mut found = targets.into_iter().map(|target| shelf.bytes(&key_for(&key, &target)));
+        Ok(found.find_map(|bytes| bytes))
     }
 
-    /// Puts a compiled module on the shelf, if that is asked for and the module is of the kind that it holds.
+    /// Puts a module that was compiled for a target on the shelf, if that is asked for and the module is of the kind that it holds.
     ///
     /// # Errors
     /// [`GpuError::Io`].
-    pub fn store(&self, module: &Shelved<'_>, bytes: &[u8]) -> Result<(), GpuError> {
+    pub fn store(&self, module: &Shelved<'_>, target: &str, bytes: &[u8]) -> Result<(), GpuError> {
         match self.fill && module.is_of_texts() {
-            true => Cache::open(Some(self.dir.clone()))?.store_bytes(&module.key(), bytes),
+            true => Cache::open(Some(self.dir.clone()))?.store_bytes(&key_for(&module.key(), target), bytes),
             false => Ok(()),
         }
     }
+}
+
+fn key_for(module: &Key, target: &str) -> String {
+    let mut key = module.clone();
+    key.add("target").add(target);
+    key.finish()
 }
 
 impl Shelved<'_> {
@@ -65,10 +75,10 @@ impl Shelved<'_> {
         self.options.include_dirs.is_empty() && !self.options.debug
     }
 
-    fn key(&self) -> String {
+    /// Of all but the target.
+    fn key(&self) -> Key {
         let mut key = Key::default();
         key.add(env!("CARGO_PKG_VERSION"))
-            .add(self.target)
             .add(&self.source.name)
             .add(&self.source.text);
         for kernel in self.kernels {
@@ -85,6 +95,6 @@ impl Shelved<'_> {
         for (name, content) in &self.options.headers {
             key.add(name).add(content);
         }
-        key.finish()
+        key
     }
 }

@@ -74,9 +74,10 @@ pub fn precompile(
     let Architecture(wanted) = architecture;
     let made = compile_to_cubin(source, kernels, options, architecture)?;
     if made.is_ptx {
-        return Err(unknown(source, wanted, &architectures()?, ""));
+        let advice = "; take one of these, or name a newer NVRTC by GPUVM_NVRTC";
+        return Err(unknown(source, wanted, &architectures()?, advice));
     }
-    shelf.store(&shelved(&target(wanted), source, kernels, options), &encode(&made))
+    shelf.store(&shelved(source, kernels, options), &target(wanted), &encode(&made))
 }
 
 /// What [`precompile`] put on `shelf` for this architecture, or for the nearest one below it that it runs the binaries of. NVRTC is not
@@ -92,32 +93,21 @@ pub fn precompiled(
     Architecture(wanted): Architecture,
 ) -> Result<Option<Cubin>, GpuError> {
     // CUDA C++ Programming Guide, "Binary Compatibility": those of one major version, from the minor one on that they are for.
-    for architecture in (wanted / 10 * 10..=wanted).rev() {
-        let found = shelf.find(&shelved(&target(architecture), source, kernels, options))?;
-        if let Some(cubin) = found.and_then(|bytes| decode(&bytes, kernels)) {
-            return Ok(Some(cubin));
-        }
-    }
-    Ok(None)
+    let targets = (wanted / 10 * 10..=wanted).rev().map(target);
+    let found = shelf.find(&shelved(source, kernels, options), targets)?;
+    Ok(found.and_then(|bytes| decode(&bytes, kernels)))
 }
 
 fn target(architecture: u32) -> String {
     format!("sm_{architecture}")
 }
 
-fn shelved<'a>(
-    target: &'a str,
-    source: &'a Source,
-    kernels: &'a [&'a str],
-    options: &'a CompileOptions,
-) -> Shelved<'a> {
-    let headers = crate::headers();
+fn shelved<'a>(source: &'a Source, kernels: &'a [&'a str], options: &'a CompileOptions) -> Shelved<'a> {
     Shelved {
-        target,
         source,
         kernels,
         options,
-        headers,
+        headers: crate::headers(),
     }
 }
 

@@ -19,9 +19,9 @@ const CHUNK: u32 = 1 << 12;
 /// So many slots are used once before any is used again, so that stale keys stay dead long.
 const FRESH_FIRST: u32 = 1 << 14;
 /// Index of the first key; 1 would make `MLX5_INVALID_LKEY` (0x100) a key.
-const INDEX_FIRST: u32 = 0x21;
+pub const KEY_INDEX_FIRST: u32 = 0x21;
 /// Low bit of a key: set in rkeys. Giving an lkey where an rkey is asked for fails, as it would on some NICs.
-const REMOTE_BIT: u32 = 1;
+pub const KEY_REMOTE_BIT: u32 = 1;
 
 /// Which side of a request names a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,23 +159,23 @@ impl MemoryTable {
         slot.access.store(generation << 24 | access.bits(), Ordering::Relaxed);
         slot.addr.store(addr, Ordering::Relaxed);
         slot.bytes.store(bytes, Ordering::Relaxed);
-        let lkey = (index + INDEX_FIRST) << 8 | generation << 1;
+        let lkey = (index + KEY_INDEX_FIRST) << 8 | generation << 1;
         // Release: pairs with the acquire in `find`; who sees the key sees the fields.
         slot.lkey.store(lkey, Ordering::Release);
         Ok(MemoryKey {
             lkey,
-            rkey: lkey | REMOTE_BIT,
+            rkey: lkey | KEY_REMOTE_BIT,
         })
     }
 
     /// Makes the key dead; the slot is reusable after [`release`](Self::release).
     pub fn clear(&self, key: MemoryKey) -> Result<u32, NicError> {
         let unknown = NicError::UnknownKey { key };
-        let index = (key.lkey >> 8).wrapping_sub(INDEX_FIRST);
+        let index = (key.lkey >> 8).wrapping_sub(KEY_INDEX_FIRST);
         let Some(slot) = self.slot(index) else {
             return Err(unknown);
         };
-        if key.lkey == 0 || key.rkey != key.lkey | REMOTE_BIT {
+        if key.lkey == 0 || key.rkey != key.lkey | KEY_REMOTE_BIT {
             return Err(unknown);
         }
         // Relaxed: the engines' locks, as below. Before the key is dead, so that who looks at it afterwards sees the count.
@@ -220,7 +220,7 @@ impl MemoryTable {
 
     /// What serves the addresses of a remote key that [`allows`](Self::allows) an access, if they are no memory.
     pub fn backing(&self, rkey: u32) -> Option<Arc<dyn Backing>> {
-        let index = (rkey >> 8).wrapping_sub(INDEX_FIRST);
+        let index = (rkey >> 8).wrapping_sub(KEY_INDEX_FIRST);
         self.backings.read().by_slot.get(&index).map(Arc::clone)
     }
 
@@ -228,14 +228,14 @@ impl MemoryTable {
     /// used, under one hold of an engine's lock.
     #[inline]
     pub fn allows(&self, side: Side, key: u32, addr: u64, bytes: u64, access: Access) -> bool {
-        let remote = key & REMOTE_BIT != 0;
-        let index = (key >> 8).wrapping_sub(INDEX_FIRST);
+        let remote = key & KEY_REMOTE_BIT != 0;
+        let index = (key >> 8).wrapping_sub(KEY_INDEX_FIRST);
         let Some(slot) = self.slot(index) else {
             return false;
         };
         // Acquire: pairs with the release in `insert`.
         let lkey = slot.lkey.load(Ordering::Acquire);
-        if lkey == 0 || key & !REMOTE_BIT != lkey || remote != (side == Side::Remote) {
+        if lkey == 0 || key & !KEY_REMOTE_BIT != lkey || remote != (side == Side::Remote) {
             return false;
         }
         // Relaxed: unchanged while the key is alive.

@@ -70,7 +70,7 @@ pub use clock::{Clock, RealClock, VirtualClock};
 pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
 pub use limits::{CQ_ENTRIES_MAX, ENGINES_MAX, QUEUE_PAIRS_MAX};
-pub use memory::REGIONS_MAX;
+pub use memory::{KEY_INDEX_FIRST, KEY_REMOTE_BIT, REGIONS_MAX};
 pub use mix::{FaultCount, FaultKind, FaultMix, FaultMixError, FaultRate, FaultTally, Unbitten};
 pub use registry::queue_pair_number;
 pub use report::{SoftNicStats, Violation, ViolationKind};

@@ -481,10 +481,10 @@ impl Both<'_> {
             // What was given back beside launches is free now that those have ended.
             _ => self.give_back(0)?,
         };
-        match is_back {
-            true => Ok(self.bench.vm.scribble_given_back(0xdd)?),
-            false => Ok(()),
+        if is_back {
+            self.bench.vm.scribble_given_back(0xdd)?;
         }
+        Ok(())
     }
 
     /// Whether the neighbour has so many pages' memory back: lanes of a launch that was stopped in the middle of a copy count as copying

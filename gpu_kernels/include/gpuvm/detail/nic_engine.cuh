@@ -222,7 +222,7 @@ GPUVM_DEVICE u64 control_of(const layout::NicEngine& engine, u32 number, bool as
             // Acquire: what the host has written before it said so. Release: for the block's other warps.
             const u64* control = reinterpret_cast<const u64*>(engine.control);
             word = ld_acquire_sys(control);
-            if (ld_relaxed_sys(reinterpret_cast<const u32*>(control + 1)))
+            if (ld_relaxed_sys(reinterpret_cast<const u32*>(control + 1) + number % layout::NIC_STOP_WORDS))
                 word = static_cast<u64>(number) << 32 | static_cast<u32>(word);
             st_release_gpu(told, word);
         } else {
