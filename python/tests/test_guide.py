@@ -1,4 +1,4 @@
-"""The programs of the user's guide in Python run."""
+"""The programs in Python of the README and the user's guide run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Iterator, Tuple
 
 import pytest
 
-CHAPTERS = pathlib.Path(__file__).parents[2] / "docs" / "guide" / "src"
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def programs() -> Iterator[Tuple[str, str]]:
     """Each with its chapter and line."""
-    for chapter in sorted(CHAPTERS.glob("*.md")):
+    for chapter in [ROOT / "README.md", *sorted((ROOT / "docs" / "guide" / "src").glob("*.md"))]:
         text = chapter.read_text(encoding="utf-8")
         for found in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             yield f"{chapter.name}:{text.count(chr(10), 0, found.start()) + 1}", found[1]
