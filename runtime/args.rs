@@ -79,6 +79,16 @@ impl Placed<'_> {
         }
     }
 
+    /// Of an array that launches look up while all of its pages have frames, and only then: whether they seem to have. None of others that are looked up.
+    pub fn seems_resident(&self) -> Option<bool> {
+        match self {
+            Self::Region(region, on, _) if !region.looks_up(on) => {
+                Some(region.looks_up_resident(on) && on.gpu.seems_resident(&on.view))
+            }
+            _ => None,
+        }
+    }
+
     /// Pages of an array.
     pub fn pages(&self) -> u64 {
         match self {

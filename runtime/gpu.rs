@@ -49,6 +49,7 @@ mod read_costs;
 mod recovery;
 mod region_places;
 mod region_table;
+mod resident;
 mod resizing;
 mod runs;
 mod scratch;

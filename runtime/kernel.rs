@@ -17,7 +17,7 @@ use crate::{
     error::{Doing, Error, Result},
     given::Given,
     gpu::{Job, Named, PagedGpu},
-    launch::{self, LaunchConfig, Table},
+    launch::{self, InFlight, LaunchConfig, Table},
     launch_state::StateSlot,
     launched::{Launch, StreamHandle},
     region::Series,
@@ -213,6 +213,7 @@ impl Module {
             calling,
             unchanged,
             as_it_is: OnceLock::new(),
+            only_faults: OnceLock::new(),
             at_home: at_home.map(Into::into),
             forms: Default::default(),
         })
@@ -232,6 +233,8 @@ pub struct Kernel {
     unchanged: Option<Arc<Unchanged>>,
     /// As it was written, once a launch has wanted it so.
     as_it_is: OnceLock<Arc<dyn gpuvm_gpu::Kernel>>,
+    /// Set where its text does not compile for launches that look pages up.
+    only_faults: OnceLock<()>,
     /// Why it uses all pages at home, if it does.
     at_home: Option<Arc<str>>,
     /// Of one that was rewritten: its form for launches whose pages all have frames.
@@ -381,6 +384,9 @@ impl Kernel {
             return self.enqueue_ptx(stream, config, &placed, named);
         }
         named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
+        if let Some(in_flight) = self.enqueue_resident(stream, config, &placed, &named)? {
+            return Ok(Launch::new(Arc::clone(&self.gpu), in_flight));
+        }
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
         let job = match self.looking_up(&placed)? {
             Some(job) => job,
@@ -391,6 +397,58 @@ impl Kernel {
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+    }
+
+    /// A launch of a source over arrays of which some are looked up while all of their pages have frames, and only then. None where it is another
+    /// launch, or they have not.
+    fn enqueue_resident(
+        &self,
+        stream: &Arc<dyn Stream>,
+        config: &LaunchConfig,
+        placed: &[Placed<'_>],
+        named: &Named,
+    ) -> Result<Option<Arc<InFlight>>> {
+        let pages: u64 = placed.iter().map(Placed::pages).sum();
+        let may_be =
+            self.of.is_some() && self.only_faults.get().is_none() && pages <= u64::from(self.gpu.frame_count());
+        if !may_be || !placed.iter().any(|placed| placed.looks_up() == Some(false)) {
+            return Ok(None);
+        }
+        if placed.iter().any(|placed| placed.seems_resident() == Some(false)) {
+            return Ok(None);
+        }
+        // Of others some pages may be at home.
+        let form = match placed.iter().any(|placed| placed.looks_up() == Some(true)) {
+            true => Form::Fits,
+            false => Form::Complete,
+        };
+        let kernel = match self.form(form) {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                // It compiled in the other form, which serves.
+                let _ = self.only_faults.set(());
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "{} looks no pages up",
+                    self.label
+                );
+                return Ok(None);
+            }
+        };
+        let params = &self.info().params;
+        let choose = |state: &StateSlot| {
+            expect_written(placed, |at| params[at].kind == ParamKind::PagedArray, false);
+            let args = placed.iter().map(|placed| placed.looked_up_bytes(state, false));
+            (kernel, args.collect())
+        };
+        let named = Named {
+            memories: named.memories.clone(),
+            looks_up: true,
+            ..Named::default()
+        };
+        let job = Job::LookingUp(&self.kernel, Box::new(choose));
+        let begun = self.gpu.try_enqueue(stream, job, config, named, &self.label);
+        self.gpu.or_lost(begun)
     }
 
     fn enqueue_ptx(

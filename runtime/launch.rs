@@ -260,6 +260,12 @@ pub(crate) trait Memory: Send + Sync {
     /// What another GPU holds could not be brought home: the launch must not begin.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
 
+    /// Whether a launch on the GPU at `place` that was to look its pages up can. Called behind [`make_coherent`](Self::make_coherent).
+    fn can_be_looked_up(&self, place: usize) -> bool {
+        let _ = place;
+        true
+    }
+
     /// Lets its pages leave their frames again on the GPU at `place`, unless launches use it there. False where they do. It waits for who uses
     /// it otherwise.
     ///

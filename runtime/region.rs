@@ -252,6 +252,11 @@ impl RegionInner {
         on.view.array_flags() & layout::ARRAY_LOOKED_UP != 0
     }
 
+    /// Whether it may while all of its pages have frames, and only then.
+    pub fn looks_up_resident(&self, on: &OnGpu) -> bool {
+        on.traits.is_looked_up_resident(*self.advised.lock())
+    }
+
     /// Where GPU threads of a GPU reach its home, 0 if they do not.
     pub fn home_addr(&self, on: &OnGpu) -> u64 {
         on.direct_addr()

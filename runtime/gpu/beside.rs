@@ -78,7 +78,7 @@ impl PagedGpu {
     }
 
     /// Whether no launch of a program is in flight.
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.lock().in_flight.iter().all(|launch| launch.is_done())
     }
 

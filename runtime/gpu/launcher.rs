@@ -157,6 +157,23 @@ impl PagedGpu {
         named: Named,
         label: &Arc<str>,
     ) -> Result<Arc<InFlight>> {
+        let begun = self.try_enqueue(stream, job, config, named, label)?;
+        // All its memory can be looked up if it is to be.
+        begun.ok_or_else(|| Error::Unavailable {
+            what: format!("launching {label}"),
+            reason: "pages that it looks up have left their frames".into(),
+        })
+    }
+
+    /// The same; none where it looks pages up, and some of its memory cannot be looked up now.
+    pub fn try_enqueue(
+        &self,
+        stream: &Arc<dyn Stream>,
+        job: Job<'_>,
+        config: &LaunchConfig,
+        named: Named,
+        label: &Arc<str>,
+    ) -> Result<Option<Arc<InFlight>>> {
         let (looks_up, by) = (named.looks_up, named.by);
         // Held until the launch is on its stream. Before the locks of memories.
         let fetches = !looks_up && !named.continues && !named.pageless;
@@ -182,6 +199,9 @@ impl PagedGpu {
             self.keep_held(&memories);
         }
         make_coherent(&memories, &mut guards, kind)?;
+        if looks_up && !memories.iter().all(|(memory, _)| memory.can_be_looked_up(self.place)) {
+            return Ok(None);
+        }
         let may_bring = matches!(job, Job::LookingUp(..));
         let beside = may_bring.then(|| self.prepare_beside(&memories, &guards, by)).flatten();
         let spans = self.spans(config, looks_up);
@@ -215,7 +235,7 @@ impl PagedGpu {
         if let (Some(beside), Some(mover)) = (&beside, mover) {
             self.tell_of(&mover, beside, kind(false), memories.iter().zip(&mut guards));
         }
-        put.map(|()| in_flight)
+        put.map(|()| Some(in_flight))
     }
 
     /// The pages here of memory that is a region.

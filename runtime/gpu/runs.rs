@@ -20,6 +20,8 @@ pub(super) struct Survey {
     used: u64,
     /// Are not at home.
     away: u64,
+    /// Have frames that hold them.
+    resident: u64,
     /// Frames.
     free: u64,
     /// Frames that are not.
@@ -35,6 +37,11 @@ impl Survey {
         self.free >= self.pages - self.away && (rests || unused * UNUSED_SHARE <= self.pages)
     }
 
+    /// Whether each page has a frame that holds it.
+    pub fn are_all_there(&self) -> bool {
+        self.resident >= self.pages
+    }
+
     /// Whether no page has a frame.
     pub fn is_all_home(&self) -> bool {
         self.away == 0
@@ -47,11 +54,11 @@ impl Survey {
 }
 
 impl PagedGpu {
-    /// Counts pages of a held region. No launch with it runs.
+    /// Counts pages of a region. What it says of one that is held, and with which no launch runs, stays so.
     pub(super) fn survey(&self, region: &RegionView) -> Result<Survey> {
         let pages = region.pages().count();
         let doing = || format!("survey of region `{}`", region.name());
-        let [used, away, ..] = self.counting(|counts| {
+        let [used, away, resident, _] = self.counting(|counts| {
             let (support, config) = (&self.support, self.over_pages(pages));
             let args = |vm| [over_all(vm, region), vec![arg(counts)]].concat();
             self.run(&support.stream, &support.survey, config, args, Some(region), &doing())
@@ -61,6 +68,7 @@ impl PagedGpu {
             pages,
             used,
             away: away.min(pages),
+            resident,
             free,
             taken: u64::from(self.frame_count()).saturating_sub(free),
         })

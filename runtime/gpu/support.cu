@@ -149,20 +149,25 @@ __global__ void gpuvm_leave_slots(const gpuvm::layout::VmDesc* vm, unsigned regi
         gpuvm::detail::leave_slot(vm, gpuvm::detail::page_id(region, page), unlent != 0);
 }
 
-// Counts those of the pages [first, last) of a held region that were used at home, and those that are not at home.
+// Counts those of the pages [first, last) of a region that were used at home, those that are not at home, and those of
+// them that have come. Where the region is held, and no launch uses it, these have pins.
 __global__ void gpuvm_survey(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                              unsigned long long last, unsigned long long* found) {
-    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x, used = 0, away = 0;
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    unsigned long long used = 0, away = 0, resident = 0;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes) {
         unsigned long long id = gpuvm::detail::page_id(region, page);
-        bool is_away = gpuvm::detail::state_of(gpuvm::detail::ld_relaxed_gpu(gpuvm::detail::word_of(vm, id))) !=
-                       gpuvm::detail::kAbsent;
+        unsigned long long word = gpuvm::detail::ld_relaxed_gpu(gpuvm::detail::word_of(vm, id));
+        bool is_away = gpuvm::detail::state_of(word) != gpuvm::detail::kAbsent;
         used += !is_away && gpuvm::detail::ld_weak(gpuvm::detail::mark_of(vm, id));
         away += is_away;
+        // A page that is on its way is none: it has no pin.
+        resident += gpuvm::detail::is_resident(word);
     }
     if (used) gpuvm::detail::atom_add_relaxed_gpu(found, used);
     if (away) gpuvm::detail::atom_add_relaxed_gpu(found + 1, away);
+    if (resident) gpuvm::detail::atom_add_relaxed_gpu(found + 2, resident);
 }
 
 // Takes all free frames: a bit of `frames` each.

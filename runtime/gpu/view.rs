@@ -31,6 +31,8 @@ pub(crate) struct PageTable {
 
 /// Looks for pages of a held region that are not put off.
 const FIRST_LOOKS: u32 = 3;
+/// So many launches begin beside others before one waits to see whether all pages have come.
+const COUNTED_AFTER: u32 = 16;
 /// Words of the head.
 const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
 const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
@@ -199,6 +201,8 @@ pub(crate) struct RegionView {
     came_beside: AtomicBool,
     /// How often it was looked for pages to bring since it is held, and when it is again.
     looks: Mutex<(u32, Option<Instant>)>,
+    /// When its pages are counted again, of which launches fetch some, and how many launches have not done so since others were in flight.
+    counts: Mutex<(Option<Instant>, u32)>,
     /// Where it lies for kernels whose PTX was rewritten, once there is one that uses it.
     slot: OnceLock<(Slot, Places)>,
     /// Its entries there say where its pages are.
@@ -249,6 +253,7 @@ impl RegionView {
             crowded: AtomicBool::new(false),
             came_beside: AtomicBool::new(false),
             looks: Mutex::default(),
+            counts: Mutex::default(),
             slot: OnceLock::new(),
             has_entries: AtomicBool::new(false),
             captured: AtomicBool::new(false),
@@ -612,6 +617,22 @@ impl RegionView {
     pub fn set_next_look(&self, next: Instant) {
         let mut looks = self.looks.lock();
         *looks = (looks.0.saturating_add(1), Some(next));
+    }
+
+    /// Whether it is time to count its pages, which launches fetch by faults.
+    pub fn is_worth_counting(&self, now: Instant) -> bool {
+        self.counts.lock().0.is_none_or(|next| now >= next)
+    }
+
+    pub fn set_next_count(&self, next: Instant) {
+        *self.counts.lock() = (Some(next), 0);
+    }
+
+    /// Whether to wait for other launches for that: behind so many launches that have not.
+    pub fn is_counted_beside(&self) -> bool {
+        let mut counts = self.counts.lock();
+        counts.1 += 1;
+        counts.1 >= COUNTED_AFTER
     }
 
     /// Whether pages of a held region were used at home for which no frame was free.

@@ -64,6 +64,18 @@ impl Traits {
         }
     }
 
+    /// Whether launches look its pages up while all of them have frames, and only then: nobody asked for faults, and nothing but a home that GPU threads
+    /// do not reach is in the way.
+    pub fn is_looked_up_resident(&self, advised: Advised) -> bool {
+        let asked = advised.placement.or(self.kind.placement);
+        matches!(asked, None | Some(Placement::LookUp))
+            && !self.kind.never_evicted
+            && !self.is_reached()
+            && !(self.checked || self.replicated)
+            && self.pages != 0
+            && self.pages >> 32 == 0
+    }
+
     /// Whether clean pages that leave their frames go to neighbours. Absent pages' words name slots there, and count nothing: such a region is
     /// not used in place, whatever it is advised.
     fn has_victims(&self) -> bool {

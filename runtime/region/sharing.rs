@@ -78,7 +78,15 @@ impl Memory for RegionInner {
             on.view.forget_beside();
         }
         on.view.note_use(writes);
-        self.place_pages(launches, &on, to_begin)?;
+        if !self.looks_up(&on) {
+            on.gpu.find_resident(&on.view)?;
+            if !on.view.is_complete() {
+                // It is not looked up.
+                return Ok(());
+            }
+        } else {
+            self.place_pages(launches, &on, to_begin)?;
+        }
         match by {
             Table::Entries => on.gpu.write_entries(&on.view),
             Table::Places => on.gpu.write_places(&on.view),
@@ -86,6 +94,11 @@ impl Memory for RegionInner {
             Table::Home if on.gpu.window()?.is_over_homes() => on.gpu.write_entries(&on.view),
             Table::Home | Table::HomeAlone => Ok(()),
         }
+    }
+
+    fn can_be_looked_up(&self, place: usize) -> bool {
+        self.at(place)
+            .is_none_or(|on| self.looks_up(&on) || on.view.is_complete())
     }
 
     fn let_go(&self, place: usize) -> Result<bool> {
@@ -143,7 +156,9 @@ impl Memory for RegionInner {
         let mut gives = false;
         if let Some(mut launches) = self.launches.try_lock() {
             self.if_idle(&mut launches, place, |_, on| {
-                gives = on.view.may_have_pages() && on.gpu.give_some(&on.view, most)?;
+                // Pages whose home no lane reaches leave by faults alone.
+                let leaves = self.looks_up(on) && on.view.may_have_pages();
+                gives = leaves && on.gpu.give_some(&on.view, most)?;
                 Ok(())
             })?;
         }

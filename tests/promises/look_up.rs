@@ -11,6 +11,7 @@ mod over_homes;
 mod places;
 mod plain;
 pub mod ptx;
+mod resident;
 mod series;
 
 const SOURCE: Kernels = Kernels {
