@@ -54,6 +54,11 @@ impl Calling {
         }
     }
 
+    /// Whether each launch may run either form.
+    pub fn is_free(&self) -> bool {
+        !self.shares_variables
+    }
+
     /// Whether a launch runs the form that calls for pages; `needed`: it has arrays that cannot be looked up.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::{
     error::{Doing, Error, Result},
     given::Given,
     gpu::{Job, Named, PagedGpu},
-    launch::{self, InFlight, LaunchConfig, Table},
+    launch::{self, InFlight, LaunchConfig, Memory, Table},
     launch_state::StateSlot,
     launched::{Launch, StreamHandle},
     region::Series,
@@ -399,6 +399,14 @@ impl Kernel {
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
+    /// Whether some of a launch's arrays are looked up while all of their pages have frames, and only then, and all of those seem to have.
+    fn seem_resident(&self, placed: &[Placed<'_>]) -> bool {
+        let pages: u64 = placed.iter().map(Placed::pages).sum();
+        pages <= u64::from(self.gpu.frame_count())
+            && placed.iter().any(|placed| placed.looks_up() == Some(false))
+            && placed.iter().all(|placed| placed.seems_resident() != Some(false))
+    }
+
     /// A launch of a source over arrays of which some are looked up while all of their pages have frames, and only then. None where it is another
     /// launch, or they have not.
     fn enqueue_resident(
@@ -408,13 +416,7 @@ impl Kernel {
         placed: &[Placed<'_>],
         named: &Named,
     ) -> Result<Option<Arc<InFlight>>> {
-        let pages: u64 = placed.iter().map(Placed::pages).sum();
-        let may_be =
-            self.of.is_some() && self.only_faults.get().is_none() && pages <= u64::from(self.gpu.frame_count());
-        if !may_be || !placed.iter().any(|placed| placed.looks_up() == Some(false)) {
-            return Ok(None);
-        }
-        if placed.iter().any(|placed| placed.seems_resident() == Some(false)) {
+        if self.of.is_none() || self.only_faults.get().is_some() || !self.seem_resident(placed) {
             return Ok(None);
         }
         // Of others some pages may be at home.
@@ -456,17 +458,38 @@ impl Kernel {
         stream: &Arc<dyn Stream>,
         config: &LaunchConfig,
         placed: &[Placed<'_>],
-        mut named: Named,
+        named: Named,
     ) -> Result<Launch> {
+        let may_look_up = self.at_home.is_none() && self.calling.as_ref().is_none_or(|calling| calling.is_free());
+        if may_look_up && self.seem_resident(placed) {
+            let memories = named.memories.clone();
+            if let Some(launch) = self.look_up_ptx(stream, config, placed, memories)? {
+                return Ok(launch);
+            }
+        }
         if let Some(kernel) = self.called(placed)? {
             return self.enqueue_called(&kernel, stream, config, placed, named);
         }
+        let launch = self.look_up_ptx(stream, config, placed, named.memories)?;
+        launch.ok_or_else(|| PagedGpu::have_left(&self.label))
+    }
+
+    /// A launch of one that came as PTX and looks pages up, or has them at home; none where some of its memory cannot be looked up now.
+    fn look_up_ptx(
+        &self,
+        stream: &Arc<dyn Stream>,
+        config: &LaunchConfig,
+        placed: &[Placed<'_>],
+        memories: Vec<(Arc<dyn Memory>, bool)>,
+    ) -> Result<Option<Launch>> {
         let bytes = self.ptx_bytes(placed, self.at_home.is_some())?;
-        named.pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
-        named.looks_up = !named.pageless;
-        named.by = match self.at_home {
-            None => Table::Entries,
-            Some(_) => Table::Home,
+        let pageless = !placed.iter().any(|placed| placed.looks_up().is_some());
+        let named = Named {
+            memories,
+            pageless,
+            looks_up: !pageless,
+            by: self.at_home.as_ref().map_or(Table::Entries, |_| Table::Home),
+            ..Named::default()
         };
         let as_it_is = self.as_it_is(placed)?;
         let choose = |_: &StateSlot| {
@@ -483,9 +506,9 @@ impl Kernel {
             (quiet.unwrap_or(&self.kernel), bytes)
         };
         let job = Job::LookingUp(&self.kernel, Box::new(choose));
-        let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
+        let in_flight = self.gpu.try_enqueue(stream, job, config, named, &self.label);
         let in_flight = self.gpu.or_lost(in_flight)?;
-        Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+        Ok(in_flight.map(|in_flight| Launch::new(Arc::clone(&self.gpu), in_flight)))
     }
 
     /// Of one that came as PTX: itself as it was written, and what its accesses are based on, where a launch may run it over plain memory and all

@@ -6,7 +6,9 @@ use std::{fmt, str::FromStr};
 ///
 /// Unless told otherwise, regions are looked up ([`LookUp`](Self::LookUp)) where lanes reach their home by loads
 /// ([`Transport::Direct`](crate::Transport::Direct)), the home begins at a multiple of 16 bytes, and nothing else keeps pages: neighbours that lend
-/// memory, checksums, a second copy, frames of their own. All others are fetched ([`Fetch`](Self::Fetch)), whatever is asked.
+/// memory, checksums, a second copy, frames of their own. All others are fetched ([`Fetch`](Self::Fetch)), whatever is asked. Of those whose home lanes do not
+/// reach (memory nodes, NICs, files larger than memory), and for which nothing but `LookUp` was asked, launches look pages up all the same while all pages of all arrays of
+/// the launch have frames ([`Effective::while_resident`]).
 ///
 /// Under [`InPlace`](Self::InPlace), [`WhileFree`](Self::WhileFree) and [`Auto`](Self::Auto) stores and atomics
 /// fetch their page always, but for stores under [`Advice::WriteOnce`](crate::Advice::WriteOnce). Reads in place go through the L1 cache where the region is
@@ -47,6 +49,8 @@ pub struct Effective {
     pub placement: Placement,
     /// Why that is not what was asked, if it is not.
     pub because: Option<&'static str>,
+    /// Whether launches look its pages up, as under [`Placement::LookUp`], while all pages of all their arrays have frames, and do as `placement` says else.
+    pub while_resident: bool,
     /// Whether stores to pages without a frame go to their home ([`Advice::WriteOnce`](crate::Advice::WriteOnce)).
     pub stores_in_place: bool,
 }
@@ -54,9 +58,12 @@ pub struct Effective {
 impl fmt::Display for Effective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.placement.fmt(f)?;
-        match (self.asked, self.because) {
-            (Some(asked), Some(because)) => write!(f, ", and not {asked}: {because}"),
-            _ => Ok(()),
+        if let (Some(asked), Some(because)) = (self.asked, self.because) {
+            write!(f, ", and not {asked}: {because}")?;
+        }
+        match self.while_resident {
+            true => f.write_str("; looked up while all pages have frames"),
+            false => Ok(()),
         }
     }
 }

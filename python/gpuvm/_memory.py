@@ -295,7 +295,7 @@ class Array(_Sliced):
     @property
     def effective(self) -> str:
         """Where kernels use its pages, and why not where ``placement`` and :meth:`advise` asked: ``"look-up"``, or
-        ``"fetch, and not look-up: GPU threads do not reach its home by loads: queue pairs bring its pages"``."""
+        ``"fetch, and not look-up: GPU threads do not reach its home by loads: queue pairs bring its pages; looked up while all pages have frames"``."""
         return self._core.effective
 
     @property

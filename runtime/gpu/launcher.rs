@@ -159,10 +159,15 @@ impl PagedGpu {
     ) -> Result<Arc<InFlight>> {
         let begun = self.try_enqueue(stream, job, config, named, label)?;
         // All its memory can be looked up if it is to be.
-        begun.ok_or_else(|| Error::Unavailable {
+        begun.ok_or_else(|| Self::have_left(label))
+    }
+
+    /// Of a launch that could not be begun in any form.
+    pub fn have_left(label: &str) -> Error {
+        Error::Unavailable {
             what: format!("launching {label}"),
             reason: "pages that it looks up have left their frames".into(),
-        })
+        }
     }
 
     /// The same; none where it looks pages up, and some of its memory cannot be looked up now.

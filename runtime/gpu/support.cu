@@ -162,8 +162,7 @@ __global__ void gpuvm_survey(const gpuvm::layout::VmDesc* vm, unsigned region, u
         bool is_away = gpuvm::detail::state_of(word) != gpuvm::detail::kAbsent;
         used += !is_away && gpuvm::detail::ld_weak(gpuvm::detail::mark_of(vm, id));
         away += is_away;
-        // A page that is on its way is none: it has no pin.
-        resident += gpuvm::detail::is_resident(word);
+        resident += gpuvm::detail::has_come(word);
     }
     if (used) gpuvm::detail::atom_add_relaxed_gpu(found, used);
     if (away) gpuvm::detail::atom_add_relaxed_gpu(found + 1, away);

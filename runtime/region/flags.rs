@@ -52,6 +52,7 @@ impl Traits {
             asked,
             placement,
             because,
+            while_resident: self.is_looked_up_resident(advised),
             stores_in_place,
         }
     }

@@ -61,6 +61,8 @@ pub enum Workload {
     ResizeDirect,
     /// Pages are looked up in some launches and fetched in others, and the host, another GPU and changes of frames come between and beside.
     LookedUp,
+    /// Like `LookedUp`, over homes that lanes do not reach: launches look pages up while all have frames.
+    Resident,
     /// Like `Returns`, but what goes on beside kernels catches up with homes that have returned.
     CaughtUp,
     /// Frames follow what is free of the GPU's memory, of which others take some and give some back, while lanes use pages.
@@ -98,7 +100,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -123,6 +125,7 @@ impl Workload {
         Self::Resize,
         Self::ResizeDirect,
         Self::LookedUp,
+        Self::Resident,
         Self::CaughtUp,
         Self::Headroom,
         Self::Slots,
@@ -155,6 +158,7 @@ impl Workload {
             Self::Resize => "resize",
             Self::ResizeDirect => "resize-direct",
             Self::LookedUp => "looked-up",
+            Self::Resident => "resident",
             Self::CaughtUp => "caught-up",
             Self::Headroom => "headroom",
             Self::Slots => "slots",
@@ -182,7 +186,7 @@ impl Workload {
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
             Self::Broadcast => (BROADCAST, &[]),
-            Self::LookedUp => (LOOKED_UP, &[]),
+            Self::LookedUp | Self::Resident => (LOOKED_UP, &[]),
             Self::Slots => (SLOTS, &[]),
         };
         Sources {
@@ -200,7 +204,10 @@ impl Workload {
 
     /// Whether its lanes race for words by design: by storing equal values, where a page never leaves, or by marking a page that others mark.
     pub fn races_on_purpose(self) -> bool {
-        matches!(self, Self::Bfs | Self::InPlace | Self::NeverEvicted | Self::LookedUp)
+        matches!(
+            self,
+            Self::Bfs | Self::InPlace | Self::NeverEvicted | Self::LookedUp | Self::Resident
+        )
     }
 
     /// Whether its lanes copy pages themselves.

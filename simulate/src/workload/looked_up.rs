@@ -3,7 +3,7 @@
 //! launches, too, which read them again and again.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use gpuvm::{Buffer, Error, FaultKind, Kernel, Launch, LaunchConfig, Placement, Region, StreamHandle, VmGpu};
@@ -117,6 +117,66 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
     })?;
     // At a neighbour the memory model is in charge of the home too; of no other GPU.
     let far = !second_gpu && rng.random() && !lends;
+    let regions = regions(&bench, &mut rng, (seed, pages), far)?;
+    let mut both = Both {
+        room,
+        nodes: nodes(room, &bench)?,
+        bench: &bench,
+        regions,
+        resizes,
+        brings_beside,
+        lends,
+        is_broken: false,
+    };
+    both.rounds(&mut rng)?;
+    both.readers(&mut rng)?;
+    both.reach_past(&mut rng, (seed / 4 % 2) as usize)?;
+    both.close()
+}
+
+/// Lanes do not reach the homes. In a quarter of the seeds frames are too few for all pages, and in a quarter they come and go.
+pub(super) fn resident(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let mut rng = rng(seed);
+    let (resizes, is_short) = (seed % 4 == 3, seed % 4 == 2);
+    let frames = match (resizes, is_short) {
+        (true, _) => UNIT * rng.random_range(1..=UNITS_MAX),
+        (_, true) => rng.random_range(1..=9),
+        // Pages of three regions, and some more or fewer of the one that is fetched.
+        _ => rng.random_range(12..=20),
+    };
+    let bench = room.open(Needs {
+        frame_capacity: if resizes { UNITS_MAX * UNIT } else { 0 },
+        ..Needs::few(seed, frames)
+    })?;
+    let pages = if resizes { 2..=4 } else { 1..=3 };
+    let regions = regions(&bench, &mut rng, (seed, pages), false)?;
+    let mut both = Both {
+        room,
+        nodes: nodes(room, &bench)?,
+        bench: &bench,
+        regions,
+        resizes,
+        brings_beside: false,
+        lends: false,
+        is_broken: false,
+    };
+    both.rounds(&mut rng)?;
+    both.rest()?;
+    both.close()
+}
+
+fn nodes(room: &Room<'_>, bench: &Bench) -> Result<Vec<Node>, Wrong> {
+    bench.vm.gpus().iter().map(|gpu| Node::of(gpu, room)).collect()
+}
+
+/// Two that are written, then two that are read: one that is looked up, one that is fetched. Each has so many pages and a short one.
+fn regions(
+    bench: &Bench,
+    rng: &mut ChaCha8Rng,
+    (seed, pages): (u64, RangeInclusive<u64>),
+    far: bool,
+) -> Result<Vec<Held>, Wrong> {
     let mut region = |n: u64| -> Result<Held, Wrong> {
         let length = rng.random_range(pages.clone()) * PAGE_WORDS + SHORT;
         let of = |i: u64| if is_told(i) { 0 } else { pattern(seed ^ n << 40, i) };
@@ -135,32 +195,7 @@ pub(super) fn looked_up(room: &mut Room<'_>) -> Result<(), Wrong> {
             least: BTreeMap::new(),
         })
     };
-    let regions = (0..4).map(&mut region).collect::<Result<_, _>>()?;
-    let nodes = bench.vm.gpus().iter().map(|gpu| Node::of(gpu, room));
-    let nodes = nodes.collect::<Result<_, _>>()?;
-    let mut both = Both {
-        room,
-        bench: &bench,
-        nodes,
-        regions,
-        resizes,
-        brings_beside,
-        lends,
-        is_broken: false,
-    };
-    for _ in 0..ROUNDS {
-        both.round(&mut rng)?;
-        if brings_beside {
-            both.again(&mut rng)?;
-        }
-        both.between(&mut rng)?;
-        if !both.is_broken {
-            check_frames(&bench.vm)?;
-        }
-    }
-    both.readers(&mut rng)?;
-    both.reach_past(&mut rng, (seed / 4 % 2) as usize)?;
-    both.close()
+    (0..4).map(&mut region).collect()
 }
 
 /// Compiles the form that looks pages up, which launches want only then.
@@ -200,6 +235,38 @@ impl Node {
 }
 
 impl Both<'_> {
+    /// Launches, and what the host does beside and between them.
+    fn rounds(&mut self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
+        for _ in 0..ROUNDS {
+            self.round(rng)?;
+            if self.brings_beside {
+                self.again(rng)?;
+            }
+            self.between(rng)?;
+            if !self.is_broken {
+                check_frames(&self.bench.vm)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches that only read, of which the later ones fetch nothing where frames are enough.
+    fn rest(&self) -> Result<(), Wrong> {
+        let kept = &self.regions[2];
+        for _ in 0..3 {
+            self.add_up(kept, kept)?;
+        }
+        let before = self.bench.vm.stats()?;
+        self.add_up(kept, kept)?;
+        let fetched = self.bench.vm.stats()?.difference(&before).pages_fetched;
+        let pages = (kept.model.len() as u64).div_ceil(PAGE_WORDS);
+        let fit = pages <= self.bench.vm.frames() && !self.is_broken;
+        match fit && fetched != 0 {
+            true => Err(Wrong::Differs(format!("{fetched} pages were fetched that had frames"))),
+            false => Ok(()),
+        }
+    }
+
     /// One launch or two beside each other, what the host does meanwhile, and what lanes have found.
     fn round(&mut self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         let place = rng.random_range(0..self.nodes.len() as u32) as usize;

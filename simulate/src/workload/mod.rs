@@ -25,7 +25,7 @@ mod victims;
 /// Compiles what a workload's first launch would compile.
 pub(crate) fn compile(workload: Workload, bench: &Bench) -> Result<(), Wrong> {
     match workload {
-        Workload::LookedUp => looked_up::compile(bench),
+        Workload::LookedUp | Workload::Resident => looked_up::compile(bench),
         Workload::Slots => slots::compile(bench),
         _ => Ok(()),
     }
@@ -64,6 +64,7 @@ pub(crate) fn run(workload: Workload, room: &mut Room<'_>) -> Result<(), Wrong> 
         Workload::Broadcast => broadcast::broadcast(room),
         Workload::Resize | Workload::ResizeDirect => resize::resize(room),
         Workload::LookedUp => looked_up::looked_up(room),
+        Workload::Resident => looked_up::resident(room),
         Workload::Headroom => headroom::headroom(room),
         Workload::Slots => slots::slots(room),
     }

@@ -106,7 +106,7 @@ impl Arrays {
     }
 
     fn compare(&self) {
-        compare(&self.a.to_vec().unwrap(), &self.wanted);
+        compare(&self.a.to_vec().unwrap(), &self.wanted).unwrap();
         self.bench.no_violations();
     }
 }
@@ -185,7 +185,7 @@ fn others_get_the_frames_that_they_need() {
         }
     }
     let counted: Vec<u32> = other.iter().map(|value| value.wrapping_add(8)).collect();
-    compare(&region.to_vec().unwrap(), &counted);
+    compare(&region.to_vec().unwrap(), &counted).unwrap();
     arrays.compare();
 }
 
@@ -243,5 +243,14 @@ fn a_text_that_compiles_for_faults_alone_goes_on_with_them() {
         wanted.iter_mut().for_each(|value| *value = value.wrapping_add(1));
         assert_eq!(form.to_vec().unwrap(), [FAULTS]);
     }
-    compare(&a.to_vec().unwrap(), &wanted);
+    compare(&a.to_vec().unwrap(), &wanted).unwrap();
+}
+
+#[test]
+fn kernels_that_came_as_ptx_run_in_both_forms() {
+    for frames in [40, 3] {
+        let bench = Bench::new(small_soft(frames), super::SOURCE);
+        super::ptx::loops_of_nvcc(&bench);
+        bench.no_violations();
+    }
 }

@@ -129,6 +129,8 @@ planted! {
             => "    if (!slot || region->pages || !try_claim(word, seen)) return;\n";
     "slot-kept-beside-a-frame", LookUps(16), LookedUp, SLOT_LOST, "a page that comes to a frame gives its slot back":
         BRING "            give_slot(victims_of(region), had - 1);\n            count(" => "            count(";
+    "on-its-way-and-counted", LookUps(17), Resident, SOME_AT_HOME, "a page that is on its way has no frame yet":
+        LOOK_UP "bool has_come(u64 word) { return is_resident(word); }" => "bool has_come(u64 word) { return state_of(word) != kAbsent; }";
 }
 
 /// How a frame shows that two pages come to.
