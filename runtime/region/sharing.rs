@@ -78,7 +78,7 @@ impl Memory for RegionInner {
             on.view.forget_beside();
         }
         on.view.note_use(writes);
-        if !self.looks_up(&on) {
+        if self.looks_up_resident(&on) {
             on.gpu.find_resident(&on.view)?;
             if !on.view.is_complete() {
                 // It is not looked up.
@@ -98,7 +98,7 @@ impl Memory for RegionInner {
 
     fn can_be_looked_up(&self, place: usize) -> bool {
         self.at(place)
-            .is_none_or(|on| self.looks_up(&on) || on.view.is_complete())
+            .is_none_or(|on| !self.looks_up_resident(&on) || on.view.is_complete())
     }
 
     fn let_go(&self, place: usize) -> Result<bool> {
@@ -157,7 +157,7 @@ impl Memory for RegionInner {
         if let Some(mut launches) = self.launches.try_lock() {
             self.if_idle(&mut launches, place, |_, on| {
                 // Pages whose home no lane reaches leave by faults alone.
-                let leaves = self.looks_up(on) && on.view.may_have_pages();
+                let leaves = !self.looks_up_resident(on) && on.view.may_have_pages();
                 gives = leaves && on.gpu.give_some(&on.view, most)?;
                 Ok(())
             })?;

@@ -245,12 +245,3 @@ fn a_text_that_compiles_for_faults_alone_goes_on_with_them() {
     }
     compare(&a.to_vec().unwrap(), &wanted).unwrap();
 }
-
-#[test]
-fn kernels_that_came_as_ptx_run_in_both_forms() {
-    for frames in [40, 3] {
-        let bench = Bench::new(small_soft(frames), super::SOURCE);
-        super::ptx::loops_of_nvcc(&bench);
-        bench.no_violations();
-    }
-}
