@@ -243,9 +243,9 @@ pub enum Error {
         #[source]
         source: gpuvm_files::FileError,
     },
-    /// The memory before files cannot be had.
-    #[error("the memory before files, {bytes} bytes")]
-    FileMemory {
+    /// The file cache cannot be allocated.
+    #[error("cannot allocate the file cache of {bytes} bytes")]
+    FileCache {
         /// Bytes that were asked for.
         bytes: u64,
         /// Why not.

@@ -111,7 +111,7 @@ impl Error {
             Self::LastSubscriber { .. } => ErrorKind::LastSubscriber,
             Self::BeyondMax { .. } => ErrorKind::BeyondMax,
             Self::Paused { .. } => ErrorKind::Paused,
-            Self::OutOfHandles { .. } | Self::Tenants { .. } | Self::FileMemory { .. } | Self::HostMemory { .. } => {
+            Self::OutOfHandles { .. } | Self::Tenants { .. } | Self::FileCache { .. } | Self::HostMemory { .. } => {
                 ErrorKind::OutOfMemory
             }
         }

@@ -144,7 +144,7 @@ pub(crate) struct PagedGpu {
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,
-    /// Host memory before files; none where they are mapped.
+    /// The file cache; none where files are mapped.
     tier: Option<Tier>,
     regions: RegionTable,
     /// What the device library counted.
@@ -197,7 +197,7 @@ impl PagedGpu {
         self.settings.page_size.trailing_zeros()
     }
 
-    /// Host memory before files; none where they are mapped.
+    /// The file cache; none where files are mapped.
     pub fn tier(&self) -> Option<&Tier> {
         self.tier.as_ref()
     }

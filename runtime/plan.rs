@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub use kind::TransportKind;
-pub(crate) use queues::{PAIRS, PAIRS_BEFORE_FILES, QueuePlan, fitting};
+pub(crate) use queues::{PAIRS, PAIRS_WITH_FILE_CACHE, QueuePlan, fitting};
 
 /// How much memory a neighbour GPU lends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,15 +83,15 @@ pub(crate) struct Settings {
     pub precompiled: Option<Precompiled>,
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
-    pub file_memory: Option<FileMemory>,
+    pub file_cache: Option<FileCache>,
     /// Where the homes of all regions lie that rewritten kernels use, which then find them at their homes' own addresses.
     pub window: Option<Range<u64>>,
     pub timeline: Option<Timeline>,
 }
 
-/// Memory before files.
+/// The page cache for files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileMemory {
+pub(crate) struct FileCache {
     pub bytes: u64,
     /// It is the GPU's, not the host's.
     pub on_gpu: bool,

@@ -416,13 +416,13 @@ impl VmGpu {
         self.paged().or_lost(Stats::read(self.paged()))
     }
 
-    /// What reads and writes files by way of [`file_memory`](crate::VmBuilder::file_memory): `io_uring`, `threads`, or, into memory of the GPU,
+    /// What reads and writes files by way of [`file_cache`](crate::VmBuilder::file_cache): `io_uring`, `threads`, or, into memory of the GPU,
     /// `cuFile` or `cuFile without nvidia-fs`, which goes by way of the host. None without that memory.
     pub fn file_engine(&self) -> Option<&'static str> {
         self.paged().tier().map(Tier::engine)
     }
 
-    /// What the memory before files did since the virtual memory began; none without [`file_memory`](crate::VmBuilder::file_memory).
+    /// What the file cache did since the virtual memory began; none without [`file_cache`](crate::VmBuilder::file_cache).
     pub fn file_stats(&self) -> Option<TierStats> {
         self.paged().tier().map(Tier::stats)
     }
@@ -434,7 +434,7 @@ impl VmGpu {
         }
     }
 
-    /// Blocks that a perfect cache in place of the memory before files would have read since
+    /// Blocks that a perfect cache in place of the file cache would have read since
     /// [`record_file_requests`](Self::record_file_requests): none reads fewer. [`file_stats`](Self::file_stats) says how many were read.
     pub fn perfect_file_reads(&self) -> Option<u64> {
         self.paged().tier().and_then(Tier::perfect_reads)

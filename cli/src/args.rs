@@ -488,9 +488,9 @@ pub struct BfsArgs {
     #[arg(long, value_name = "HOW", default_value_t = Placement::Auto)]
     pub placement: Placement,
 
-    /// Read a .gcsr file while it is searched, by way of so many bytes of host memory, instead of mapping it: for graphs larger than that.
+    /// Read a .gcsr file through a page cache of that many bytes of host memory, instead of mapping it: for graphs larger than host memory.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub file_memory: Option<u64>,
+    pub file_cache: Option<u64>,
 
     /// GPU, transport and queues.
     #[command(flatten)]

@@ -71,7 +71,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
     pub rdma_ack_timeout: Option<u8>,
 
-    /// Queue pairs for each home and NIC. Without it: 8, before files 64; over mlx5 as many as keep the link busy.
+    /// Queue pairs for each home and NIC. Without it: 8, with a file cache 64; over mlx5 as many as keep the link busy.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_pairs: Option<u32>,
 

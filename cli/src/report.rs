@@ -57,7 +57,7 @@ pub struct BfsReport {
     pub bytes_fetched: u64,
     /// Bytes read in place, at the pages' homes: chunks of 16 bytes, estimated from a sample of the reads.
     pub bytes_in_place: u64,
-    /// Bytes read of the graph's file, with `--file-memory`.
+    /// Bytes read of the graph's file, with `--file-cache`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes_read: Option<u64>,
     /// Bytes that a perfect cache of the same size would have read.

@@ -69,10 +69,8 @@ pub enum FileError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The tier's memory is less than what requests need at one time.
-    #[error(
-        "{bytes} bytes of memory before files are {slots} blocks of {block} bytes; at least {least} blocks are needed"
-    )]
+    /// The cache is smaller than what requests need at one time.
+    #[error("{bytes} bytes are {slots} blocks of {block} bytes; give at least {least} blocks")]
     TooSmall {
         /// Bytes that were given.
         bytes: u64,
@@ -84,7 +82,7 @@ pub enum FileError {
         least: u64,
     },
     /// The memory cannot be had.
-    #[error("cannot allocate {bytes} bytes of memory before files")]
+    #[error("cannot allocate {bytes} bytes of memory")]
     Memory {
         /// Length in bytes.
         bytes: u64,

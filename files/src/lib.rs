@@ -1,4 +1,4 @@
-//! Host memory as a tier before files that are larger than it.
+//! A page cache for files that are larger than host memory.
 //!
 //! A [`Tier`] has a budget of memory in slots of one size, and brings blocks of files into them: by io_uring and O_DIRECT where those are
 //! to be had, many at a time, neighbours together. Which block leaves when a slot is needed is decided by how often it was asked for

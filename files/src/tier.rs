@@ -18,7 +18,7 @@ use crate::{
     storage::{Storage, SystemFile},
 };
 
-/// A budget of host memory before files. Clones are the same tier.
+/// A page cache for files, of a fixed number of bytes. Clones are the same tier.
 #[derive(Clone)]
 pub struct Tier(pub(crate) Arc<Shared>);
 

@@ -79,9 +79,9 @@ class Vm:
     ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
-    ``file_memory``: has files read and written as kernels need them, by way of so many bytes of host memory, instead of mapping them: for
-    files larger than memory. None: files are mapped. ``file_memory_on_gpu``: that memory is the GPU's own, which blocks of files reach
-    past the host's by GPUDirect Storage.
+    ``file_cache``: bytes of host memory that cache blocks of files. Files are read and written through it as kernels need them, and may be
+    larger than host memory. None: files are mapped. ``file_cache_on_gpu``: the cache is in GPU memory, which GPUDirect Storage reaches
+    without host memory.
 
     ``timeline``: a file that gets a timeline of launches, what the host does, and one of ``timeline_one_in`` faults (none: of 64), which
     Perfetto opens; ``%p`` in its name becomes the number of the process. None: that of ``GPUVM_TRACE`` in the environment, if it is set.

@@ -65,7 +65,7 @@ def test_a_file_larger_than_the_memory_before_it(tmp_path, on_gpu):
     path = tmp_path / "data"
     words = np.arange(3 * 256 * 1024 // 4, dtype=np.uint32)
     words.tofile(path)
-    with gpuvm.Vm("64KiB", gpu="simulated", file_memory="256KiB", file_memory_on_gpu=on_gpu) as vm:
+    with gpuvm.Vm("64KiB", gpu="simulated", file_cache="256KiB", file_cache_on_gpu=on_gpu) as vm:
         array = vm.map_file(path, np.uint32, read_only=False)
         assert (array.numpy() == words).all()
         array[70_000] = 7

@@ -254,7 +254,7 @@ def test_settings_that_cannot_be():
         ({"gpu": "simulated", "timeline": 5}, "timeline is 5: expected a text"),
         ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is `0`"),
         ({"gpu": "simulated", "timeline_one_in": 2}, "it goes with `timeline`"),
-        ({"gpu": "simulated", "file_memory_on_gpu": True}, "it goes with `file_memory`"),
+        ({"gpu": "simulated", "file_cache_on_gpu": True}, "it goes with `file_cache`"),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
             gpuvm.Vm(**settings)

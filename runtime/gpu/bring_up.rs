@@ -27,7 +27,7 @@ use crate::{
     launch_state::StatePool,
     local_home::LocalHome,
     node::Node,
-    plan::{FileMemory, QueuePlan, Settings, refuse},
+    plan::{FileCache, QueuePlan, Settings, refuse},
     queues::{QueueShape, Queues},
     tenancy,
     timeline::{GpuTimeline, Sheet},
@@ -44,9 +44,9 @@ fn stripes_each(nodes: usize, nics: usize, plan: &QueuePlan) -> u64 {
     (nodes.max(nics).max(1) * rows) as u64
 }
 
-/// Memory before files, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
+/// The file cache, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
 fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings) -> Result<Option<Tier>> {
-    let Some(FileMemory { bytes, on_gpu }) = settings.file_memory else {
+    let Some(FileCache { bytes, on_gpu }) = settings.file_cache else {
         return Ok(None);
     };
     let mut options = TierOptions::default().block(settings.page_size);
@@ -62,7 +62,7 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
         }
         true => {
             let memory = gpu.allocate_host(bytes);
-            let memory = memory.doing(|| format!("allocating {bytes} bytes of memory before files"))?;
+            let memory = memory.doing(|| format!("allocating the file cache of {bytes} bytes"))?;
             let base = memory.host_ptr();
             // SAFETY: the memory is pages of the system, valid as long as the keeper lives, and nobody else knows of it.
             unsafe { Tier::over(base, bytes, Box::new(memory), options) }
@@ -70,8 +70,8 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
         false => Tier::new(bytes, options),
     };
     tier.map(Some).or_else(|error| match error {
-        FileError::TooSmall { .. } => refuse("file memory", format!("{bytes} bytes"), error.to_string()),
-        source => Err(Error::FileMemory { bytes, source }),
+        FileError::TooSmall { .. } => refuse("file_cache", format!("{bytes} bytes"), error.to_string()),
+        source => Err(Error::FileCache { bytes, source }),
     })
 }
 

@@ -597,7 +597,7 @@ mod tests {
             support_options: CompileOptions::default(),
             precompiled: None,
             tenancy: crate::Tenancy::none(),
-            file_memory: None,
+            file_cache: None,
             window: None,
             timeline: None,
         };

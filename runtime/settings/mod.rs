@@ -41,7 +41,7 @@ use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
     placement::Placement,
-    plan::{FileMemory, Loan, PAIRS_BEFORE_FILES, Precompiled, QueuePlan, Settings, refuse},
+    plan::{FileCache, Loan, PAIRS_WITH_FILE_CACHE, Precompiled, QueuePlan, Settings, refuse},
     stored::stored,
     tenancy::Tenancy,
     timeline::Timeline,
@@ -101,7 +101,7 @@ impl Default for VmBuilder {
                 support_options: CompileOptions::default(),
                 precompiled: None,
                 tenancy: Tenancy::default(),
-                file_memory: None,
+                file_cache: None,
                 window: None,
                 timeline: None,
             },
@@ -191,12 +191,12 @@ impl VmBuilder {
         /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
         /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
         /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
-        file_memory(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
+        file_cache(bytes: u64) => settings.file_cache = Some(FileCache { bytes, on_gpu: false });
 
-        /// As [`file_memory`](Self::file_memory), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
+        /// As [`file_cache`](Self::file_cache), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
         /// library cuFile, which is loaded then), a page at a time. Where the kernel has no module nvidia-fs for that, cuFile brings them by way of
         /// the host, and host memory is the better choice. Storage of the caller's own making and a file's last bytes go by way of the host.
-        file_memory_on_gpu(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: true });
+        file_cache_on_gpu(bytes: u64) => settings.file_cache = Some(FileCache { bytes, on_gpu: true });
 
         /// What accesses to regions that say nothing of it ([`RegionBuilder::placement`](crate::RegionBuilder::placement)) do with a page that
         /// has no frame. Kernels are compiled first in the form that such regions need. Default: [`Placement::LookUp`] where GPU threads reach the
@@ -302,14 +302,13 @@ impl VmBuilder {
         let chosen = match &self.transport {
             // It is the one that has borrowed memory.
             Transport::Auto(_) if !self.settings.borrowed.is_empty() => Transport::Direct.choose(hardware, false),
-            Transport::Auto(queues) if self.settings.file_memory.is_some() => {
+            Transport::Auto(queues) if self.settings.file_cache.is_some() => {
                 Transport::from(Soft::new().queues(*queues)).choose(hardware, false)
             }
             asked => asked.choose(hardware, rdma::lead_over_mlx5(&nodes)),
         };
         chosen.check_beside(gpu, hardware)?;
-        if let (Some(FileMemory { bytes, .. }), false) =
-            (self.settings.file_memory, chosen.kind() == TransportKind::Soft)
+        if let (Some(FileCache { bytes, .. }), false) = (self.settings.file_cache, chosen.kind() == TransportKind::Soft)
         {
             let reason = match &self.transport {
                 Transport::Auto(_) => {
@@ -318,15 +317,15 @@ impl VmBuilder {
                 }
                 asked => format!("the software NIC serves files: leave the transport {} out", asked.name()),
             };
-            return refuse("file memory", format!("{bytes} bytes"), reason);
+            return refuse("file_cache", format!("{bytes} bytes"), reason);
         }
         let mut plan = chosen.queue_plan();
         if let transport::Chosen::Soft(soft) = &chosen {
             soft.check_for(&self.settings, self.gpus.len())?;
             plan.usual = soft.usual_pairs(hardware).unwrap_or(plan.usual);
         }
-        if self.settings.file_memory.is_some() {
-            plan.usual = PAIRS_BEFORE_FILES;
+        if self.settings.file_cache.is_some() {
+            plan.usual = PAIRS_WITH_FILE_CACHE;
         }
         // Before a simulated GPU, whose start takes longer than a refusal.
         let rxe = chosen.open_rxe(&nodes)?;

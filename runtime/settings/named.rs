@@ -6,7 +6,7 @@ use gpuvm_tenants::{Terms, parse_bytes};
 
 use crate::{
     error::{Error, Result},
-    plan::{FileMemory, Loan, Precompiled, refuse},
+    plan::{FileCache, Loan, Precompiled, refuse},
     settings::{
         Gpu, MemoryNodes, Mlx5, NicEngine, Queues, Rdma, Retransmission, SimulatedGpu, Soft, Transport, VmBuilder,
     },
@@ -168,11 +168,11 @@ table! {
     page_size, All, Bytes => |vm, bytes| vm.settings.page_size = bytes;
     /// Memory that neighbour GPUs lend, `GPU:SIZE` or `GPU:auto` each, with commas. Default: nothing is borrowed.
     borrow_from, All, Read => loans;
-    /// Bytes of host memory by way of which files are read and written as kernels need them. Default: files are mapped.
-    file_memory, All, Bytes => |vm, bytes| vm.settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
-    /// Whether that memory is the GPU's own, which files reach by GPUDirect Storage. Default: false.
-    file_memory_on_gpu, Beside("file_memory"), Flag => |vm, on_gpu| {
-        vm.settings.file_memory = vm.settings.file_memory.map(|memory| FileMemory { on_gpu, ..memory });
+    /// Bytes of the page cache for files, in host memory: files are read and written through it as kernels need them. Default: files are mapped.
+    file_cache, All, Bytes => |vm, bytes| vm.settings.file_cache = Some(FileCache { bytes, on_gpu: false });
+    /// Whether the file cache is in GPU memory, which files reach by GPUDirect Storage. Default: false.
+    file_cache_on_gpu, Beside("file_cache"), Flag => |vm, on_gpu| {
+        vm.settings.file_cache = vm.settings.file_cache.map(|memory| FileCache { on_gpu, ..memory });
     };
     /// What accesses to regions that say nothing of it do with a page that has no frame: `look-up`, `fetch`, `auto`, `in-place` or `while-free`.
     /// Default: `look-up` where GPU threads reach the region's home by loads, `fetch` elsewhere.

@@ -214,8 +214,8 @@ impl Soft {
         if gpus > 1 {
             return refused("one that is a kernel was not tried beside others; use one GPU, or the engine cpu");
         }
-        if settings.file_memory.is_some() {
-            return refused("a kernel cannot read files; leave the file memory out, or use the engine cpu");
+        if settings.file_cache.is_some() {
+            return refused("a kernel cannot read files; leave the file cache out, or use the engine cpu");
         }
         if settings.frame_capacity.is_some() {
             return refused("it knows the frames for good; leave their capacity out, or use the engine cpu");

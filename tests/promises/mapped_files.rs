@@ -8,7 +8,7 @@ use gpuvm::LaunchConfig;
 /// With files that the system keeps in memory, and with files of which a part is in memory.
 fn each(test: impl Fn(Bench)) {
     test(Bench::new(small(4), BASIC));
-    test(Bench::new(small_soft(4).file_memory(64 * PAGE), BASIC));
+    test(Bench::new(small_soft(4).file_cache(64 * PAGE), BASIC));
 }
 
 fn file_of(words: impl Iterator<Item = u32>) -> tempfile::NamedTempFile {

@@ -111,7 +111,7 @@ fn where_it_cannot_be_a_reason_is_given() {
         soft(|soft| soft.nic(SoftNic::builder().build().unwrap().into())),
         &["NIC of your own"],
     );
-    refuse(two().file_memory(1 << 20), &["cannot read files"]);
+    refuse(two().file_cache(1 << 20), &["cannot read files"]);
     refuse(two().frame_capacity(1 << 20), &["frames for good"]);
     refuse(two().gpus([SimulatedGpu::new(), SimulatedGpu::new()]), &["one GPU"]);
     says(&refused(two().seed(1).build()), &["seed is 1", "engine cpu"]);

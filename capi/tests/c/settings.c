@@ -363,14 +363,14 @@ static void a_timeline(void) {
         {"timeline_one_in", .number = 1},
         {"timeline", "no/such/folder/timeline.json", 0},
         {"timeline_ring_events", .number = 1 << 30},
-        {"file_memory_on_gpu", .number = 1},
+        {"file_cache_on_gpu", .number = 1},
     };
     REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `timeline`", gpuvm_vm_new(settings, 3, &vm));
     REFUSED(GPUVM_CODE_FILE, "folder/timeline.json", gpuvm_vm_new(settings, 4, &vm));
     settings[3].text = "timeline.json";
     REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(settings, 5, &vm));
     settings[4].number = 1 << 20;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu is `1`: it goes with `file_memory`",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_cache_on_gpu is `1`: it goes with `file_cache`",
             gpuvm_vm_new(settings, 6, &vm));
     HOLDS(vm.id == 0);
     OK(gpuvm_vm_new(settings, 5, &vm));

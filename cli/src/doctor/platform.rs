@@ -158,7 +158,7 @@ pub fn gpudirect_storage(view: &View) -> Found {
         true => ok(format!("{file} is there, and so is nvidia-fs")),
         false => limited(format!(
             "{file} is there, and the kernel's module nvidia-fs is not: cuFile goes by way of host memory, where \
-             file_memory is faster"
+             file_cache is faster"
         ))
         .mend("load the module nvidia-fs (package nvidia-fs, NVIDIA's open kernel modules), for files on NVMe disks with ext4 or XFS"),
     }

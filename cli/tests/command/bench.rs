@@ -444,7 +444,7 @@ fn faults_stand_beside_bare_reads_and_the_file_goes() {
     // Where O_DIRECT is: folders for temporary files may be memory.
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let folder_name = folder.path().display();
-    let sizes = "--data 4MiB --file-memory 1MiB --depth 32 --repeat 2 --page-size 4KiB,16KiB";
+    let sizes = "--data 4MiB --file-cache 1MiB --depth 32 --repeat 2 --page-size 4KiB,16KiB";
     let report = report(&format!("files --dir {folder_name} {sizes}"));
     let rows = rows(&report);
     assert_eq!(rows.len(), 4);
@@ -643,7 +643,7 @@ fn options_that_do_not_fit_are_refused() {
         "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be less than --frames",
         "files --gpu sim --dir /nonexistent/folder => /nonexistent/folder",
         "files --gpu sim --data 4KiB --page-size 64KiB => 0 pages of 64 KiB",
-        "files --gpu sim --data 4MiB --file-memory 4KiB => at least 64 blocks",
+        "files --gpu sim --data 4MiB --file-cache 4KiB => at least 64 blocks",
         "files --gpu sim --transport direct --data 1MiB => software NIC",
         "natural --gpu sim --data 64KiB => --data is less than 256 KiB",
         "gps --gpu sim,sim --count 3 => --count 3; there are 2 GPUs",

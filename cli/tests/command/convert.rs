@@ -77,7 +77,7 @@ fn a_graph_is_searched_while_it_is_read_from_its_file() {
     let folder = tempfile::tempdir().unwrap();
     convert(folder.path(), "kron:14 out.gcsr");
     let bytes = std::fs::metadata(folder.path().join("out.gcsr")).unwrap().len();
-    let arguments = format!("out.gcsr --file-memory {} --memory 256KiB", bytes / 4);
+    let arguments = format!("out.gcsr --file-cache {} --memory 256KiB", bytes / 4);
     let searched = report(folder.path(), &arguments);
     assert_eq!(searched["verified"], true);
     assert_eq!(searched["transport"], "soft");
@@ -90,10 +90,10 @@ fn a_graph_is_searched_while_it_is_read_from_its_file() {
     assert_eq!(whole["vertices_reached"], searched["vertices_reached"]);
     assert_eq!(whole.get("file_bytes_read"), None);
     for (arguments, said) in [
-        ("kron:6 --file-memory 1MiB", "gpuvm convert kron:6"),
-        ("out.gcsr --file-memory 4KiB", "at least 64 blocks"),
-        ("out.gcsr --file-memory 1MiB --transport direct", "software NIC"),
-        ("out.gcsr --file-memory lots", "lots"),
+        ("kron:6 --file-cache 1MiB", "gpuvm convert kron:6"),
+        ("out.gcsr --file-cache 4KiB", "at least 64 blocks"),
+        ("out.gcsr --file-cache 1MiB --transport direct", "software NIC"),
+        ("out.gcsr --file-cache lots", "lots"),
     ] {
         let (status, _, err) = finish(bfs(folder.path(), arguments));
         assert!(

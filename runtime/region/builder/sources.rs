@@ -262,18 +262,18 @@ impl<E> RegionBuilder<E> {
         self.mapped(path, true, span)
     }
 
-    /// Bytes that `storage` reads and writes as kernels need them, as those of a file are with [`VmBuilder::file_memory`](crate::VmBuilder::file_memory): a
+    /// Bytes that `storage` reads and writes as kernels need them, as those of a file are with [`VmBuilder::file_cache`](crate::VmBuilder::file_cache): a
     /// home of the caller's making, which errors call `name`. The region is as long as it says, and kernels may write it unless the builder
     /// says read-only.
     ///
     /// # Errors
-    /// As [`map_file`](Self::map_file); [`Error::Region`] without file memory.
+    /// As [`map_file`](Self::map_file); [`Error::Region`] without a file cache.
     pub fn map_storage(self, name: impl AsRef<Path>, storage: Arc<dyn Storage>) -> Result<Region<E>> {
         let name = name.as_ref();
         self.check_in_file(name)?;
         let Some(tier) = self.place.gpu.tier().cloned() else {
             return Err(
-                self.refused("give the virtual memory file_memory: what storage holds comes by way of it".into())
+                self.refused("give the virtual memory file_cache: what storage holds comes by way of it".into())
             );
         };
         let look = storage.look().map_err(|source| self.cannot_read(name, source))?;

@@ -38,7 +38,7 @@ const FORGETS: &str = "flakey DISK FROM 0 1 1 drop_writes";
 const BAD: &str = "error";
 
 /// Tests that page files. Not those of simulated disks: they run elsewhere.
-const TESTS: [&str; 2] = ["promises::file_memory::", "promises::mapped_files::"];
+const TESTS: [&str; 2] = ["promises::file_cache::", "promises::mapped_files::"];
 
 pub(super) fn prepare() -> Result<(), Error> {
     warm_tests(&TESTS)?;
@@ -262,7 +262,7 @@ impl Disks<'_> {
         // The tests of the crate put their files into its folder.
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../files");
         self.sh(&format!("mount --bind /mnt/disk {}", folder.display()))?;
-        // Over the software NIC, which file memory asks for.
+        // Over the software NIC, which a file cache asks for.
         let before = "GPUVM_REQUIRE_IO_URING=1 TMPDIR=/mnt/disk env -u GPUVM_TEST_RDMA";
         let skip = "--skip random --skip slots:: --skip streams:: --skip order::";
         run_test(self.machine, "gpuvm_files", before, skip, SHORT * 2)?;
