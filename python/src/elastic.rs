@@ -19,7 +19,7 @@ pub struct Elastic {
     packed: AtomicBool,
 }
 
-/// What a growth was, for Python: the first new element, whether it was foreseen, bytes that were moved, seconds.
+/// What a growth was, for Python: the first new element, whether its memory was pre-mapped, bytes that were moved, seconds.
 type Growth = (u64, bool, u64, f64);
 
 impl Elastic {
@@ -41,7 +41,12 @@ impl Elastic {
         };
         let grown = py.apart(|| grow(&buffer)).raised()?;
         self.packed.store(false, Ordering::Relaxed);
-        Ok((grown.first, grown.foreseen, grown.moved_bytes, grown.took.as_secs_f64()))
+        Ok((
+            grown.first,
+            grown.premapped,
+            grown.moved_bytes,
+            grown.took.as_secs_f64(),
+        ))
     }
 }
 

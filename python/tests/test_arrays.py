@@ -191,7 +191,7 @@ def test_settings_and_counters_have_names():
                 vm.array(np.ones(8), placement="home")
             stats = vm.stats()
             assert stats["page_bytes"] == 4096 and stats["pages_fetched"] == 3 and {"doorbells", "helped"} <= stats.keys()
-            assert vm.elastic_stats()["unforeseen_ns"] == 0
+            assert vm.elastic_stats()["on_demand_ns"] == 0
 
 
 def test_what_was_waited_for_lets_go(vm, kernels, tmp_path):

@@ -38,7 +38,7 @@ impl ElasticInner {
         let counts = &self.family.counts;
         if let Some(first) = self.move_length(&count, true)? {
             let took = began.elapsed();
-            counts.foreseen(took);
+            counts.premapped(took);
             return Ok(grown(first, true, 0, took));
         }
         let mut moved = 0;
@@ -64,12 +64,12 @@ impl ElasticInner {
             }
         };
         let took = began.elapsed();
-        counts.unforeseen(took, moved);
+        counts.on_demand(took, moved);
         Ok(grown(first, false, moved, took))
     }
 
     /// Moves the length where that many elements are mapped: the first new element.
-    fn move_length(self: &Arc<Self>, count: impl Fn(u64) -> u64, foreseen: bool) -> Result<Option<u64>> {
+    fn move_length(self: &Arc<Self>, count: impl Fn(u64) -> u64, premapped: bool) -> Result<Option<u64>> {
         let mut state = self.state.lock();
         if state.paused {
             drop(state);
@@ -90,7 +90,7 @@ impl ElasticInner {
             return Ok(None);
         }
         state.length = wanted;
-        state.pace.grew(self.bytes_of(by), foreseen);
+        state.pace.grew(self.bytes_of(by), premapped);
         let more = state.mapped < self.bytes_of(self.max);
         let unused = state.mapped - self.bytes_of(wanted);
         let short = state.pace.is_short(unused, self.family.handle_bytes());
@@ -404,10 +404,10 @@ impl State {
     }
 }
 
-fn grown(first: u64, foreseen: bool, moved_bytes: u64, took: Duration) -> Grown {
+fn grown(first: u64, premapped: bool, moved_bytes: u64, took: Duration) -> Grown {
     Grown {
         first,
-        foreseen,
+        premapped,
         moved_bytes,
         took,
     }

@@ -33,7 +33,7 @@ use crate::{
 /// ```
 ///
 /// - *Memory* comes in handles: 2 MiB on NVIDIA GPUs. A buffer that grows has whole ones, and more of them are mapped ahead of it: a handle
-///   at least, more when it grows fast. A growth that was foreseen so only moves the length; another maps memory first ([`Grown`] says
+///   at least, more when it grows fast. A growth in pre-mapped memory only moves the length; another maps memory first ([`Grown`] says
 ///   which). Buffers that were made with a [length](crate::ElasticBuilder::length) and have not grown share handles: one may begin behind
 ///   another's end. The first growth of one over another's beginning waits for the launches that name it, and copies up to a handle.
 /// - *Contents* of new elements are unspecified, those of [`ensure`](Self::ensure) too: what other buffers of this GPU and virtual memory
@@ -61,8 +61,8 @@ pub type RawElasticBuffer = ElasticBuffer<Untyped>;
 pub struct Grown {
     /// The first new element; where several threads grow a buffer, of this growth.
     pub first: u64,
-    /// Its memory was mapped before: only the length has moved.
-    pub foreseen: bool,
+    /// Its memory was pre-mapped: only the length has moved.
+    pub premapped: bool,
     /// Bytes that were copied, since another buffer began where this one grew.
     pub moved_bytes: u64,
     /// How long the caller was held.

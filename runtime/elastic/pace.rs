@@ -19,8 +19,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// It grew, in foreseen memory or not.
-    pub fn grew(&mut self, bytes: u64, foreseen: bool) {
+    /// It grew, in pre-mapped memory or not.
+    pub fn grew(&mut self, bytes: u64, premapped: bool) {
         if bytes == 0 {
             return;
         }
@@ -31,7 +31,7 @@ impl Pace {
         self.steps[self.next % STEPS] = bytes;
         self.next = (self.next + 1) % STEPS;
         self.since = self.since.saturating_add(bytes);
-        self.outrun |= !foreseen;
+        self.outrun |= !premapped;
     }
 
     /// It shrank: how it grew before says nothing of what follows.
@@ -66,7 +66,7 @@ impl Pace {
     }
 
     /// How much is to be mapped ahead from now on: a handle at least, two of its largest steps lately, and what it grew by since this was
-    /// asked last as far as that was foreseen; twice as much as before when it grew over that.
+    /// asked last as far as that was predicted; twice as much as before when it grew over that.
     pub fn look_ahead(&mut self, handle_bytes: u64) -> u64 {
         if !self.grows {
             return 0;

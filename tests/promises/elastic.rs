@@ -108,7 +108,7 @@ fn a_kernel_runs_over_it_while_it_grows_at_one_address() {
     assert_eq!((buffer.len(), buffer.capacity(), buffer.max_len()), (0, 0, 100 * size));
     assert!(buffer.is_empty() && at.is_multiple_of(512));
     let grown = buffer.grow(1000).unwrap();
-    assert_eq!((grown.first, grown.foreseen, grown.moved_bytes), (0, false, 0));
+    assert_eq!((grown.first, grown.premapped, grown.moved_bytes), (0, false, 0));
     buffer.write(0, &vec![0; 1000]).unwrap();
     let churning = Churning::begin(&bench, &buffer, 1000);
     let stream = vm.stream().unwrap();
@@ -134,27 +134,27 @@ fn a_kernel_runs_over_it_while_it_grows_at_one_address() {
 }
 
 #[test]
-fn growth_that_was_foreseen_only_moves_the_length() {
+fn growth_in_premapped_memory_only_moves_the_length() {
     let bench = bench();
     let size = handle(&bench.vm);
     let buffer = bench.vm.elastic_buffer::<u32>(64 * size).unwrap();
-    assert!(!buffer.grow(1).unwrap().foreseen);
-    let mut foreseen = 0;
+    assert!(!buffer.grow(1).unwrap().premapped);
+    let mut premapped = 0;
     for _ in 0..30 {
         until("memory ahead", || buffer.capacity() >= buffer.len() + size);
         let grown = buffer.grow(size).unwrap();
-        assert!(grown.foreseen);
-        foreseen += 1;
+        assert!(grown.premapped);
+        premapped += 1;
         assert_eq!(buffer.grow(0).unwrap().first, buffer.len());
     }
     let stats = bench.vm.elastic_stats();
-    assert_eq!((stats.unforeseen, stats.foreseen), (1, foreseen + 30));
+    assert_eq!((stats.on_demand, stats.premapped), (1, premapped + 30));
     until("memory ahead", || bench.vm.elastic_stats().ahead_bytes >= 4 * size);
     // Nothing is mapped beyond the most that it can have.
     let end = buffer.ensure(64 * size).unwrap();
     assert!(end.first < buffer.len() && buffer.len() == 64 * size);
     assert_eq!(buffer.capacity(), 64 * size);
-    assert!(buffer.ensure(5).unwrap().foreseen && buffer.len() == 64 * size);
+    assert!(buffer.ensure(5).unwrap().premapped && buffer.len() == 64 * size);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn bytes_that_move_wait_for_the_launches_that_name_them() {
         assert!(!growing.is_finished(), "it moved under a launch");
         churning.tell();
         let grown = growing.join().unwrap();
-        assert_eq!((grown.foreseen, grown.moved_bytes), (false, size / 2 * 4));
+        assert_eq!((grown.premapped, grown.moved_bytes), (false, size / 2 * 4));
     });
     churning.end();
     let found = first.to_vec().unwrap();
@@ -503,7 +503,7 @@ fn a_gpu_that_follows_a_seed_maps_ahead_while_launches_are_waited_for_and_forget
     other.grow(size).unwrap();
     // Nobody waits for a launch.
     for step in 1..=6 {
-        assert!(!buffer.grow(size).unwrap().foreseen);
+        assert!(!buffer.grow(size).unwrap().premapped);
         assert_eq!(buffer.capacity(), step * size);
     }
     bench.must("fill", config(), (&buffer, 0u64, 2 * size, 4u32));
@@ -511,7 +511,7 @@ fn a_gpu_that_follows_a_seed_maps_ahead_while_launches_are_waited_for_and_forget
         bench.must("fill", config(), (&other, 0u64, size, 4u32));
         buffer.capacity() > 6 * size
     });
-    assert!(buffer.grow(size).unwrap().foreseen);
+    assert!(buffer.grow(size).unwrap().premapped);
     buffer.shrink(5 * size).unwrap();
     until("memory that goes", || {
         bench.must("fill", config(), (&other, 0u64, size, 4u32));

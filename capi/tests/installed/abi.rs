@@ -92,7 +92,7 @@ fn shapes() -> Vec<Shape> {
         }
         region::gpuvm_region_health as gpuvm_region_health { size, pages_without_copy, stale_pages, homes, lost_homes }
         elastic::gpuvm_elastic_options as gpuvm_elastic_options { size, name, tag, length, gpu, priority }
-        elastic::gpuvm_grown as gpuvm_grown { size, first, moved_bytes, took_ns, foreseen }
+        elastic::gpuvm_grown as gpuvm_grown { size, first, moved_bytes, took_ns, premapped }
         tiered::gpuvm_tiered_options as gpuvm_tiered_options { size, name, budget, gpu, priority }
         tiered::gpuvm_moved as gpuvm_moved { size, came, left, took_ns }
         slots::gpuvm_slot_options as gpuvm_slot_options { size, policy, gpu }

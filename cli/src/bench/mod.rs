@@ -99,7 +99,7 @@ benchmarks! {
     /// Applications on several GPUs, each with a part of the work: over broadcast arrays, by loads of each other's memory, with copies
     /// between iterations, and over managed memory. All results are compared. Needs two GPUs, or simulated ones.
     Gps: gps::GpsArgs,
-    /// Elastic buffers: growths that were foreseen and others, beside what the driver takes for a bare handle; memory that buffers of many
+    /// Elastic buffers: growths in pre-mapped memory and others, beside what the driver takes for a bare handle; memory that buffers of many
     /// sizes waste.
     Elastic: elastic::ElasticArgs,
     /// Tiered buffers: sums over one whose chunks lie on the GPU in whole, in part and not at all, beside memory of the GPU and the wire; moves.

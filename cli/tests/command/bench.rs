@@ -406,17 +406,17 @@ fn growths_of_all_kinds_and_the_waste_of_many_buffers() {
     assert_eq!(rows.iter().filter(|row| !row["ratio"].is_null()).count(), 4);
     for key in [
         "bare_us_p50",
-        "unforeseen_us_p50",
-        "unforeseen_reused_us_p50",
-        "foreseen_us_p50",
-        "foreseen_handle_us_p50",
+        "on_demand_us_p50",
+        "on_demand_reused_us_p50",
+        "premapped_us_p50",
+        "premapped_handle_us_p50",
     ] {
         assert!(report[key].as_f64().unwrap() > 0.0, "{key}");
     }
     let wasted = report["wasted_percent"].as_f64().unwrap();
     assert!((0.0..=5.0).contains(&wasted), "{wasted} % is wasted");
     let (status, out, _) = in_a_folder("elastic --gpu sim --growths 1 --buffers 1 --repeat 1");
-    assert!(status == 0 && out.contains("foreseen"), "{out}");
+    assert!(status == 0 && out.contains("pre-mapped"), "{out}");
 }
 
 #[test]
