@@ -429,7 +429,7 @@ impl PagedGpu {
 
     /// What the launch's declared spans can hold at once: nothing where it looks pages up.
     fn spans(&self, config: &LaunchConfig, looks_up: bool) -> Spans {
-        if looks_up || (config.lane_spans == 0 && config.warp_spans == 0) {
+        if looks_up || (config.thread_spans == 0 && config.warp_spans == 0) {
             // Asking the GPU copies names, which most launches need not pay.
             return Spans::default();
         }
@@ -445,7 +445,7 @@ impl PagedGpu {
         let resident_blocks = blocks.min(multiprocessors.saturating_mul(blocks_each));
         let lanes = resident_blocks.saturating_mul(threads);
         let warps = resident_blocks.saturating_mul(block_warps);
-        let by_lanes = lanes.saturating_mul(config.lane_spans);
+        let by_lanes = lanes.saturating_mul(config.thread_spans);
         let by_warps = warps.saturating_mul(config.warp_spans);
         Spans {
             lanes,
@@ -474,7 +474,11 @@ impl PagedGpu {
         }
         Err(Error::Spans {
             kernel: kernel.to_owned(),
-            spans: if by_lane { config.lane_spans } else { config.warp_spans },
+            spans: if by_lane {
+                config.thread_spans
+            } else {
+                config.warp_spans
+            },
             holders: if by_lane { lanes } else { warps },
             holder: if by_lane { "lane" } else { "warp" },
             needed,

@@ -74,7 +74,7 @@ __global__ void read_beside(gpuvm::array<const unsigned> a, u64 page_words, unsi
 };
 
 fn config(lanes: u32) -> LaunchConfig {
-    LaunchConfig::new(2, lanes / 2).lane_spans(1)
+    LaunchConfig::new(2, lanes / 2).thread_spans(1)
 }
 
 fn transports(frames: u64) -> [VmBuilder; 2] {

@@ -206,7 +206,7 @@ fn lanes_overwrite_pages_of_their_own() {
         let a = bench.vm.region::<u32>().zeroed(n).unwrap();
         bench.must(
             "write_pages",
-            LaunchConfig::new(1, 64).lane_spans(1),
+            LaunchConfig::new(1, 64).thread_spans(1),
             (&a, PAGE_WORDS, 3u32),
         );
         let expected: Vec<u32> = (0..n as u32).map(|i| 3 + i).collect();

@@ -218,7 +218,7 @@ fn pages_that_are_held_keep_their_frames() {
     bench.must("sum", config(), (&region, &sum));
     let hold = bench.kernel("hold_pages");
     let launch = |words: &ElasticBuffer<u32>| {
-        let config = LaunchConfig::new(4, 1).lane_spans(1);
+        let config = LaunchConfig::new(4, 1).thread_spans(1);
         hold.launch(config, (&region, PAGE_WORDS, words))
     };
     let running = Running::begin(&bench, launch, 4);
@@ -243,7 +243,7 @@ fn spans_of_launches_in_flight_keep_enough_frames() {
     let hold = bench.kernel("hold_pages");
     // More spans than two units have frames.
     let spans = 2 * unit(vm) / PAGE / 4 + 1;
-    let config = LaunchConfig::new(4, 1).lane_spans(spans);
+    let config = LaunchConfig::new(4, 1).thread_spans(spans);
     let launch = |words: &ElasticBuffer<u32>| hold.launch(config.clone(), (&region, PAGE_WORDS, words));
     let running = Running::begin(&bench, launch, 4);
     let resized = resize(vm, 1);
@@ -362,7 +362,7 @@ fn resize_beside_spans(bench: &Bench, region: &Region<u32>, rng: &mut ChaCha8Rng
     must_soon(vm, 6);
     let spans = (rng.random_range(1..=4) * each + rng.random_range(0..3) - 1).min(6 * each - 1);
     let (hold, told) = (bench.kernel("hold_pages"), told(vm, 0));
-    let launch = hold.launch(LaunchConfig::new(1, 1).lane_spans(spans), (region, PAGE_WORDS, &told));
+    let launch = hold.launch(LaunchConfig::new(1, 1).thread_spans(spans), (region, PAGE_WORDS, &told));
     let launch = launch.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     vm.resize_frames_within(unit(vm), Duration::from_millis(10)).unwrap();
     let frames = vm.frames();

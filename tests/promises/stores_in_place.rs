@@ -214,7 +214,7 @@ fn other_ways_to_use_the_region_go_on_beside_stores_in_place() {
             let a = advised(a.from_slice(&vec![5; n as usize]).unwrap());
             let wrong = bench.vm.buffer::<u64>(1).unwrap();
             let before = bench.vm.stats().unwrap();
-            bench.must("use_each_way", LaunchConfig::new(1, 32).lane_spans(1), (&a, &wrong));
+            bench.must("use_each_way", LaunchConfig::new(1, 32).thread_spans(1), (&a, &wrong));
             let took = bench.vm.stats().unwrap().difference(&before);
             assert_eq!(wrong.to_vec().unwrap(), [0]);
             let expected: Vec<u32> = (0..n as u32)

@@ -394,7 +394,7 @@ struct config : gpuvm_launch_options {
     }
     // Spans and cursors that one lane, or one warp, holds at once.
     config& spans(std::uint64_t of_lane, std::uint64_t of_warp = 0) {
-        lane_spans = of_lane;
+        thread_spans = of_lane;
         warp_spans = of_warp;
         return *this;
     }

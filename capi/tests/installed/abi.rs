@@ -106,7 +106,7 @@ fn shapes() -> Vec<Shape> {
         }
         launch::gpuvm_arg as gpuvm_arg { kind, reserved, element, value, data }
         launch::gpuvm_launch_options as gpuvm_launch_options {
-            size, grid, block, deadline_ns, lane_spans, warp_spans, stream, dynamic_shared_bytes, untimed
+            size, grid, block, deadline_ns, thread_spans, warp_spans, stream, dynamic_shared_bytes, untimed
         }
         launch::gpuvm_launch_report as gpuvm_launch_report { size, blocks, elapsed_ns }
         precompiled::gpuvm_device_code as gpuvm_device_code { layout_version, features }

@@ -240,7 +240,7 @@ fn launch_once<T: Element>(
     given.write(&ops)?;
     let out = bench.vm.buffer::<u64>(lanes)?;
     let config = LaunchConfig::new(shape.blocks, shape.threads)
-        .lane_spans(shape.lane_spans.into())
+        .thread_spans(shape.thread_spans.into())
         .warp_spans(shape.warp_spans.into());
     let launched = bench
         .kernel("program")?

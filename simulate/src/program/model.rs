@@ -134,7 +134,7 @@ pub(super) fn operation<T: Element>(
         7 => (2, value, own(turn, rng)),
         8 if T::WRAPS => (3, value, own(turn, rng)),
         9 | 10 => (4, value, rng.random_range(0..shape.shared)),
-        11 if shape.lane_spans => (5, value, held(far, rng)),
+        11 if shape.thread_spans => (5, value, held(far, rng)),
         12 if shape.warp_spans => (6, value, held(warp_turn % turns, rng)),
         13 => (7, value % 60, rng.random_range(0..shape.elements)),
         14 => (8, value % 5000, rng.random_range(0..shape.elements)),

@@ -85,7 +85,7 @@ pub struct ProgramShape {
     /// Requests of a queue pair.
     pub queue_depth: u32,
     /// Whether lanes hold spans.
-    pub lane_spans: bool,
+    pub thread_spans: bool,
     /// Whether warps hold spans.
     pub warp_spans: bool,
     /// Whether the host flushes while kernels run.
@@ -126,7 +126,7 @@ impl ProgramShape {
         let lanes = u64::from(threads * blocks);
         let warps = lanes / 32;
         // One frame in all, one a warp, as many as spans of warps or of lanes need, and plenty.
-        let (frames, warp_spans, lane_spans) = match rng.random_range(0..5) {
+        let (frames, warp_spans, thread_spans) = match rng.random_range(0..5) {
             0 => (1, false, false),
             1 => (warps, false, false),
             2 => (warps + 1, true, false),
@@ -149,7 +149,7 @@ impl ProgramShape {
             launches: 3,
             queue_pairs: rng.random_range(1..=3),
             queue_depth: [1, 2, 4, 64][rng.random_range(0..4)],
-            lane_spans,
+            thread_spans,
             warp_spans,
             beside: rng.random(),
             interleaving: None,
@@ -208,7 +208,7 @@ pub fn tiny(seed: u64, frames: u64) -> ProgramShape {
         launches: 2,
         queue_pairs: 1 + (seed % 2) as u32,
         queue_depth: 1 << (seed % 4),
-        lane_spans: false,
+        thread_spans: false,
         warp_spans: frames > 2,
         // The host's clock is no part of a seed.
         beside: false,

@@ -50,8 +50,8 @@ fn lanes_write(room: &mut Room<'_>) -> Result<(), Wrong> {
         .collect();
     let given = bench.vm.buffer::<u64>(words.len() as u64)?;
     given.write(&words)?;
-    let config = LaunchConfig::new(1, holders as u32).lane_spans(declared);
-    must(&bench, "lane_spans", config, (&a, &given, steps))?;
+    let config = LaunchConfig::new(1, holders as u32).thread_spans(declared);
+    must(&bench, "thread_spans", config, (&a, &given, steps))?;
     for (n, &word) in (0u64..).zip(&words) {
         let word = &mut model[word as usize];
         *word = word.wrapping_mul(7).wrapping_add(n / u64::from(steps) + 1);
