@@ -55,7 +55,7 @@ pub(crate) struct Catching<'a> {
 /// Whether memory nodes that were lost are taken back: where regions may have replicas, whose kernels know that others
 /// have lost their pages.
 fn takes_nodes_back(gpu: &PagedGpu) -> bool {
-    !gpu.nodes.is_empty() && gpu.settings.guarded
+    !gpu.nodes.is_empty() && gpu.settings.reliable
 }
 
 /// The lost nodes, and with `due` those alone that it is time to call.
@@ -379,7 +379,7 @@ impl Turns {
         }
         self.seen.clone_from(&returned);
         let mut missed = self.missed;
-        if gpu.settings.guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
+        if gpu.settings.reliable && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
             // What cannot be read is told by whoever launches something.
             missed = gpu.meters.replicas_missed(&*gpu.device).unwrap_or(missed);

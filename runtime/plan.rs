@@ -71,7 +71,7 @@ pub(crate) struct Settings {
     pub bring_beside: Option<bool>,
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
-    pub guarded: bool,
+    pub reliable: bool,
     /// GPUs of the virtual memory.
     pub gpu_count: usize,
     /// Memory of neighbour GPUs, by their ordinals, for clean pages that leave their frames.

@@ -53,7 +53,7 @@ pub(crate) struct QueueShape {
     /// How long a request may take.
     pub patience: Duration,
     /// Pages may have a second home.
-    pub guarded: bool,
+    pub reliable: bool,
 }
 
 /// Value of `QueueState::failed` for queue pairs whose node is lost: transport retries exceeded, seen by the host.
@@ -88,7 +88,7 @@ pub(crate) struct Queues {
     /// How long a request may take before its pair counts as failed.
     patience_ns: u64,
     /// Pages may have a second home.
-    guarded: bool,
+    reliable: bool,
     /// A home that was silent is asked again: what it missed can be mended.
     spoke_again: AtomicBool,
     /// When overdue requests are looked for again.
@@ -126,7 +126,7 @@ impl Queues {
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
             patience_ns: u64::try_from(shape.patience.as_nanos()).unwrap_or(u64::MAX),
-            guarded: shape.guarded,
+            reliable: shape.reliable,
             spoke_again: AtomicBool::new(false),
             next_search_ns: AtomicU64::new(0),
         };

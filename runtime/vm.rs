@@ -155,7 +155,7 @@ impl Vm {
     /// node from time to time, and after a failure it tries again, each time later, up to some seconds.
     ///
     /// A memory node that was lost is called at once, where the virtual memory has
-    /// [`guarded_regions`](crate::VmBuilder::guarded_regions), without which nothing has replicas: it gets a new session and new
+    /// [`reliable_regions`](crate::VmBuilder::reliable_regions), without which nothing has replicas: it gets a new session and new
     /// memory for each replicated region. Regions without replicas have lost what they had there. What can be caught up is also
     /// caught up where this returns an error.
     ///

@@ -48,7 +48,7 @@ const PLACEMENTS: [Option<Placement>; 6] = [
 pub enum gpuvm_integrity {
     /// None.
     Unchecked = 0,
-    /// CRC-32C, made when a page is written home and compared when it is fetched. The Vm has `guarded_regions`.
+    /// CRC-32C, made when a page is written home and compared when it is fetched. The Vm has `reliable_regions`.
     Crc32c = 1,
 }
 

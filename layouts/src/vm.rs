@@ -14,7 +14,7 @@ pub const FEATURE_DIRECT: u32 = 1;
 /// Device code of a program: lanes have NICs move pages.
 pub const FEATURE_QUEUED: u32 = 2;
 /// Device code of a program: regions with replicas and checksums. Of [`FEATURE_QUEUED`].
-pub const FEATURE_GUARDED: u32 = 4;
+pub const FEATURE_RELIABLE: u32 = 4;
 /// Device code of a program: copies of pages at neighbour GPUs. Of [`FEATURE_DIRECT`].
 pub const FEATURE_VICTIMS: u32 = 8;
 /// Device code of a program: frames whose number changes.

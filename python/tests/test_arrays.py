@@ -182,7 +182,7 @@ def test_settings_and_counters_have_names():
     assert settings["frame_memory"].startswith("(bytes") and settings["memory"].endswith("The same as `frame_memory`.")
     assert all(what for what in settings.values()) and len(settings) > 50
     for name in ("memory", "frame_memory", "frame-memory"):
-        given = {name: "64KiB", "gpu": "sim", "sim-workers": np.int64(2), "wait_limit": 2.5, "guarded_regions": False, "nics": None}
+        given = {name: "64KiB", "gpu": "sim", "sim-workers": np.int64(2), "wait_limit": 2.5, "reliable_regions": False, "nics": None}
         with gpuvm.Vm(**given) as vm:
             assert vm.frames == 16 and vm.multiprocessors == 2
             arrays = [vm.array(np.ones(8), placement=how) for how in ("while-free", "while_free", "fetch")]

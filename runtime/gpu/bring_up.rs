@@ -192,7 +192,7 @@ fn bring_up_queues(
         flush_reads,
         collapsed: plan.collapsed,
         patience: settings.wait_limit / PATIENCE_SHARE,
-        guarded: settings.guarded,
+        reliable: settings.reliable,
     };
     let queues = Queues::create(gpu, nics, arena, homes, shape, frames)?;
     Ok(Some(Arc::new(queues)))

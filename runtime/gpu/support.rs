@@ -132,7 +132,7 @@ pub(crate) fn features(transport: TransportKind, settings: &Settings) -> u32 {
     };
     let asked = [
         (true, moved),
-        (settings.guarded, layout::FEATURE_GUARDED),
+        (settings.reliable, layout::FEATURE_RELIABLE),
         (!settings.borrowed.is_empty(), layout::FEATURE_VICTIMS),
         (settings.frame_capacity.is_some(), layout::FEATURE_RESIZABLE),
         (settings.timeline.is_some(), layout::FEATURE_TIMELINE),

@@ -590,7 +590,7 @@ mod tests {
             wait_limit: Duration::from_secs(1),
             launch_deadline: Duration::from_secs(1),
             regions_max: 1,
-            guarded: false,
+            reliable: false,
             gpu_count: 1,
             borrowed: vec![(1, Loan::Bytes(2 * CHUNK_BYTES))],
             borrowed_chunk: CHUNK_BYTES,

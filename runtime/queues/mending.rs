@@ -191,7 +191,7 @@ impl Queues {
     /// Regions with two homes turn to the other one then; others go on asking. It is asked again when it answers others, or after
     /// some time.
     fn look_for_silence(&self, gpu: &dyn Gpu, group: &Group, states: &[QueueState], now_ns: u64) -> Result<()> {
-        if !self.guarded || !group.is_kept() {
+        if !self.reliable || !group.is_kept() {
             return Ok(());
         }
         let no_answer = |state: &QueueState| {

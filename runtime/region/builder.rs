@@ -178,16 +178,18 @@ impl<E> RegionBuilder<E> {
             true => self.place.gpu.nodes.len(),
             false => queues.map_or(0, |queues| queues.local_homes().len()),
         };
-        let guarded = self.replicas != 1 || self.integrity != Integrity::Unchecked;
+        let reliable = self.replicas != 1 || self.integrity != Integrity::Unchecked;
         match self.replicas {
-            _ if guarded && queues.is_none() => Err(format!(
+            _ if reliable && queues.is_none() => Err(format!(
                 "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
                 self.place.gpu.transport
             )),
-            _ if guarded && !self.place.gpu.settings.guarded => {
-                Err("replicas and checksums are compiled into kernels where asked for: set guarded_regions".into())
+            _ if reliable && !self.place.gpu.settings.reliable => {
+                Err("replicas and checksums are compiled into kernels where asked for: set reliable_regions".into())
             }
-            _ if guarded && self.neighbour.is_some() => Err("pages at a neighbour GPU have one home, unchecked".into()),
+            _ if reliable && self.neighbour.is_some() => {
+                Err("pages at a neighbour GPU have one home, unchecked".into())
+            }
             1 => Ok(()),
             2 if homes >= 2 => Ok(()),
             2 if self.homed_at_nodes() => Err("2 replicas need two memory nodes; name another one".into()),

@@ -94,7 +94,7 @@ impl Default for VmBuilder {
                 placement: None,
                 bring_beside: None,
                 regions_max: gpuvm_layouts::REGIONS_MAX,
-                guarded: false,
+                reliable: false,
                 gpu_count: 1,
                 borrowed: Vec::new(),
                 borrowed_chunk: Loan::CHUNK,
@@ -225,7 +225,7 @@ impl VmBuilder {
 
         /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
         /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport, on
-        /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+        /// [`reliable_regions`](Self::reliable_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
         /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
         precompile_into(dir: impl Into<PathBuf>) => settings.precompiled = Some(Precompiled::Into(dir.into()));
 
@@ -241,7 +241,7 @@ impl VmBuilder {
         /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
         /// [`host_homes`](Queues::host_homes) in any case. With it, memory nodes that were lost and serve again are taken back:
         /// see [`Vm::catch_up`]. Default: false.
-        guarded_regions(guarded: bool) => settings.guarded = guarded;
+        reliable_regions(reliable: bool) => settings.reliable = reliable;
     }
 
     /// What was asked for of any GPU and transport.
@@ -257,7 +257,7 @@ impl VmBuilder {
 
     /// What compiles kernels for NVIDIA GPUs of a compute capability, 90 for 9.0, and of higher minor ones, into a folder for
     /// [`precompiled`](Self::precompiled), on a machine that has NVRTC and needs no GPU. The kernels are those of the transport `direct`; besides, what they are
-    /// depends on [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+    /// depends on [`reliable_regions`](Self::reliable_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
     /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
     pub fn precompiler(self, dir: impl Into<PathBuf>, architecture: u32) -> Precompiler {
         Precompiler::new(self.settings, dir.into(), architecture)
@@ -290,7 +290,7 @@ impl VmBuilder {
         }
         let opened = self.gpus.iter().map(|gpu| self.open(gpu)).collect::<Result<Vec<_>>>()?;
         let mut settings = self.settings;
-        settings.guarded |= opened.iter().any(|(plan, _)| plan.host_homes > 1);
+        settings.reliable |= opened.iter().any(|(plan, _)| plan.host_homes > 1);
         Vm::bring_up(settings, opened, sheet.as_ref())
     }
 

@@ -190,7 +190,7 @@ table! {
     /// Regions that may live at one time, 1 to 65536. Default: 65536.
     regions_max, All, Count => |vm, count| vm.settings.regions_max = count;
     /// Whether regions may have replicas and checksums. Default: false.
-    guarded_regions, All, Flag => |vm, guarded| vm.settings.guarded = guarded;
+    reliable_regions, All, Flag => |vm, reliable| vm.settings.reliable = reliable;
     /// A folder of modules that were compiled before by the same version, which need no compiler. Default: none.
     precompiled, All, Text => |vm, folder| vm.settings.precompiled = Some(Precompiled::In(folder.into()));
     /// Where a simulated GPU runs the kernels: a folder that gets each module which is compiled, for `precompiled`. Default: none.

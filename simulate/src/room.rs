@@ -276,7 +276,7 @@ impl<'a> Room<'a> {
             .regions_max(8)
             .wait_limit(WAIT_LIMIT * times)
             .launch_deadline(LAUNCH_DEADLINE * times)
-            .guarded_regions(sources.checked)
+            .reliable_regions(sources.checked)
             .placement(Placement::Fetch)
             .bring_beside(needs.beside)
             .support_options(self.options.compile_support.clone());

@@ -116,7 +116,7 @@ fn regions_with_two_homes_and_frames_of_their_own_come_and_go() {
     let builder = simulated(4).gpu(simulated_gpu(4).memory(512 << 20));
     let vm = builder
         .transport(Soft::new().queues(queues))
-        .guarded_regions(true)
+        .reliable_regions(true)
         .regions_max(MOST as u32);
     let vm = vm.build().expect("a virtual memory");
     let one = |_| {

@@ -170,7 +170,7 @@ fn a_region_is_read_by_all_that_attach() {
 
 #[test]
 fn laps_are_whole_at_two_homes() {
-    let vm = small(8).host_homes(2).guarded_regions(true).build();
+    let vm = small(8).host_homes(2).reliable_regions(true).build();
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     // The kernel that `replica_node_death` runs, where a slow machine does not have to compile it.
     let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
@@ -307,7 +307,7 @@ struct AtTwoNodes {
 
 impl AtTwoNodes {
     fn new() -> Self {
-        let vm = small(FRAMES).guarded_regions(true).wait_limit(WAIT_LIMIT).build();
+        let vm = small(FRAMES).reliable_regions(true).wait_limit(WAIT_LIMIT).build();
         let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
         let far = vm.region::<u32>().name("far").replicas(2);
         let far = must(far.integrity(Integrity::Crc32c).zeroed(WORDS));
@@ -501,7 +501,7 @@ fn replica_node_death() {
 
     // One ends while a node is taken back.
     script.ask("BOTH");
-    let vm = small(FRAMES).guarded_regions(true).build();
+    let vm = small(FRAMES).reliable_regions(true).build();
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let far = must(vm.region::<u32>().name("far").replicas(2).zeroed(WORDS));
     script.ask("AGAIN");

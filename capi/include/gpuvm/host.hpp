@@ -481,7 +481,7 @@ struct own_kernels {
 }  // namespace detail
 
 // A setting of a virtual memory by its name, such as {"frame_memory", 1 << 20}, {"launch_deadline", 2.5} (seconds),
-// {"transport", "soft"} or {"guarded_regions", true}. gpuvm_setting_name() lists all.
+// {"transport", "soft"} or {"reliable_regions", true}. gpuvm_setting_name() lists all.
 struct setting {
     std::string name, text;
 

@@ -286,8 +286,8 @@ impl<'a> Faults<'a> {
             Frames::Share(share) if share == Share(1.0) => ("all".to_owned(), Machine::frames_for(pages, share)),
             Frames::Share(share) => (format!("{} of the data", share.0), Machine::frames_for(pages, share)),
         };
-        let guarded = integrity != Integrity::Unchecked;
-        let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
+        let reliable = integrity != Integrity::Unchecked;
+        let machine = Machine::open_with(&args.machine, page_bytes, frames, reliable)?;
         let kernels = if args.home.len() == 1 {
             KERNELS
         } else {

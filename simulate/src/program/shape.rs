@@ -178,7 +178,7 @@ impl ProgramShape {
         let builder = Vm::builder()
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
-            .guarded_regions(self.checked)
+            .reliable_regions(self.checked)
             .placement(Placement::Fetch)
             .wait_limit(self.wait_limit())
             .launch_deadline(Duration::from_secs(60));

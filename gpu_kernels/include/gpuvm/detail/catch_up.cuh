@@ -26,7 +26,7 @@ GPUVM_DEVICE bool is_behind(const layout::VmDesc* vm, u64 id) {
 
 // Has a page with a stale copy written back to both homes, as if a kernel had written it. False after a fault.
 GPUVM_NOINLINE bool catch_up_page(const layout::ArrayDesc& array, u64 page) {
-    if constexpr (!kGuarded) return true;
+    if constexpr (!kReliable) return true;
     Miss miss(array, page);
     const layout::VmDesc* vm = miss.vm();
     if (!is_behind(vm, miss.id())) return true;

@@ -33,7 +33,7 @@ GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 id, u32 frame, u32 token, 
 
 // `finish_fetch` for a region with replicas or checksums. With a checksum the waiter's warp compares and publishes the
 // page; where nobody waits any more, this lane does.
-GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done,
+GPUVM_NOINLINE u32 finish_reliable_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done,
                                         u32 pins) {
     const layout::VmDesc* vm = q.vm;
     const layout::RegionDesc* region = region_of(vm, id);
@@ -63,7 +63,7 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     u64 id = ld_relaxed_gpu(&record->page_id);
     u32 frame = ld_relaxed_gpu(&record->frame);
     u32 token = ld_relaxed_gpu(&record->token);
-    if (is_guarded(region_of(vm, id))) return finish_guarded_fetch(q, id, frame, token, done, pins);
+    if (is_reliable(region_of(vm, id))) return finish_reliable_fetch(q, id, frame, token, done, pins);
     if (!done.ok) return end_failed_fetch(q, id, frame, token, done, q.to_repeat(done));
     publish_fetched(vm, id, frame, token, pins);
     return layout::OUTCOME_OK;

@@ -501,7 +501,7 @@ GPUVM_DEVICE u32 end_round(Miss* miss, bool leads, u32 lanes, bool busy, u32 out
     u64 result = __shfl_sync(miss->group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
     miss->frame = static_cast<u32>(result >> 2);
     outcome = result & 3;
-    if constexpr (kGuarded)
+    if constexpr (kReliable)
         if (outcome == kRoundOurs && miss->transport() == Transport::kQueued) outcome = check_arrived(miss);
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
     // publication itself, so that its accesses to the frame come after the fill.
