@@ -21,7 +21,7 @@ use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
     handles::Handles,
-    home::Ways,
+    home::DataPaths,
     kernel_nic::KernelNic,
     launch::{InFlight, LaunchConfig, Peers},
     launch_state::StatePool,
@@ -255,8 +255,8 @@ impl PagedGpu {
     }
 
     /// What leads from the GPU to homes.
-    pub fn ways(&self) -> Ways<'_> {
-        Ways {
+    pub fn data_paths(&self) -> DataPaths<'_> {
+        DataPaths {
             gpu: &*self.device,
             nics: &self.nics,
             queues: self.queues.as_deref(),

@@ -31,7 +31,7 @@ pub(crate) use neighbour::AtNeighbour;
 pub(crate) use striped::{NodeMemory, Striped};
 
 /// What leads from one GPU to homes.
-pub(crate) struct Ways<'a> {
+pub(crate) struct DataPaths<'a> {
     pub gpu: &'a dyn Gpu,
     /// None where lanes copy the pages themselves.
     pub nics: &'a [Arc<dyn Nic>],
@@ -72,23 +72,23 @@ pub(crate) trait Home: Send + Sync {
     ///
     /// # Errors
     /// The GPU's and the NICs'.
-    fn register(&self, ways: &Ways<'_>, read_only: bool) -> Result<Reach>;
+    fn register(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach>;
 
     /// Where its pages are, as the device sees it: at least one part, each with a stripe for every NIC that reaches it. With the
     /// frames of a region that has its own.
-    fn stripes(&self, ways: &Ways<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>>;
+    fn stripes(&self, paths: &DataPaths<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>>;
 
     /// Device address of page 0 where lanes copy pages themselves, else 0.
     fn direct_addr(&self, reach: &Reach) -> u64;
 
     /// Whether the host cannot reach a page, or what the home held of it is gone.
-    fn is_lost(&self, ways: &Ways<'_>, page: u64) -> bool;
+    fn is_lost(&self, paths: &DataPaths<'_>, page: u64) -> bool;
 
     /// Whether the host or kernels cannot reach a page.
-    fn is_away(&self, ways: &Ways<'_>, page: u64) -> bool;
+    fn is_away(&self, paths: &DataPaths<'_>, page: u64) -> bool;
 
     /// Whether kernels could not at some time: what the home holds of the page may be behind.
-    fn was_away(&self, ways: &Ways<'_>, page: u64) -> bool;
+    fn was_away(&self, paths: &DataPaths<'_>, page: u64) -> bool;
 
     /// This host's memory, if that is what it is.
     fn host_memory(&self) -> Option<&HostPages>;
@@ -127,8 +127,8 @@ pub(crate) struct ReachedHome {
 }
 
 impl ReachedHome {
-    pub fn stripes(&self, ways: &Ways<'_>, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        self.home.stripes(ways, &self.reach, own_frames)
+    pub fn stripes(&self, paths: &DataPaths<'_>, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+        self.home.stripes(paths, &self.reach, own_frames)
     }
 
     pub fn direct_addr(&self) -> u64 {
@@ -221,11 +221,11 @@ fn stripe(home: u64, rkey: u32, reached: &Reached, own_frames: Option<&FrameMemo
 fn stripes_of_this_host(
     home: u64,
     place: usize,
-    ways: &Ways<'_>,
+    paths: &DataPaths<'_>,
     reach: &Reach,
     own_frames: Option<&FrameMemory>,
 ) -> Vec<Vec<StripeDesc>> {
-    let (Reach::Nics(keys, _), Some(queues)) = (reach, ways.queues) else {
+    let (Reach::Nics(keys, _), Some(queues)) = (reach, paths.queues) else {
         return unmoved(home);
     };
     let keys = keys.lock();

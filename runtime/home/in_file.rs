@@ -9,7 +9,7 @@ use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::{Access, Acquired, Backing, Piece};
 use parking_lot::Mutex;
 
-use super::{FileSpan, Home, HomeKeys, HostPages, Reach, Striped, Ways};
+use super::{DataPaths, FileSpan, Home, HomeKeys, HostPages, Reach, Striped};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
@@ -170,13 +170,13 @@ impl Home for InFile {
         written.map_err(|source| self.failed(source))
     }
 
-    fn register(&self, ways: &Ways<'_>, read_only: bool) -> Result<Reach> {
+    fn register(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach> {
         let access = match read_only {
             true => Access::REMOTE_READ,
             false => Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
         };
         let mut keys = HomeKeys::default();
-        for nic in ways.nics {
+        for nic in paths.nics {
             let backing = Arc::clone(&self.served) as Arc<dyn Backing>;
             let key = nic.register_backed(self.addresses.0.start, self.served.bytes, access, backing);
             keys.push(nic, key.doing(|| format!("registering region `{}`", self.region))?);
@@ -184,23 +184,23 @@ impl Home for InFile {
         Ok(Reach::Nics(Mutex::new(keys), Mutex::new(None)))
     }
 
-    fn stripes(&self, ways: &Ways<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        super::stripes_of_this_host(self.addresses.0.start, 0, ways, reach, own_frames)
+    fn stripes(&self, paths: &DataPaths<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+        super::stripes_of_this_host(self.addresses.0.start, 0, paths, reach, own_frames)
     }
 
     fn direct_addr(&self, _reach: &Reach) -> u64 {
         0
     }
 
-    fn is_lost(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn is_lost(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 
-    fn is_away(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn is_away(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 
-    fn was_away(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn was_away(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 

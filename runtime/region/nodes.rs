@@ -53,7 +53,7 @@ impl OnGpu {
     pub(super) fn stripes_of(&self, home: &ReachedHome) -> Vec<Vec<StripeDesc>> {
         let tables = self.view.tables();
         let own_frames = tables.as_ref().and_then(|tables| tables.frames.as_ref());
-        home.stripes(&self.gpu.ways(), own_frames)
+        home.stripes(&self.gpu.data_paths(), own_frames)
     }
 
     /// Tells the device where the pages live.

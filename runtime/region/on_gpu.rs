@@ -70,7 +70,7 @@ impl OnGpu {
             None => gpu.frames().addr(),
         };
         let reached = homes.into_iter().map(|home| {
-            let reach = home.register(&gpu.ways(), kind.read_only)?;
+            let reach = home.register(&gpu.data_paths(), kind.read_only)?;
             Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;

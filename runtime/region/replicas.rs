@@ -102,12 +102,12 @@ impl OnGpu {
 
     /// Whether the host cannot reach the home of a page in a replica.
     pub(super) fn is_lost(&self, replica: usize, page: u64) -> bool {
-        self.homes[replica].home.is_lost(&self.gpu.ways(), page)
+        self.homes[replica].home.is_lost(&self.gpu.data_paths(), page)
     }
 
     /// Whether it or kernels cannot.
     pub(super) fn is_away(&self, replica: usize, page: u64) -> bool {
-        self.homes[replica].home.is_away(&self.gpu.ways(), page)
+        self.homes[replica].home.is_away(&self.gpu.data_paths(), page)
     }
 
     /// The tables that guard it; none once the region has ended.
@@ -127,7 +127,7 @@ impl OnGpu {
                 let mut bits = vec![0; 2 * words];
                 for ((_, home), bits) in self.rows().zip(bits.chunks_mut(words.max(1))) {
                     let pages = 0..self.pages().count();
-                    for page in pages.filter(|page| home.was_away(&self.gpu.ways(), *page)) {
+                    for page in pages.filter(|page| home.was_away(&self.gpu.data_paths(), *page)) {
                         bits[(page / 32) as usize] |= 1 << (page % 32);
                     }
                 }

@@ -58,7 +58,7 @@ impl<E> RegionBuilder<E> {
     fn home_memory(&self, bytes: u64) -> Result<Option<HostMemory>> {
         let gpu = &self.place.gpu;
         let elsewhere = self.homed_at_nodes() || self.neighbour.is_some();
-        if bytes < HOME_FROM || elsewhere || !gpu.ways().nics.is_empty() {
+        if bytes < HOME_FROM || elsewhere || !gpu.data_paths().nics.is_empty() {
             return Ok(None);
         }
         let doing = || format!("getting memory for region `{}`", self.label());
