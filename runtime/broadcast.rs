@@ -25,7 +25,7 @@ use crate::{
     element::ElementType,
     error::{Doing, Error, Result, check_range},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, LaunchTracker, Memory},
 };
 
 /// Shared by the handle and the launches that name the array.
@@ -42,7 +42,7 @@ pub(crate) struct BroadcastInner {
     by_reading: bool,
     /// Whether an iteration is tracked: what it reads is looked at when it has ended. Relaxed: changed while the launches are locked.
     tracked: AtomicBool,
-    launches: Mutex<Naming>,
+    launches: Mutex<LaunchTracker>,
     /// Used by who holds the launches.
     round: Mutex<Round>,
     /// What the array was made of, or what the last flush wrote.
@@ -122,7 +122,7 @@ impl BroadcastInner {
     }
 
     /// Waits for the launches that name the array, has their changes passed on, and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
+    fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.launches.lock();
         launches.settle();
         *self.round.lock() = Round::default();
@@ -220,13 +220,13 @@ impl BroadcastInner {
 }
 
 impl Memory for BroadcastInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
     /// Launches on several GPUs run side by side. One comes after those that were enqueued since the last one on its own GPU, and after
     /// that one, also where that one has ended by now: the others may have not.
-    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()> {
         if self.on.len() == 1 {
             // There is one copy: streams order what uses it.
             return Ok(());
@@ -246,7 +246,7 @@ impl Memory for BroadcastInner {
         self.subscribe_readers()
     }
 
-    fn expect(&self, _launches: &mut Naming, to_begin: LaunchKind) {
+    fn expect(&self, _launches: &mut LaunchTracker, to_begin: LaunchKind) {
         let mut round = self.round.lock();
         round.all |= 1 << to_begin.gpu;
         round.stores |= to_begin.writes;

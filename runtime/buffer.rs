@@ -10,7 +10,7 @@ use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Result, check_range},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, LaunchTracker, Memory},
     mapped,
     tiered::Tiers,
 };
@@ -18,7 +18,7 @@ use crate::{
 /// Shared by the handle and the launches that name it.
 pub(crate) struct BufferInner {
     pub memory: DeviceArray<u8>,
-    pub launches: Mutex<Naming>,
+    pub launches: Mutex<LaunchTracker>,
     /// Where its chunks lie, of a tiered one.
     pub tiers: Option<Arc<Tiers>>,
 }
@@ -34,16 +34,16 @@ impl BufferInner {
 }
 
 impl Memory for BufferInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
-    fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) -> Result<()> {
         // It lies on one GPU, or is one GPU's to reach.
         self.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend())
     }
 
-    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
+    fn expect(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) {
         // It has no home that would be behind.
     }
 }
@@ -162,7 +162,7 @@ impl<E> Buffer<E> {
     }
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
+    fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.inner.launches.lock();
         launches.settle();
         let mended = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend());

@@ -35,7 +35,7 @@ use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
     handles::{GivesHandles, Handle, Handles},
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, LaunchTracker, Memory},
     turns::Turns,
 };
 
@@ -71,7 +71,7 @@ pub(crate) struct ElasticInner {
     /// Address of element 0, for ever.
     pub addr: u64,
     /// Held, settled, by who takes away memory that a launch could use, and by host accesses.
-    launches: Mutex<Naming>,
+    launches: Mutex<LaunchTracker>,
     /// Held while memory is placed or taken out.
     mapping: Mutex<Mapping>,
     /// Held for some instructions only.
@@ -227,7 +227,7 @@ impl ElasticInner {
     }
 
     /// Waits for the launches that name the buffer, and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> MutexGuard<'_, Naming> {
+    fn quiesce(&self) -> MutexGuard<'_, LaunchTracker> {
         let mut launches = self.launches.lock();
         launches.settle();
         launches
@@ -279,11 +279,11 @@ fn place(space: &dyn AddressSpace, placing: &[(u64, Handle)]) -> Result<(), GpuE
 }
 
 impl Memory for ElasticInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
-    fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) -> Result<()> {
         // Who pauses it holds the launches.
         match self.state.lock().paused {
             true => Err(self.paused()),
@@ -291,7 +291,7 @@ impl Memory for ElasticInner {
         }
     }
 
-    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
+    fn expect(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) {
         // It lies on one GPU, and has no home that would be behind.
     }
 }

@@ -245,7 +245,7 @@ pub(crate) type Standing = (bool, i32);
 /// Memory that a launch names.
 pub(crate) trait Memory: Send + Sync {
     /// The launches that host accesses to this memory wait for.
-    fn launches(&self) -> &Mutex<Naming>;
+    fn launches(&self) -> &Mutex<LaunchTracker>;
 
     /// Its name, if it is the region that has this index on the GPU at `place`.
     fn region_name(&self, place: usize, region: u32) -> Option<String> {
@@ -258,7 +258,7 @@ pub(crate) trait Memory: Send + Sync {
     ///
     /// # Errors
     /// What another GPU holds could not be brought home: the launch must not begin.
-    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
+    fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()>;
 
     /// Lets its pages leave their frames again on the GPU at `place`, unless launches use it there. False where they do. It waits for who uses
     /// it otherwise.
@@ -328,7 +328,7 @@ pub(crate) trait Memory: Send + Sync {
     }
 
     /// The launch begins. Called with the launches locked, before its first write can be.
-    fn expect(&self, launches: &mut Naming, to_begin: LaunchKind);
+    fn expect(&self, launches: &mut LaunchTracker, to_begin: LaunchKind);
 }
 
 /// A launch, as the memory knows it that it names.
@@ -360,14 +360,14 @@ pub(crate) enum Table {
 
 /// The launches that name one piece of memory, and what they make of its copies on several GPUs.
 #[derive(Default)]
-pub(crate) struct Naming {
+pub(crate) struct LaunchTracker {
     in_flight: Vec<(LaunchKind, Weak<InFlight>)>,
     /// So many of them are looked through for those that have ended.
     crowd: usize,
     pub coherence: Coherence,
 }
 
-impl Naming {
+impl LaunchTracker {
     /// One more. Those that have ended are forgotten now and then.
     pub fn push(&mut self, kind: LaunchKind, launch: &Arc<InFlight>) {
         if self.in_flight.len() >= self.crowd {

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result, check_range},
     gpu::{PagedGpu, PlainMemory},
     home::Home,
-    launch::{Naming, Standing},
+    launch::{LaunchTracker, Standing},
     launch_state::StateSlot,
     pages::Pages,
     placement::Effective,
@@ -80,7 +80,7 @@ pub(crate) struct RegionInner {
     pub length: u64,
     /// Launches that name the region, and which GPU's copies count. Held while the host reads or writes the home, so that none begins
     /// meanwhile.
-    launches: Mutex<Naming>,
+    launches: Mutex<LaunchTracker>,
     /// The homes may hold what the system has not stored. Relaxed: the lock on the launches orders it.
     unsynced: AtomicBool,
     /// How often somebody began to store to it. Relaxed: who stores is ordered by streams, or by the lock on the launches.
@@ -278,12 +278,12 @@ impl RegionInner {
         self.own.gpu.span(|| format!("{what} of region `{}`", self.name))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Naming> {
+    pub fn lock(&self) -> MutexGuard<'_, LaunchTracker> {
         self.launches.lock()
     }
 
     /// Waits for the launches that name the region, on all GPUs, and keeps others from beginning while the guard lives.
-    pub fn quiesce(&self) -> MutexGuard<'_, Naming> {
+    pub fn quiesce(&self) -> MutexGuard<'_, LaunchTracker> {
         let mut launches = self.lock();
         launches.settle();
         launches
@@ -370,7 +370,7 @@ impl RegionInner {
 
     /// The last flush. Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
     /// that was stopped together with somebody's launch says nothing of the pages.
-    fn flush_at_last(&self, launches: &mut Naming) -> Result<()> {
+    fn flush_at_last(&self, launches: &mut LaunchTracker) -> Result<()> {
         let mut flushed = self.flush_quiet(launches);
         for _ in 0..STOPPED_MAX {
             if !matches!(flushed, Err(Error::Stopped { .. })) {

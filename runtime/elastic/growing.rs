@@ -15,7 +15,7 @@ use super::{ElasticInner, Elastics, Grown, Mapping, State, Thread, book::UNIT, p
 use crate::{
     error::{Doing, Error, Result, check_range},
     handles::Handle,
-    launch::Naming,
+    launch::LaunchTracker,
 };
 
 /// How often the thread looks whether launches have ended whose memory is to go; growth wakes it.
@@ -42,7 +42,7 @@ impl ElasticInner {
             return Ok(grown(first, true, 0, took));
         }
         let mut moved = 0;
-        let mut quiet: Option<MutexGuard<'_, Naming>> = None;
+        let mut quiet: Option<MutexGuard<'_, LaunchTracker>> = None;
         let first = loop {
             let mut mapping = self.mapping.lock();
             // Another thread may have been here, or the one that maps ahead.

@@ -7,20 +7,21 @@ use parking_lot::MutexGuard;
 use super::{ElasticInner, Elastics, Mapping};
 use crate::{
     error::{Doing, Error, Result},
-    launch::Naming,
+    launch::LaunchTracker,
 };
 
 /// The buffers of one tag, all of whose launches have ended, and none of which is mapped or launched with meanwhile.
 struct Held<'a> {
     buffers: &'a [Arc<ElasticInner>],
-    _launches: Vec<MutexGuard<'a, Naming>>,
+    _launches: Vec<MutexGuard<'a, LaunchTracker>>,
     mappings: Vec<MutexGuard<'a, Mapping>>,
 }
 
 impl<'a> Held<'a> {
     /// Waits for their launches. Locks are taken in the order of addresses, as launches take them.
     fn new(buffers: &'a [Arc<ElasticInner>]) -> Self {
-        let mut launches: Vec<MutexGuard<'_, Naming>> = buffers.iter().map(|buffer| buffer.launches.lock()).collect();
+        let mut launches: Vec<MutexGuard<'_, LaunchTracker>> =
+            buffers.iter().map(|buffer| buffer.launches.lock()).collect();
         launches.iter_mut().for_each(|launches| launches.settle());
         Self {
             buffers,

@@ -16,7 +16,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     fault::Fault,
-    launch::{Ask, InFlight, LaunchConfig, LaunchKind, Memory, Naming, Table, stop_peers},
+    launch::{Ask, InFlight, LaunchConfig, LaunchKind, LaunchTracker, Memory, Table, stop_peers},
     launch_state::StateSlot,
     timeline::LaunchSpan,
 };
@@ -101,7 +101,7 @@ fn each_once(mentioned: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory>, b
 }
 
 /// Locks the launches of each memory, in the order of their addresses, so that two launches that name the same memory do not wait for each other.
-fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, Naming>> {
+fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, LaunchTracker>> {
     let mut order: Vec<usize> = (0..memories.len()).collect();
     order.sort_by_key(|&n| address(&memories[n].0));
     let mut guards: Vec<_> = order
@@ -115,7 +115,7 @@ fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, Naming>
 /// Readies memory for a launch. What is read alone gets free frames first: a read at the home waits for the link, a store does not.
 fn make_coherent(
     memories: &[(Arc<dyn Memory>, bool)],
-    locked: &mut [MutexGuard<'_, Naming>],
+    locked: &mut [MutexGuard<'_, LaunchTracker>],
     kind: impl Fn(bool) -> LaunchKind,
 ) -> Result<()> {
     for written in [false, true] {
@@ -241,7 +241,7 @@ impl PagedGpu {
         mover: &Arc<InFlight>,
         brings: &Prepared<'_>,
         kind: LaunchKind,
-        memories: impl Iterator<Item = (&'a (Arc<dyn Memory>, bool), &'a mut MutexGuard<'g, Naming>)>,
+        memories: impl Iterator<Item = (&'a (Arc<dyn Memory>, bool), &'a mut MutexGuard<'g, LaunchTracker>)>,
     ) {
         for ((memory, _), launches) in memories {
             if self.view_of(memory).is_some_and(|view| brings.brings(&view)) {
@@ -254,7 +254,7 @@ impl PagedGpu {
     fn prepare_beside(
         &self,
         memories: &[(Arc<dyn Memory>, bool)],
-        locked: &[MutexGuard<'_, Naming>],
+        locked: &[MutexGuard<'_, LaunchTracker>],
         by: Table,
     ) -> Option<Prepared<'_>> {
         let is_allowed = self.settings.bring_beside.unwrap_or(self.is_hardware());

@@ -13,11 +13,11 @@ use crate::{
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming, Standing, Table},
+    launch::{LaunchKind, LaunchTracker, Memory, Standing, Table},
 };
 
 impl Memory for RegionInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
@@ -27,7 +27,7 @@ impl Memory for RegionInner {
             .map(|_| self.name.clone())
     }
 
-    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()> {
         let LaunchKind {
             gpu,
             writes,
@@ -150,7 +150,7 @@ impl Memory for RegionInner {
         Ok(gives)
     }
 
-    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, by, .. }: LaunchKind) {
+    fn expect(&self, launches: &mut LaunchTracker, LaunchKind { gpu, writes, by, .. }: LaunchKind) {
         if let Some(on) = self.at(gpu) {
             // Lanes that read a replicated region mend its copies, by pages that count as written.
             let stores = (writes && !self.kind.read_only) || self.own.is_replicated();
@@ -170,7 +170,7 @@ impl Memory for RegionInner {
 
 impl RegionInner {
     /// Has the home hold what launches on a GPU wrote, or are writing.
-    fn write_home(&self, launches: &mut Naming, gpu: usize) -> Result<()> {
+    fn write_home(&self, launches: &mut LaunchTracker, gpu: usize) -> Result<()> {
         // Those that write at home, too, of which the view knows nothing.
         launches.settle_those(|kind| kind.gpu == gpu && kind.writes);
         match self.at(gpu).filter(|on| on.view.may_have_writes()) {
@@ -181,7 +181,7 @@ impl RegionInner {
 
     /// Has pages leave, and come, before a launch that looks them up. Graphs find them by the table of places, whatever the launch looks up, and also where that
     /// fails: frames and slots that were left may be others' by now.
-    fn place_pages(&self, launches: &mut Naming, on: &OnGpu, to_begin: LaunchKind) -> Result<()> {
+    fn place_pages(&self, launches: &mut LaunchTracker, on: &OnGpu, to_begin: LaunchKind) -> Result<()> {
         let mut place = || {
             self.leave_neighbours(launches, on, to_begin.writes)?;
             if to_begin.by == Table::Home || launches.any_on(to_begin.gpu) {
@@ -200,7 +200,7 @@ impl RegionInner {
 
     /// Has pages leave slots at neighbours: all of them before a launch that `writes`, which stores at home, else those whose memory was taken back. Launches that may
     /// read there have ended first.
-    fn leave_neighbours(&self, launches: &mut Naming, on: &OnGpu, writes: bool) -> Result<()> {
+    fn leave_neighbours(&self, launches: &mut LaunchTracker, on: &OnGpu, writes: bool) -> Result<()> {
         let place = on.gpu.place;
         if !on.view.has_slots() {
             return Ok(());
@@ -217,9 +217,9 @@ impl RegionInner {
     /// Does `act` where pages stay where they are for launches on the GPU at a place. False where launches use the region there.
     fn if_idle(
         &self,
-        launches: &mut Naming,
+        launches: &mut LaunchTracker,
         place: usize,
-        act: impl FnOnce(&mut Naming, &OnGpu) -> Result<()>,
+        act: impl FnOnce(&mut LaunchTracker, &OnGpu) -> Result<()>,
     ) -> Result<bool> {
         // Of a region that has ended another one may have the place.
         match self.at(place).filter(|on| on.view.is_held() && !on.view.has_ended()) {
@@ -302,7 +302,7 @@ impl RegionInner {
 
     /// Works on a GPU's pages. A shared region goes on without a GPU that is lost, with what its home holds: nothing is left to be done
     /// there, and what its kernels wrote since the last flush is told as lost, once.
-    fn work_on(&self, launches: &mut Naming, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn work_on(&self, launches: &mut LaunchTracker, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let is_lost = || self.is_shared() && on.gpu.device.lost().is_some();
         if on.view.is_held() {
             let place = on.gpu.place;
@@ -330,7 +330,7 @@ impl RegionInner {
     }
 
     /// Writes home what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
-    fn flush_on(&self, launches: &mut Naming, on: &OnGpu) -> Result<()> {
+    fn flush_on(&self, launches: &mut LaunchTracker, on: &OnGpu) -> Result<()> {
         let place = on.gpu.place;
         if on.view.is_captured() {
             // Its pages stay held: what marks say counts, and they stay, as beside launches.
@@ -353,7 +353,7 @@ impl RegionInner {
     }
 
     /// Gives all frames on a GPU back. The launches are locked, and none that names the region runs there.
-    pub(super) fn release_on(&self, launches: &mut Naming, on: &OnGpu, discard: bool) -> Result<()> {
+    pub(super) fn release_on(&self, launches: &mut LaunchTracker, on: &OnGpu, discard: bool) -> Result<()> {
         let (pages, was_held) = (0..self.pages.count(), on.view.is_held());
         self.work_on(launches, on, || {
             release(on, pages, discard)?;
@@ -394,16 +394,16 @@ impl RegionInner {
 
     /// Writes all dirty pages home while the launches are locked and none that names the region runs: then the home holds everything. The first error is
     /// returned; what could be written is home all the same.
-    pub(super) fn flush_quiet(&self, launches: &mut Naming) -> Result<()> {
+    pub(super) fn flush_quiet(&self, launches: &mut LaunchTracker) -> Result<()> {
         self.flush_those(launches, |_| true)
     }
 
     /// [`flush_quiet`](Self::flush_quiet) on the GPUs that are not lost.
-    pub(super) fn flush_reachable(&self, launches: &mut Naming) -> Result<()> {
+    pub(super) fn flush_reachable(&self, launches: &mut LaunchTracker) -> Result<()> {
         self.flush_those(launches, |on| on.gpu.lost().is_none())
     }
 
-    fn flush_those(&self, launches: &mut Naming, which: impl Fn(&OnGpu) -> bool) -> Result<()> {
+    fn flush_those(&self, launches: &mut LaunchTracker, which: impl Fn(&OnGpu) -> bool) -> Result<()> {
         self.retry_writes();
         let mut flushed = Ok(());
         for on in self.everywhere() {
@@ -415,7 +415,7 @@ impl RegionInner {
     }
 
     /// Gives the frames on all GPUs back, dropping what is dirty still if `discard`. As [`flush_quiet`](Self::flush_quiet).
-    pub(super) fn release_pages(&self, launches: &mut Naming, discard: bool) -> Result<()> {
+    pub(super) fn release_pages(&self, launches: &mut LaunchTracker, discard: bool) -> Result<()> {
         self.retry_writes();
         let mut released = Ok(());
         for on in self.everywhere() {
@@ -425,7 +425,7 @@ impl RegionInner {
     }
 
     /// Has pages come to frames on all GPUs before launches look them up. As [`release_pages`](Self::release_pages).
-    pub(super) fn want(&self, launches: &mut Naming, pages: &Range<u64>) -> Result<()> {
+    pub(super) fn want(&self, launches: &mut LaunchTracker, pages: &Range<u64>) -> Result<()> {
         let mut wanted = Ok(());
         for on in self.everywhere() {
             let want = || on.view.want(&*on.gpu.device, pages.clone());
@@ -435,7 +435,7 @@ impl RegionInner {
     }
 
     /// Gives the frames of some pages on all GPUs back. As [`release_pages`](Self::release_pages).
-    pub(super) fn release_some(&self, launches: &mut Naming, pages: &Range<u64>, discard: bool) -> Result<()> {
+    pub(super) fn release_some(&self, launches: &mut LaunchTracker, pages: &Range<u64>, discard: bool) -> Result<()> {
         let mut released = Ok(());
         for on in self.everywhere() {
             released = released.and(self.work_on(launches, &on, || release(&on, pages.clone(), discard)));
