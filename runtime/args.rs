@@ -11,7 +11,7 @@ use crate::{
     elastic::{ElasticBuffer, ElasticInner},
     element::ElementType,
     error::Result,
-    given::{Given, GivenKind},
+    given::{ArgKind, Given},
     gpu::PagedGpu,
     launch_state::StateSlot,
     region::{OnGpu, Region, RegionInner},
@@ -253,7 +253,7 @@ impl<'a> Arg<'a> {
     pub(crate) fn give(&self) -> Given<'_> {
         match &self.0 {
             Kind::Value { element, bytes } => Given {
-                kind: GivenKind::Scalar {
+                kind: ArgKind::Scalar {
                     element,
                     bytes: bytes.len(),
                 },
@@ -261,19 +261,19 @@ impl<'a> Arg<'a> {
                 memory: None,
             },
             Kind::Buffer { gpu, element, inner } => Given {
-                kind: GivenKind::Pointer(element),
+                kind: ArgKind::Pointer(element),
                 gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Elastic { gpu, inner } => Given {
-                kind: GivenKind::Pointer(&inner.element),
+                kind: ArgKind::Pointer(&inner.element),
                 gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Region(region) => given_region(region, &region.element),
             Kind::Words { region, element } => given_region(region, element),
             Kind::Broadcast { array, .. } => Given {
-                kind: GivenKind::Broadcast {
+                kind: ArgKind::Broadcast {
                     element: &array.element,
                     array: &array.name,
                 },
@@ -281,12 +281,12 @@ impl<'a> Arg<'a> {
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Memory { array, .. } => Given {
-                kind: GivenKind::Pointer(&array.element),
+                kind: ArgKind::Pointer(&array.element),
                 gpu: None,
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Address { element, .. } => Given {
-                kind: GivenKind::Pointer(element),
+                kind: ArgKind::Pointer(element),
                 gpu: None,
                 memory: None,
             },
@@ -297,7 +297,7 @@ impl<'a> Arg<'a> {
 /// What a launch keeps of a region, whose elements the kernel takes for such.
 fn given_region<'a>(region: &'a Arc<RegionInner>, element: &'a ElementType) -> Given<'a> {
     Given {
-        kind: GivenKind::Array {
+        kind: ArgKind::Array {
             element,
             read_only: region.kind.read_only,
             region: &region.name,

@@ -8,7 +8,7 @@ use crate::{
     args::{Arg, Placed},
     device_code::DeviceCode,
     error::{Error, Result},
-    given::{Given, GivenKind},
+    given::{ArgKind, Given},
     gpu::{Job, Named, PagedGpu},
     launch::{self, LaunchConfig, Table},
     launched::{Launch, StreamHandle},
@@ -43,7 +43,7 @@ impl<'a> Use<'a> {
     fn check(&self, given: &Given<'_>, kernel: &str, gpu: &Arc<PagedGpu>, position: usize) -> Result<()> {
         given.is_for(gpu, kernel, position)?;
         match &given.kind {
-            GivenKind::Array {
+            ArgKind::Array {
                 read_only: true,
                 region,
                 ..
@@ -101,7 +101,7 @@ pub(crate) fn launch(
     let label = launch::label(what.name);
     let in_flight = gpu.enqueue(
         stream,
-        Job::ByCaller(what.name, Box::new(enqueue)),
+        Job::External(what.name, Box::new(enqueue)),
         what.config,
         named,
         &label,
@@ -133,7 +133,7 @@ pub(crate) fn launch_over(
     };
     // Asked while the regions' launches are locked.
     let enqueue = |_vm: u64| enqueue(there.iter().all(|on| on.view.is_complete()));
-    let job = Job::ByCaller(name, Box::new(enqueue));
+    let job = Job::External(name, Box::new(enqueue));
     let config = LaunchConfig::new(1, 1).untimed();
     let in_flight = gpu.enqueue(stream, job, &config, named, &launch::label(name));
     let in_flight = gpu.or_lost(in_flight)?;

@@ -50,7 +50,7 @@ pub(crate) enum Job<'a> {
     /// A series, for messages, and what begins it when pages are where they stay.
     Series(&'a str, Begin<'a>),
     /// What its caller calls so and enqueues, given that address.
-    ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
+    External(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
 
 /// Begins a series: given the state of its launches, and what to call when it has ended.
@@ -68,7 +68,7 @@ impl Job<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Kernel(kernel, _) | Self::LookingUp(kernel, _) => &kernel.info().name,
-            Self::Series(name, _) | Self::ByCaller(name, _) => name,
+            Self::Series(name, _) | Self::External(name, _) => name,
         }
     }
 }
@@ -319,7 +319,7 @@ impl PagedGpu {
             Job::Kernel(kernel, args) => launch_it((kernel, args(vm)), on_done),
             Job::LookingUp(_, choose) => launch_it(choose(&in_flight.state), on_done),
             Job::Series(_, begin) => begin(&in_flight.state, on_done),
-            Job::ByCaller(name, enqueue) => {
+            Job::External(name, enqueue) => {
                 let enqueue = Box::new(move || enqueue(vm));
                 stream.launch_by(name, shape.watch, stop, enqueue, on_done)
             }
