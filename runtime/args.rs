@@ -236,9 +236,13 @@ impl<'a> Arg<'a> {
             Kind::Value { bytes, .. } => Placed::Value(bytes),
             Kind::Buffer { inner, .. } => Placed::Address(inner.memory.addr()),
             Kind::Elastic { inner, .. } => Placed::Address(inner.addr),
-            Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?, region.element.bytes() as u64),
+            Kind::Region(region) => Placed::Region(
+                region,
+                gpu.map_device_lost(region.on(gpu))?,
+                region.element.bytes() as u64,
+            ),
             Kind::Words { region, element } => {
-                Placed::Region(region, gpu.or_lost(region.on(gpu))?, element.bytes() as u64)
+                Placed::Region(region, gpu.map_device_lost(region.on(gpu))?, element.bytes() as u64)
             }
             Kind::Broadcast { array, view } => {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.

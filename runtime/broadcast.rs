@@ -178,7 +178,7 @@ impl BroadcastInner {
     fn read_view(&self, view: usize, first: u64, out: &mut [u8]) -> Result<()> {
         let read = self.host().device().read(self.views.addr(view) + first, out);
         let doing = || format!("reading broadcast array `{}`", self.name);
-        self.host().gpu.or_lost(read.doing(doing))
+        self.host().gpu.map_device_lost(read.doing(doing))
     }
 
     /// Stores bytes in all subscribers' copies. No launch uses the array.
@@ -191,7 +191,7 @@ impl BroadcastInner {
                 let part = &values[(span.start - first) as usize..(span.end - first) as usize];
                 let written = self.host().device().write(self.views.addr(view) + span.start, part);
                 let doing = || format!("writing broadcast array `{}`", self.name);
-                self.host().gpu.or_lost(written.doing(doing))?;
+                self.host().gpu.map_device_lost(written.doing(doing))?;
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ impl BroadcastInner {
                 let entries = subscriptions.entries(view, run[0]..run[0] + run.len());
                 let written = on.entries.write(on.device(), run[0] as u64, &entries);
                 on.gpu
-                    .or_lost(written.doing(|| format!("describing broadcast array `{}`", self.name)))?;
+                    .map_device_lost(written.doing(|| format!("describing broadcast array `{}`", self.name)))?;
             }
             let mut desc = on.desc.lock();
             desc.others = subscriptions.others(view);

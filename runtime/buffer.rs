@@ -79,7 +79,7 @@ impl<E> Buffer<E> {
     pub(crate) fn zeroed(gpu: Arc<PagedGpu>, element: ElementType, length: u64) -> Result<Self> {
         let bytes = length.max(1).saturating_mul(element.bytes() as u64);
         let doing = format!("allocating a buffer of {length} elements");
-        let memory = gpu.or_lost(memory(&gpu, bytes, &doing))?;
+        let memory = gpu.map_device_lost(memory(&gpu, bytes, &doing))?;
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),
@@ -139,7 +139,7 @@ impl<E> Buffer<E> {
             let values = &values[(part.start - offset) as usize..(part.end - offset) as usize];
             self.inner.memory.write(&*self.gpu.device, part.start, values)
         });
-        self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
+        self.gpu.map_device_lost(written.doing(|| "writing a buffer".into()))
     }
 
     /// Copies the bytes of elements from `first` on.
@@ -151,7 +151,7 @@ impl<E> Buffer<E> {
             let out = &mut out[(part.start - offset) as usize..(part.end - offset) as usize];
             self.inner.memory.read_into(&*self.gpu.device, part.start, out)
         });
-        self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
+        self.gpu.map_device_lost(read.doing(|| "reading a buffer".into()))
     }
 
     /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
@@ -166,7 +166,7 @@ impl<E> Buffer<E> {
         let mut launches = self.inner.launches.lock();
         launches.settle();
         let mended = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend());
-        self.gpu.or_lost(mended)?;
+        self.gpu.map_device_lost(mended)?;
         Ok(launches)
     }
 }

@@ -136,7 +136,7 @@ impl Calling {
                 &[(WINDOW, &described)],
                 Some((&source, &options)),
             );
-            parts.push(Part::of(self.gpu.or_lost(module.doing(doing))?, kernels));
+            parts.push(Part::of(self.gpu.map_device_lost(module.doing(doing))?, kernels));
         }
         Ok(Called {
             texts: Texts {

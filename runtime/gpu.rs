@@ -273,7 +273,7 @@ impl PagedGpu {
     ) -> Result<Arc<dyn gpuvm_gpu::Module>> {
         let options = support::options(self.transport, &self.settings, options);
         let module = self.device.compile(source, kernels, &options);
-        self.or_lost(module.doing(|| format!("compiling {}", source.name)))
+        self.map_device_lost(module.doing(|| format!("compiling {}", source.name)))
     }
 
     /// How the functions of the device library are compiled that PTX calls.
@@ -290,7 +290,7 @@ impl PagedGpu {
     /// Loads kernels that their user compiled.
     pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn gpuvm_gpu::Module>> {
         let module = self.device.load(name, image, kernels);
-        self.or_lost(module.doing(|| format!("loading {name}")))
+        self.map_device_lost(module.doing(|| format!("loading {name}")))
     }
 
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
@@ -321,7 +321,7 @@ impl PagedGpu {
     }
 
     /// What the GPU refused, as the loss of the GPU if it is that. The state must not be held.
-    pub fn or_lost<T>(&self, result: Result<T>) -> Result<T> {
+    pub fn map_device_lost<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Err(Error::Gpu { doing, source }) => Err(match self.lost() {
                 // The kernel's own error says more than what it did to the GPU.
@@ -343,8 +343,8 @@ impl PagedGpu {
         self.timeline.as_ref()
     }
 
-    /// As [`or_lost`](Self::or_lost), for a caller who holds the state.
-    pub(super) fn or_lost_locked<T>(&self, result: Result<T>, state: &GpuState) -> Result<T> {
+    /// As [`map_device_lost`](Self::map_device_lost), for a caller who holds the state.
+    pub(super) fn map_device_lost_locked<T>(&self, result: Result<T>, state: &GpuState) -> Result<T> {
         match result {
             Err(error @ Error::Gpu { .. }) => Err(self.lost_with(state).unwrap_or(error)),
             other => other,
@@ -684,7 +684,7 @@ impl PagedGpu {
         let settled = self.settle_loans_locked(&state, 0);
         drop(state);
         drop(done);
-        self.or_lost(settled).map(drop)
+        self.map_device_lost(settled).map(drop)
     }
 
     /// Frees memory that owners wait for, before a launch that looks pages up: where none runs now, or an owner has waited for longer than the wait
@@ -725,7 +725,7 @@ impl PagedGpu {
         let borrowed = self.settle_loans_locked(&state, more);
         drop(state);
         drop(done);
-        self.or_lost(borrowed)
+        self.map_device_lost(borrowed)
     }
 }
 

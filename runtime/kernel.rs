@@ -313,7 +313,7 @@ impl Kernel {
         // SAFETY: passed on from the caller.
         let followed = unsafe { own.follow(others) };
         self.gpu
-            .or_lost(followed.doing(|| "waiting for a stream of another library".into()))
+            .map_device_lost(followed.doing(|| "waiting for a stream of another library".into()))
     }
 
     /// Enqueues a launch on `stream`.
@@ -389,7 +389,7 @@ impl Kernel {
         };
         named.looks_up = matches!(job, Job::LookingUp(..));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
-        let in_flight = self.gpu.or_lost(in_flight)?;
+        let in_flight = self.gpu.map_device_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
@@ -426,7 +426,7 @@ impl Kernel {
         };
         let job = Job::LookingUp(&self.kernel, Box::new(choose));
         let in_flight = self.gpu.enqueue(stream, job, config, named, &self.label);
-        let in_flight = self.gpu.or_lost(in_flight)?;
+        let in_flight = self.gpu.map_device_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
@@ -535,7 +535,7 @@ impl Kernel {
         let in_flight = self
             .gpu
             .enqueue(stream, Job::Kernel(kernel, Box::new(args)), config, named, &self.label);
-        let in_flight = self.gpu.or_lost(in_flight)?;
+        let in_flight = self.gpu.map_device_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn launch(
         named,
         &label,
     );
-    let in_flight = gpu.or_lost(in_flight)?;
+    let in_flight = gpu.map_device_lost(in_flight)?;
     Ok(Launch::new(Arc::clone(gpu), in_flight))
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn launch_over(
     enqueue: impl FnOnce(bool) -> std::result::Result<(), String>,
 ) -> Result<Launch> {
     let stream = stream.on_or(gpu, name)?;
-    let there = regions.iter().map(|region| gpu.or_lost(region.inner.on(gpu)));
+    let there = regions.iter().map(|region| gpu.map_device_lost(region.inner.on(gpu)));
     let there: Vec<_> = there.collect::<Result<_>>()?;
     let named = Named {
         memories: regions
@@ -136,6 +136,6 @@ pub(crate) fn launch_over(
     let job = Job::External(name, Box::new(enqueue));
     let config = LaunchConfig::new(1, 1).untimed();
     let in_flight = gpu.enqueue(stream, job, &config, named, &launch::label(name));
-    let in_flight = gpu.or_lost(in_flight)?;
+    let in_flight = gpu.map_device_lost(in_flight)?;
     Ok(Launch::new(Arc::clone(gpu), in_flight))
 }

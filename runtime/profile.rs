@@ -266,7 +266,7 @@ impl Profiler {
     pub fn sample(&self) -> Result<()> {
         let mut sampler = self.sampler.lock();
         let gpu = Arc::clone(&sampler.gpu);
-        gpu.or_lost(sampler.sample())
+        gpu.map_device_lost(sampler.sample())
     }
 
     /// Takes the last sample and says what all of them came to. Fetches are exact for launches that have ended: wait for them first.
@@ -278,7 +278,7 @@ impl Profiler {
         let mut sampler = self.sampler.lock();
         let gpu = Arc::clone(&sampler.gpu);
         let finish = |sampler: &mut Sampler| Ok((sampler.finish()?, Stats::read(&gpu)?));
-        let (regions, after) = gpu.or_lost(finish(&mut sampler))?;
+        let (regions, after) = gpu.map_device_lost(finish(&mut sampler))?;
         Ok(Profile {
             interval: self.interval,
             samples: sampler.samples,

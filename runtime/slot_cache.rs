@@ -170,7 +170,7 @@ impl SlotCache {
                 .device
                 .drain()
                 .doing(|| "waiting for calls of a slot cache".into());
-            self.gpu.or_lost(drained)?;
+            self.gpu.map_device_lost(drained)?;
         }
         self.raise_told()
     }
@@ -183,7 +183,7 @@ impl SlotCache {
         let read = self.state.read(&*self.gpu.device, 0, 1);
         let state = self
             .gpu
-            .or_lost(read.doing(|| "reading a slot cache's counts".into()))?[0];
+            .map_device_lost(read.doing(|| "reading a slot cache's counts".into()))?[0];
         Ok(SlotStats {
             hits: state.hits,
             misses: state.misses,
@@ -217,7 +217,8 @@ impl SlotCache {
             change(&mut state[0]);
             self.state.write(device, 0, &state)
         });
-        self.gpu.or_lost(changed.doing(|| "changing a slot cache".into()))
+        self.gpu
+            .map_device_lost(changed.doing(|| "changing a slot cache".into()))
     }
 
     /// No call runs: raises what they told, once.
@@ -260,7 +261,8 @@ impl SlotCache {
             .zero(self.desc.index, 4 * u64::from(self.desc.record_count))
             .and_then(|()| device.zero(self.desc.records, 4 * slots))
             .and_then(|()| device.zero(self.desc.used, 8 * slots));
-        self.gpu.or_lost(zeroed.doing(|| "emptying a slot cache".into()))?;
+        self.gpu
+            .map_device_lost(zeroed.doing(|| "emptying a slot cache".into()))?;
         self.change_state(|state| {
             *state = SlotCacheState {
                 epoch: state.epoch + 1,

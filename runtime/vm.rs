@@ -187,7 +187,7 @@ impl Vm {
         let mut outcome = Ok(());
         for gpu in self.gpus.iter() {
             let (gpu, regions) = (gpu.paged(), self.shared.regions());
-            outcome = outcome.and(gpu.or_lost(Catching { gpu, regions }.catch_up_now(mend)));
+            outcome = outcome.and(gpu.map_device_lost(Catching { gpu, regions }.catch_up_now(mend)));
         }
         outcome
     }
@@ -257,7 +257,7 @@ impl VmGpu {
         let gpu = self.paged();
         let Some(victims) = gpu.victims() else { return Ok(0) };
         let _span = gpu.span(|| format!("giving back {bytes} borrowed bytes"));
-        let back = gpu.or_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
+        let back = gpu.map_device_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
         gpu.settle_loans()?;
         Ok(back)
     }
@@ -345,7 +345,7 @@ impl VmGpu {
     /// [`Error::HostMemory`], [`Error::Gpu`]. None is paused then that was not, unless memory could not be unmapped: then all are.
     pub fn pause(&self, tag: &str) -> Result<u64> {
         let _span = self.paged().span(|| format!("pause of `{tag}`"));
-        self.paged().or_lost(self.elastics.pause(tag))
+        self.paged().map_device_lost(self.elastics.pause(tag))
     }
 
     /// Brings the contents of the paused buffers with the tag back to where they were: how many bytes those are.
@@ -354,7 +354,7 @@ impl VmGpu {
     /// [`Error::OutOfHandles`] when GPU memory is short, [`Error::Gpu`]. All of them are paused still then, and nothing is lost.
     pub fn resume(&self, tag: &str) -> Result<u64> {
         let _span = self.paged().span(|| format!("resume of `{tag}`"));
-        self.paged().or_lost(self.elastics.resume(tag))
+        self.paged().map_device_lost(self.elastics.resume(tag))
     }
 
     /// Gives `bytes` bytes of GPU memory that elastic buffers do not use back to the driver, rounded up to handles, so that other allocators
@@ -394,7 +394,7 @@ impl VmGpu {
     /// [`Error::Gpu`].
     pub fn stream(&self) -> Result<StreamHandle> {
         let stream = self.device().stream().doing(|| "creating a stream".into());
-        let stream = self.paged().or_lost(stream)?;
+        let stream = self.paged().map_device_lost(stream)?;
         Ok(StreamHandle::new(self.paged(), stream))
     }
 
@@ -413,7 +413,7 @@ impl VmGpu {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn stats(&self) -> Result<Stats> {
-        self.paged().or_lost(Stats::read(self.paged()))
+        self.paged().map_device_lost(Stats::read(self.paged()))
     }
 
     /// What reads and writes files by way of [`file_cache`](crate::VmBuilder::file_cache): `io_uring`, `threads`, or, into memory of the GPU,
@@ -473,7 +473,7 @@ impl VmGpu {
     /// read; [`Error::Unavailable`] when no thread can be started.
     pub fn profile(&self, interval: Duration) -> Result<Profiler> {
         let gpu = self.paged();
-        gpu.or_lost(Profiler::start(gpu, interval))
+        gpu.map_device_lost(Profiler::start(gpu, interval))
     }
 
     /// Bytes of a page.

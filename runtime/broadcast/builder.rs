@@ -128,19 +128,19 @@ impl<E> BroadcastBuilder<E> {
             false => Views::reserve(&devices, bytes),
         };
         let first = &self.gpus[0];
-        let views = first.or_lost(views.doing(doing))?;
+        let views = first.map_device_lost(views.doing(doing))?;
         let pages: Vec<usize> = (0..views.pages()).collect();
         let subscriptions = Subscriptions::new(count, pages.len(), self.subscribers == Subscribers::All || self.plain);
         let supplied = views.supply(&devices, &subscriptions, &pages);
-        first.or_lost(supplied.doing(doing))?;
-        first.or_lost(views.place(&subscriptions, &pages).doing(doing))?;
+        first.map_device_lost(supplied.doing(doing))?;
+        first.map_device_lost(views.place(&subscriptions, &pages).doing(doing))?;
         let on = (0..count).map(|view| self.on_view(&views, view, length));
         let on = on.collect::<Result<Vec<_>, _>>().doing(doing);
         let home = MmapMut::map_anon(bytes.max(1) as usize)
             .map_err(|source| GpuError::io(&format!("map {bytes} bytes of host memory"), None, source))
             .doing(doing)?;
         let inner = Arc::new(BroadcastInner {
-            on: first.or_lost(on)?,
+            on: first.map_device_lost(on)?,
             name,
             element,
             length,

@@ -317,7 +317,7 @@ impl BroadcastInner {
         let read = on.counters.read(on.device(), 0, 1);
         let counted = on
             .gpu
-            .or_lost(read.doing(|| format!("counting stores to `{}`", self.name)))?[0];
+            .map_device_lost(read.doing(|| format!("counting stores to `{}`", self.name)))?[0];
         let lines = u64::from(on.desc.lock().sample_mask) + 1;
         let bytes = counted.bytes.iter().take(self.on.len());
         Ok(Traffic {

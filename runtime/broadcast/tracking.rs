@@ -116,7 +116,7 @@ impl BroadcastInner {
         let gpus: Vec<&dyn Gpu> = self.on.iter().map(OnView::device).collect();
         let doing = || format!("subscribing to broadcast array `{}`", self.name);
         let new = self.views.supply(&gpus, &wanted, &pages);
-        let new = self.host().gpu.or_lost(new.doing(doing))?;
+        let new = self.host().gpu.map_device_lost(new.doing(doing))?;
         // With the old owners, who have the data, until the new copies have it: a new subscriber may be a new owner.
         let mut between = wanted.clone();
         {
@@ -126,7 +126,7 @@ impl BroadcastInner {
             }
         }
         let placed = self.views.place(&between, &pages);
-        self.host().gpu.or_lost(placed.doing(doing))?;
+        self.host().gpu.map_device_lost(placed.doing(doing))?;
         self.tell(&between, &pages)?;
         for run in new.chunk_by(|a, b| (a.0, a.1 + 1) == *b) {
             let ((view, page), size) = (run[0], self.views.page_bytes);
@@ -135,7 +135,7 @@ impl BroadcastInner {
                 .bring_copy(|vm| self.desc(view, vm), page as u64 * size, bytes, &self.name)?;
         }
         let placed = self.views.place(&wanted, &pages);
-        self.host().gpu.or_lost(placed.doing(doing))?;
+        self.host().gpu.map_device_lost(placed.doing(doing))?;
         self.tell(&wanted, &pages)?;
         *self.subscriptions.write() = wanted;
         self.set_tracking();
@@ -158,10 +158,12 @@ impl BroadcastInner {
     fn take_reads(&self, on: &OnView) -> Result<Vec<bool>> {
         let doing = || format!("looking at what was read of broadcast array `{}`", self.name);
         let pages = self.views.pages();
-        let read = on.gpu.or_lost(on.reads.read(on.device(), 0, pages).doing(doing))?;
+        let read = on
+            .gpu
+            .map_device_lost(on.reads.read(on.device(), 0, pages).doing(doing))?;
         if read.iter().any(|seen| *seen != 0) {
             let cleared = on.reads.write(on.device(), 0, &vec![0; pages]);
-            on.gpu.or_lost(cleared.doing(doing))?;
+            on.gpu.map_device_lost(cleared.doing(doing))?;
         }
         Ok(read.into_iter().map(|seen| seen != 0).collect())
     }

@@ -65,7 +65,7 @@ impl<E> ElasticBuilder<E> {
     /// [`Error::BeyondMax`]; [`Error::OutOfHandles`] where GPU memory is short; [`Error::Gpu`].
     pub fn build(self) -> Result<ElasticBuffer<E>> {
         let made = self.make();
-        let inner = self.gpu.or_lost(made)?;
+        let inner = self.gpu.map_device_lost(made)?;
         Ok(ElasticBuffer::new(self.gpu, inner))
     }
 

@@ -127,7 +127,7 @@ impl<E> ElasticBuffer<E> {
     /// [`Error::OutOfHandles`](crate::Error::OutOfHandles) where GPU memory is short, [`Error::Gpu`](crate::Error::Gpu). Length, contents and
     /// what is mapped are then as before.
     pub fn grow(&self, elements: u64) -> Result<Grown> {
-        self.gpu.or_lost(self.inner.grow(|_| elements))
+        self.gpu.map_device_lost(self.inner.grow(|_| elements))
     }
 
     /// Makes it `elements` long, if it is shorter.
@@ -136,7 +136,7 @@ impl<E> ElasticBuffer<E> {
     /// As for [`grow`](Self::grow).
     pub fn ensure(&self, elements: u64) -> Result<Grown> {
         self.gpu
-            .or_lost(self.inner.grow(|length| elements.saturating_sub(length)))
+            .map_device_lost(self.inner.grow(|length| elements.saturating_sub(length)))
     }
 
     /// Makes it shorter by `elements`.
@@ -180,7 +180,7 @@ impl<E> ElasticBuffer<E> {
         if count == 0 {
             return Ok(());
         }
-        self.gpu.or_lost(act(inner, inner.addr + inner.bytes_of(first)))
+        self.gpu.map_device_lost(act(inner, inner.addr + inner.bytes_of(first)))
     }
 }
 

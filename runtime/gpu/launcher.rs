@@ -381,11 +381,11 @@ impl PagedGpu {
             named,
             &label.into(),
         );
-        let in_flight = self.or_lost(in_flight)?;
+        let in_flight = self.map_device_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = self.outcome_of(&in_flight, outcome);
         self.prune();
-        self.or_lost(result)
+        self.map_device_lost(result)
     }
 
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.

@@ -85,7 +85,7 @@ impl PagedGpu {
             returning: self.pool.changing.lock(),
         };
         change.stop_returning()?;
-        self.or_lost(units.settle())?;
+        self.map_device_lost(units.settle())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
         let longer = self.patience();
         let (missing, kept) = match wanted > present {
@@ -164,7 +164,7 @@ impl Change<'_> {
         let (added, short) = self.units.add(count);
         self.bring_back(&added, self.gpu.patience())?;
         match short.filter(|error| !error.is_out_of_memory()) {
-            Some(error) => self.gpu.or_lost(Err(error)),
+            Some(error) => self.gpu.map_device_lost(Err(error)),
             None => Ok(added.len()),
         }
     }
@@ -186,8 +186,8 @@ impl Change<'_> {
         {
             let state = self.gpu.lock();
             let marked = self.mark(which, layout::PAGE_WITHDRAWN, layout::PAGE_RETURNING);
-            self.gpu.or_lost_locked(marked, &state)?;
-            self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+            self.gpu.map_device_lost_locked(marked, &state)?;
+            self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
         }
         // What fails from here on is done by the next change.
         let change = self.returning.insert(Returning {
@@ -259,7 +259,7 @@ impl Change<'_> {
             Err(error) => {
                 // All of them are there still.
                 let state = self.gpu.lock();
-                self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+                self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
                 return Err(error);
             }
         };
@@ -267,10 +267,10 @@ impl Change<'_> {
         let ended = end_change(self.gpu, &launch);
         let (gone, stay) = {
             let state = self.gpu.lock();
-            let (gone, stay) = self.gpu.or_lost_locked(self.emptied(&going), &state)?;
+            let (gone, stay) = self.gpu.map_device_lost_locked(self.emptied(&going), &state)?;
             let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
             self.units.lift(&gone, in_flight);
-            self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+            self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
             (gone, stay)
         };
         self.bring_back(&stay, patience.longer)?;
@@ -288,12 +288,12 @@ impl Change<'_> {
         let each = self.units.frames(first).len() as u32;
         self.gpu.pool.set_count((present.len() - going.len()) as u32 * each);
         self.gpu
-            .or_lost_locked(tell_limit(self.gpu, self.units.frames(first).start.max(1)), &state)?;
+            .map_device_lost_locked(tell_limit(self.gpu, self.units.frames(first).start.max(1)), &state)?;
         let gone = match self.returning.is_some() {
             true => self.mark(&going, layout::PAGE_RETURNING, layout::PAGE_WITHDRAWN),
             false => Ok(0),
         };
-        let gone = self.gpu.or_lost_locked(gone, &state)? as u32;
+        let gone = self.gpu.map_device_lost_locked(gone, &state)? as u32;
         let left = going.len() as u32 * each - gone;
         Ok(Some((going, left)))
     }
@@ -320,7 +320,7 @@ impl Change<'_> {
             *self.returning = None;
         }
         let state = self.gpu.lock();
-        self.gpu.or_lost_locked(self.tell_frames(&state), &state)
+        self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)
     }
 
     /// Frames of an earlier change come back, whose kernel was stopped or never began.
@@ -361,7 +361,7 @@ fn begin_change(gpu: &PagedGpu, frames: &Range<u32>, kind: u64, left: u32, withi
     // A recovery knows of no change.
     gpu.make_ready(&mut gpu.lock())?;
     let begun = gpu.pool.free.begin_change(&*gpu.device, frames, kind, left);
-    let change = gpu.or_lost(begun.doing(|| label.into()))?;
+    let change = gpu.map_device_lost(begun.doing(|| label.into()))?;
     if gpu.capabilities().deterministic {
         // Nobody looks whether the kernel finds a place.
         call_lanes(gpu)?;
@@ -369,9 +369,9 @@ fn begin_change(gpu: &PagedGpu, frames: &Range<u32>, kind: u64, left: u32, withi
     let launch = start_changing(gpu, change, left, within);
     if launch.is_err() {
         let ended = gpu.pool.free.end_change(&*gpu.device);
-        gpu.or_lost(ended.doing(|| label.into()))?;
+        gpu.map_device_lost(ended.doing(|| label.into()))?;
     }
-    gpu.or_lost(launch)
+    gpu.map_device_lost(launch)
 }
 
 /// Starts a kernel that works on a change, for so long at most.
@@ -412,18 +412,18 @@ fn await_change(gpu: &PagedGpu, launch: &InFlight, limit: Duration) -> Result<bo
 /// Has lanes that look for a frame work on the change, too: they hold the places on the GPU that its kernel does not find.
 fn call_lanes(gpu: &PagedGpu) -> Result<()> {
     let called = gpu.pool.free.call_lanes(&*gpu.device);
-    gpu.or_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
+    gpu.map_device_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
 }
 
 fn look_at_change(gpu: &PagedGpu) -> Result<(i64, u64)> {
     let looked = gpu.pool.free.change(&*gpu.device);
-    gpu.or_lost(looked.doing(|| "looking at a change of the number of frames".into()))
+    gpu.map_device_lost(looked.doing(|| "looking at a change of the number of frames".into()))
 }
 
 /// Ends a change, whose kernel this is: nobody works on it when this returns.
 fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
     let ended = gpu.pool.free.end_change(&*gpu.device);
-    gpu.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
+    gpu.map_device_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
     // One that has found no place finds nothing to do when it starts.
     if !launch.is_done() {
         launch.abort(&*gpu.device);
@@ -433,7 +433,7 @@ fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
         return Ok(());
     }
     let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
-    match gpu.or_lost(gpu.outcome_of(launch, outcome)) {
+    match gpu.map_device_lost(gpu.outcome_of(launch, outcome)) {
         // It went as far as it could.
         Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(()),
         Err(error) => Err(error),

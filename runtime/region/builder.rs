@@ -241,7 +241,7 @@ impl<E> RegionBuilder<E> {
                     .device
                     .write(memory.addr(), bytemuck::cast_slice(data.elements()));
                 let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
-                self.place.gpu.or_lost(written)?;
+                self.place.gpu.map_device_lost(written)?;
             }
             return self.create_at_neighbour(memory);
         }
@@ -267,7 +267,7 @@ impl<E> RegionBuilder<E> {
         }
         let memory = self.place.gpu.device.allocate_on(ordinal, bytes);
         let memory = memory.doing(|| format!("allocating region `{}` on GPU {ordinal}", self.label()));
-        self.place.gpu.or_lost(memory).map(Some)
+        self.place.gpu.map_device_lost(memory).map(Some)
     }
 
     /// Whether the pages live at memory nodes.
@@ -363,7 +363,10 @@ impl<E> RegionBuilder<E> {
             element: self.element.clone(),
             checksums,
         };
-        let inner = self.place.gpu.or_lost(RegionInner::create(&self.place, plan, homes))?;
+        let inner = self
+            .place
+            .gpu
+            .map_device_lost(RegionInner::create(&self.place, plan, homes))?;
         Ok(Region::new(inner, borrowed))
     }
 }

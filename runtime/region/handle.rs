@@ -158,7 +158,7 @@ impl<E> Region<E> {
         if !self.inner.kind.never_evicted || self.is_empty() {
             return Ok(None);
         }
-        let words = own.gpu.or_lost(own.view.read_words(&*own.gpu.device))?;
+        let words = own.gpu.map_device_lost(own.view.read_words(&*own.gpu.device))?;
         let resident = |bits: &u64| u64::from(PageWord::from_bits(*bits).state) == layout::STATE_RESIDENT;
         let all = words.len() as u64 == self.pages() && words.iter().all(resident);
         Ok(all.then_some(own.frames_addr))
@@ -214,7 +214,7 @@ impl<E> Region<E> {
         // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
         // until a launch that begins after the guard is gone.
         let copied = unsafe { self.inner.own.copy_in(offset, values) };
-        self.inner.own.gpu.or_lost(copied)
+        self.inner.own.gpu.map_device_lost(copied)
     }
 
     /// The elements that so many bytes are, from `first` on.
@@ -230,7 +230,7 @@ impl<E> Region<E> {
         let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: nobody writes the home, as this function's callers see to.
         let copied = unsafe { self.inner.own.copy_out(offset, out) };
-        self.inner.own.gpu.or_lost(copied)
+        self.inner.own.gpu.map_device_lost(copied)
     }
 }
 
@@ -313,7 +313,7 @@ impl<T: Pod> Region<T> {
         let mut found = Vec::new();
         for on in self.inner.everywhere() {
             let pages = on.gpu.at_rest(|| self.read_dirty(&on));
-            found.extend(on.gpu.or_lost(pages)?);
+            found.extend(on.gpu.map_device_lost(pages)?);
         }
         Ok(found)
     }

@@ -151,8 +151,8 @@ fn counts(gpu: &PagedGpu, policy: SlotPolicy) -> Result<(DeviceArray<SlotCacheSt
         ..SlotCacheState::zeroed()
     };
     let doing = || "allocating a slot cache".to_owned();
-    let state = gpu.or_lost(DeviceArray::from_slice(&*gpu.device, &[state]).doing(doing))?;
-    let told = gpu.or_lost(gpu.device.allocate_host(8 * TOLD_WORDS as u64).doing(doing))?;
+    let state = gpu.map_device_lost(DeviceArray::from_slice(&*gpu.device, &[state]).doing(doing))?;
+    let told = gpu.map_device_lost(gpu.device.allocate_host(8 * TOLD_WORDS as u64).doing(doing))?;
     Ok((state, told))
 }
 
@@ -174,7 +174,7 @@ fn records_of(gpu: &Arc<PagedGpu>, region: &Arc<RegionInner>, record_bytes: u64,
     if region.is_closed() {
         return refuse("it is closed");
     }
-    let on = gpu.or_lost(region.on(gpu))?;
+    let on = gpu.map_device_lost(region.on(gpu))?;
     let home = region.loads_from(&on);
     if home == 0 {
         return refuse("GPU threads do not reach its home by loads: slot caches need the transport `direct`");

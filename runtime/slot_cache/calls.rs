@@ -345,13 +345,13 @@ impl SlotCache {
                     // SAFETY: the stream is live, as the caller says.
                     let follows = unsafe { current.series.follow(stream, last) };
                     self.gpu
-                        .or_lost(follows.doing(|| "ordering calls of a slot cache".into()))?;
+                        .map_device_lost(follows.doing(|| "ordering calls of a slot cache".into()))?;
                 }
                 // SAFETY: the stream is live, as the caller says, and what the kernels use lives until the series has ended, or is the
                 // caller's.
                 let put = unsafe { current.series.launch(stream, kernel, &config.shape, &all) };
                 let put = put.doing(|| format!("launching kernel `{}`", kernel.info().name));
-                match self.gpu.or_lost(put)? {
+                match self.gpu.map_device_lost(put)? {
                     Put::Over => {}
                     Put::Enqueued => {
                         calls.last = Some(stream);
@@ -371,7 +371,10 @@ impl SlotCache {
     /// Graphs have calls: the tables' homes stay as long as those run.
     fn note_captured(&self) -> Result<()> {
         for table in &self.tables {
-            self.gpu.or_lost(table.region.on(&self.gpu))?.view.set_captured(false);
+            self.gpu
+                .map_device_lost(table.region.on(&self.gpu))?
+                .view
+                .set_captured(false);
         }
         Ok(())
     }
@@ -445,7 +448,7 @@ impl SlotCache {
         let label = launch::label(&format!("calls of slot cache {}", self.name));
         let job = Job::Series("slot cache", Box::new(begin));
         let in_flight = gpu.enqueue(&gpu.stream, job, &LaunchConfig::new(1, 1), named, &label);
-        let in_flight = gpu.or_lost(in_flight)?;
+        let in_flight = gpu.map_device_lost(in_flight)?;
         let closed = self.tables.iter().find(|table| table.region.is_closed());
         let series = begun
             .ok_or(GpuError::ShutDown)

@@ -53,7 +53,7 @@ impl Series {
     /// Waits for its launches.
     pub fn end(self) -> Result<()> {
         let outcome = self.in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
-        let ended = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
+        let ended = self.gpu.map_device_lost(self.gpu.outcome_of(&self.in_flight, outcome));
         self.in_flight.let_go();
         self.gpu.try_prune();
         ended.map(drop)

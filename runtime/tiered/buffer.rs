@@ -214,7 +214,7 @@ impl<E> TieredBuffer<E> {
             state.budget = budget.unwrap_or(state.budget);
             Ok((coming.len() as u64, leaving.len() as u64))
         });
-        let (came, left) = gpu.or_lost(moved)?;
+        let (came, left) = gpu.map_device_lost(moved)?;
         let took = began.elapsed();
         Ok(Moved { came, left, took })
     }

@@ -66,7 +66,7 @@ impl<E> TieredBuilder<E> {
     /// memory.
     pub fn build(self) -> Result<TieredBuffer<E>> {
         let made = self.make();
-        let (inner, tiers) = self.gpu.or_lost(made)?;
+        let (inner, tiers) = self.gpu.map_device_lost(made)?;
         let buffer = Buffer::of(self.gpu, inner, self.element, self.length);
         Ok(TieredBuffer { buffer, tiers })
     }

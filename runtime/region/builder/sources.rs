@@ -62,7 +62,7 @@ impl<E> RegionBuilder<E> {
             return Ok(None);
         }
         let doing = || format!("getting memory for region `{}`", self.label());
-        gpu.or_lost(gpu.device.allocate_home(bytes).doing(doing))
+        gpu.map_device_lost(gpu.device.allocate_home(bytes).doing(doing))
     }
 
     pub(super) fn refused(&self, reason: String) -> Error {
