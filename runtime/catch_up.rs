@@ -141,7 +141,7 @@ impl Catching<'_> {
         let since = Instant::now();
         loop {
             self.gpu.reap(first, count)?;
-            if queues.are_at_rest(&*self.gpu.device, home)? {
+            if queues.are_idle(&*self.gpu.device, home)? {
                 return Ok(());
             }
             if since.elapsed() > self.gpu.settings.wait_limit.max(REST_LIMIT) {

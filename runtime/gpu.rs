@@ -352,7 +352,7 @@ impl PagedGpu {
     }
 
     /// Calls `look` while no launch runs and none can begin.
-    pub fn at_rest<R>(&self, look: impl FnOnce() -> R) -> R {
+    pub fn when_idle<R>(&self, look: impl FnOnce() -> R) -> R {
         let state = self.lock();
         for launch in &state.in_flight {
             launch.settle();

@@ -254,11 +254,11 @@ impl GpuTimeline {
         }
     }
 
-    /// Empties the ring into the file. With `at_rest` no lane runs. False when the GPU is lost.
-    fn drain(&self, at_rest: bool) -> bool {
+    /// Empties the ring into the file. With `idle` no lane runs. False when the GPU is lost.
+    fn drain(&self, idle: bool) -> bool {
         // One after the other, so that events are drawn in their order.
         let mut ring = self.ring.lock();
-        let events = ring.read(at_rest);
+        let events = ring.read(idle);
         let read = events.is_ok();
         match events {
             Ok(events) => self.drawing.lock().events(&self.sheet, events),

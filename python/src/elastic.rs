@@ -36,7 +36,7 @@ impl Elastic {
     ) -> PyResult<Growth> {
         // Relaxed: whoever waits without need waits for launches that end. Here signals are looked for; the runtime looks for none.
         let buffer = match self.packed.load(Ordering::Relaxed) {
-            true => self.flights.at_rest(py, &self.slot)?,
+            true => self.flights.when_idle(py, &self.slot)?,
             false => self.slot.get()?,
         };
         let grown = py.apart(|| grow(&buffer)).raised()?;
@@ -94,7 +94,7 @@ impl Elastic {
     /// Copies elements from `first` on into an array of bytes.
     fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = Memory::of(out)?;
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
         py.apart(|| buffer.read_bytes(first, bytes)).raised()
     }
@@ -102,7 +102,7 @@ impl Elastic {
     /// Stores an array of bytes from element `first` on.
     fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         py.apart(|| buffer.write_bytes(first, values.bytes())).raised()
     }
 

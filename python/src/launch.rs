@@ -135,7 +135,7 @@ impl Flights {
     }
 
     /// What a slot holds, when the launches that were given it have ended.
-    pub fn at_rest<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
+    pub fn when_idle<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
         let value = slot.get()?;
         self.settle(py, Some(slot.id()))?;
         Ok(value)

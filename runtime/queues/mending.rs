@@ -260,7 +260,7 @@ impl Queues {
     }
 
     /// The next request's index of a closed pair on which nothing is in flight.
-    pub(super) fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
+    pub(super) fn idle_index(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
         let (rest, next) = self.rest_of(gpu, index)?;
         Ok(matches!(rest, Rest::Complete).then_some(next))
     }

@@ -117,7 +117,7 @@ impl Queues {
     }
 
     /// Whether no request is in flight on a home's closed queue pairs. Requests whose completions do not come are ended.
-    pub fn are_at_rest(&self, gpu: &dyn Gpu, home: Returned) -> Result<bool> {
+    pub fn are_idle(&self, gpu: &dyn Gpu, home: Returned) -> Result<bool> {
         let _resetting = self.lock_resetting();
         let (first, count) = self.pairs_of(home);
         let mut all = true;
@@ -135,8 +135,8 @@ impl Queues {
     }
 
     /// The index of the next request of a queue pair that is at rest.
-    fn must_be_at_rest(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<u64> {
-        self.at_rest(gpu, index)?.ok_or_else(|| Error::Unavailable {
+    fn must_be_idle(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<u64> {
+        self.idle_index(gpu, index)?.ok_or_else(|| Error::Unavailable {
             what: group.home_name(),
             reason: format!("queue pair {index} was not at rest; it is tried again"),
         })
@@ -157,7 +157,7 @@ impl Queues {
         let mut mended = Vec::new();
         for group in self.groups_of(Returned::Local(home)) {
             for index in group.indexes() {
-                let next = self.must_be_at_rest(gpu, group, index)?;
+                let next = self.must_be_idle(gpu, group, index)?;
                 self.mend(gpu, group, index - group.first, next)?;
                 mended.push((index, next));
             }
@@ -185,7 +185,7 @@ impl Queues {
             go_on()?;
             let next = {
                 let _resetting = self.lock_resetting();
-                self.must_be_at_rest(gpu, group, index)?
+                self.must_be_idle(gpu, group, index)?
             };
             // Without the lock: others are mended meanwhile. A host's pass that resets the pair is counted.
             self.begin_anew(gpu, group, index - group.first, next)?;
@@ -208,7 +208,7 @@ impl Queues {
                 reason: "its queue pairs were reset for another reason while they joined; it is tried again".into(),
             });
         }
-        let next = group.indexes().map(|index| self.must_be_at_rest(gpu, group, index));
+        let next = group.indexes().map(|index| self.must_be_idle(gpu, group, index));
         let next = next.collect::<Result<Vec<_>>>()?;
         self.begin_stay(gpu, group)?;
         for (index, next) in group.indexes().zip(next) {

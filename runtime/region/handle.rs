@@ -312,7 +312,7 @@ impl<T: Pod> Region<T> {
         let _launches = self.inner.quiesce();
         let mut found = Vec::new();
         for on in self.inner.everywhere() {
-            let pages = on.gpu.at_rest(|| self.read_dirty(&on));
+            let pages = on.gpu.when_idle(|| self.read_dirty(&on));
             found.extend(on.gpu.map_device_lost(pages)?);
         }
         Ok(found)

@@ -56,9 +56,9 @@ impl Ring {
         self.dropped
     }
 
-    /// The events since the last call, in the order in which their lanes took places. With `at_rest` no lane runs: what is not complete
+    /// The events since the last call, in the order in which their lanes took places. With `idle` no lane runs: what is not complete
     /// never will be.
-    pub fn read(&mut self, at_rest: bool) -> Result<Vec<TimelineEvent>, GpuError> {
+    pub fn read(&mut self, idle: bool) -> Result<Vec<TimelineEvent>, GpuError> {
         let state = self.state.read(&*self.gpu, 0, 1)?[0];
         self.dropped = state.dropped;
         let mut found = Vec::new();
@@ -72,7 +72,7 @@ impl Ring {
             for (seen, event) in numbers.iter().zip(events) {
                 if seen.number == self.tail + taken + 1 {
                     found.push(event);
-                } else if !at_rest && !self.is_given_up(taken) {
+                } else if !idle && !self.is_given_up(taken) {
                     break;
                 }
                 taken += 1;

@@ -172,7 +172,7 @@ fn judge(
     error: Option<String>,
 ) -> Result<Option<Passed>, String> {
     if !room.options.unwatched && error.is_none() {
-        findings.extend(watcher.at_rest().err());
+        findings.extend(watcher.when_idle().err());
     }
     if let Some(race) = room.gpu.as_ref().and_then(|gpu| gpu.races().0.into_iter().next()) {
         return Err(format!("a data race: {race}"));

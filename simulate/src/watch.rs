@@ -182,7 +182,7 @@ impl Watcher {
 
     /// Looks at a virtual memory that no launch uses and whose regions were closed: all requests are reaped, all frames are
     /// free, no pin is left.
-    pub fn at_rest(&self) -> Result<(), Finding> {
+    pub fn when_idle(&self) -> Result<(), Finding> {
         let mut state = self.lock();
         state.who = Some(Who::Host);
         state.rebuild();

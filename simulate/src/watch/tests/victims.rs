@@ -264,7 +264,7 @@ fn a_slot_that_nobody_has_any_more() {
     assert_eq!(it.fake.found(), []);
     let mut it = Borrower::new();
     it.take(1);
-    let found = it.fake.watcher.at_rest().unwrap_err();
+    let found = it.fake.watcher.when_idle().unwrap_err();
     assert!(found.what.contains("slot 1 is not free at the end"), "{}", found.what);
 }
 
