@@ -124,7 +124,7 @@ impl BroadcastInner {
     /// Waits for the launches that name the array, has their changes passed on, and keeps others from beginning while the guard lives.
     fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         *self.round.lock() = Round::default();
         self.check_gpus()?;
         self.pass_on()?;
@@ -234,7 +234,7 @@ impl Memory for BroadcastInner {
         let mut round = self.round.lock();
         // Where all of them only read, there is nothing to see.
         if round.all >> to_begin.gpu & 1 == 1 && (to_begin.writes || round.stores) {
-            launches.settle();
+            launches.wait_idle();
             *round = Round::default();
         }
         drop(round);

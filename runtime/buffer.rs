@@ -164,7 +164,7 @@ impl<E> Buffer<E> {
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
     fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.inner.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         let mended = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend());
         self.gpu.map_device_lost(mended)?;
         Ok(launches)

@@ -70,7 +70,7 @@ pub(crate) struct ElasticInner {
     id: BufferId,
     /// Address of element 0, for ever.
     pub addr: u64,
-    /// Held, settled, by who takes away memory that a launch could use, and by host accesses.
+    /// Held, with no launch running, by who takes away memory that a launch could use, and by host accesses.
     launches: Mutex<LaunchTracker>,
     /// Held while memory is placed or taken out.
     mapping: Mutex<Mapping>,
@@ -229,7 +229,7 @@ impl ElasticInner {
     /// Waits for the launches that name the buffer, and keeps others from beginning while the guard lives.
     fn quiesce(&self) -> MutexGuard<'_, LaunchTracker> {
         let mut launches = self.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         launches
     }
 

@@ -355,7 +355,7 @@ impl PagedGpu {
     pub fn when_idle<R>(&self, look: impl FnOnce() -> R) -> R {
         let state = self.lock();
         for launch in &state.in_flight {
-            launch.settle();
+            launch.wait_done();
         }
         if let Err(error) = self.drain_graphs_of(&state) {
             tracing::warn!(error = &error as &dyn std::error::Error, "graphs may run still");
@@ -508,7 +508,7 @@ impl PagedGpu {
         let done = self.prune_locked(&mut self.lock());
         // Outside the lock: the last keeper of a region may go with its launch.
         drop(done);
-        self.settle_frames();
+        self.finish_frame_changes();
     }
 
     fn lock_peers(&self) -> MutexGuard<'_, Peers> {
@@ -519,7 +519,7 @@ impl PagedGpu {
     pub fn try_prune(&self) {
         let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
         drop(done);
-        self.settle_frames();
+        self.finish_frame_changes();
     }
 
     fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
@@ -613,7 +613,7 @@ impl PagedGpu {
         }
         if state.needs_recovery {
             for launch in &state.in_flight {
-                launch.settle();
+                launch.wait_done();
             }
             self.drain_graphs_of(state)?;
             drop(self.prune_locked(state));
@@ -626,7 +626,7 @@ impl PagedGpu {
         if let Some(reason) = &state.poisoned {
             return Err(Error::Poisoned { reason: reason.clone() });
         }
-        self.settle_loans_locked(state, 0).map(drop)
+        self.update_loans_locked(state, 0).map(drop)
     }
 
     /// Waits for graphs that use regions here, of which nobody is told.
@@ -662,10 +662,10 @@ impl PagedGpu {
 
     /// Frees borrowed memory that was given back, and borrows more where it has become little, if no launch runs: how many bytes those
     /// are.
-    fn settle_loans_locked(&self, state: &GpuState, more: u64) -> Result<u64> {
+    fn update_loans_locked(&self, state: &GpuState, more: u64) -> Result<u64> {
         let idle = state.in_flight.is_empty() && !state.needs_recovery && state.poisoned.is_none();
         match self.victims().filter(|_| idle) {
-            Some(victims) => victims.settle(&*self.device, &state.live().collect::<Vec<_>>(), more),
+            Some(victims) => victims.update_loans(&*self.device, &state.live().collect::<Vec<_>>(), more),
             None => Ok(0),
         }
     }
@@ -674,14 +674,14 @@ impl PagedGpu {
     ///
     /// # Errors
     /// The driver's.
-    pub fn settle_loans(&self) -> Result<()> {
+    pub fn update_loans(&self) -> Result<()> {
         if self.victims().is_some_and(Victims::is_awaited) {
             // Launches to come may read there by their tables.
             self.leave_unlent();
         }
         let mut state = self.lock();
         let done = self.prune_locked(&mut state);
-        let settled = self.settle_loans_locked(&state, 0);
+        let settled = self.update_loans_locked(&state, 0);
         drop(state);
         drop(done);
         self.map_device_lost(settled).map(drop)
@@ -692,16 +692,16 @@ impl PagedGpu {
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn settle_awaited(&self) -> Result<()> {
+    pub(super) fn return_awaited_loans(&self) -> Result<()> {
         let Some(victims) = self.victims().filter(|victims| victims.is_awaited()) else {
             return Ok(());
         };
         // The host's time says nothing to a GPU that follows a seed.
         if !self.capabilities().deterministic && victims.is_overdue(self.settings.wait_limit) {
             let those = self.lock().in_flight.clone();
-            those.iter().for_each(|launch| launch.settle());
+            those.iter().for_each(|launch| launch.wait_done());
         }
-        self.settle_loans()
+        self.update_loans()
     }
 
     /// See [`crate::VmGpu::scribble_given_back`].
@@ -719,10 +719,10 @@ impl PagedGpu {
         let mut state = self.lock();
         self.make_ready(&mut state)?;
         for launch in &state.in_flight {
-            launch.settle();
+            launch.wait_done();
         }
         let done = self.prune_locked(&mut state);
-        let borrowed = self.settle_loans_locked(&state, more);
+        let borrowed = self.update_loans_locked(&state, more);
         drop(state);
         drop(done);
         self.map_device_lost(borrowed)
@@ -757,7 +757,7 @@ impl Drop for PagedGpu {
         threads.drain(..).rev().for_each(drop);
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {
-            launch.settle();
+            launch.wait_done();
         }
         if let Some(timeline) = &self.timeline {
             timeline.end();

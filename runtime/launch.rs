@@ -186,7 +186,7 @@ impl InFlight {
     }
 
     /// Waits for its end. Bounded by the launch's deadline.
-    pub fn settle(&self) {
+    pub fn wait_done(&self) {
         if let Some(ask) = &self.gives_way {
             ask();
         }
@@ -378,17 +378,17 @@ impl LaunchTracker {
     }
 
     /// Waits for all of them. Bounded by their deadlines.
-    pub fn settle(&mut self) {
-        self.settle_those(|_| true);
+    pub fn wait_idle(&mut self) {
+        self.wait_for(|_| true);
     }
 
     /// Waits for those of a kind.
-    pub fn settle_those(&mut self, which: impl Fn(LaunchKind) -> bool) {
+    pub fn wait_for(&mut self, which: impl Fn(LaunchKind) -> bool) {
         let (awaited, others) = self.in_flight.drain(..).partition(|(kind, _)| which(*kind));
         self.in_flight = others;
         let awaited: Vec<(LaunchKind, Weak<InFlight>)> = awaited;
         for launch in awaited.iter().filter_map(|(_, launch)| launch.upgrade()) {
-            launch.settle();
+            launch.wait_done();
         }
     }
 
@@ -405,12 +405,12 @@ impl LaunchTracker {
     }
 
     /// Waits for those on a GPU that bring pages beside others.
-    pub fn settle_beside(&self, gpu: usize) {
+    pub fn wait_beside(&self, gpu: usize) {
         let those = self.in_flight.iter().filter(|(kind, _)| kind.gpu == gpu);
         let those = those.filter_map(|(_, launch)| launch.upgrade());
         those
             .filter(|launch| launch.gives_way.is_some())
-            .for_each(|launch| launch.settle());
+            .for_each(|launch| launch.wait_done());
     }
 
     /// Whether one of them that uses pages runs on a GPU, or may yet.

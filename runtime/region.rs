@@ -285,7 +285,7 @@ impl RegionInner {
     /// Waits for the launches that name the region, on all GPUs, and keeps others from beginning while the guard lives.
     pub fn quiesce(&self) -> MutexGuard<'_, LaunchTracker> {
         let mut launches = self.lock();
-        launches.settle();
+        launches.wait_idle();
         launches
     }
 

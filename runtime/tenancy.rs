@@ -82,7 +82,7 @@ pub(crate) trait Occupant: Send + Sync {
     fn give_back(&self, bytes: u64, most: u64, until: Instant) -> u64;
 
     /// Gives back what launches kept that have ended.
-    fn settle(&self);
+    fn release_ended(&self);
 
     /// Bytes that were given back and that the driver has not yet.
     fn lingering_bytes(&self) -> u64;
@@ -267,7 +267,7 @@ impl Ledger {
         }
         loop {
             for occupant in &occupants {
-                occupant.settle();
+                occupant.release_ended();
             }
             let given = before.saturating_sub(self.out(&occupants));
             if given >= promised || Instant::now() >= deadline {

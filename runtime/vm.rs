@@ -258,7 +258,7 @@ impl VmGpu {
         let Some(victims) = gpu.victims() else { return Ok(0) };
         let _span = gpu.span(|| format!("giving back {bytes} borrowed bytes"));
         let back = gpu.map_device_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
-        gpu.settle_loans()?;
+        gpu.update_loans()?;
         Ok(back)
     }
 

@@ -309,7 +309,7 @@ pub enum CliError {
     #[error(
         "there are {frames} frames after {seconds} s, which is not what the measurement needs; does another program take memory of the GPU?"
     )]
-    NotSettled {
+    WrongFrameCount {
         /// Frames that there are.
         frames: u64,
         /// How long they were waited for.

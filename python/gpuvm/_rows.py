@@ -145,9 +145,9 @@ class Planned:
         # Those that follow the number of rows.
         self._last = (*work.args[4:], self._shift)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Waits for launches, and raises what they told."""
-        self._core.settle()
+        self._core.wait_idle()
 
     def launch(self, ids: int, wide: int, count: int, rows: int, stream: int) -> bool:
         """False where pages are not looked up, and of a closed array."""

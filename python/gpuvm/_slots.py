@@ -43,16 +43,16 @@ class _Slots(Buffer):
         self._cache = cache
 
     def numpy(self) -> Any:
-        self._cache._settle()
+        self._cache._wait_idle()
         return super().numpy()
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        self._cache._settle()
+        self._cache._wait_idle()
         return super().__cuda_array_interface__
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        self._cache._settle()
+        self._cache._wait_idle()
         return super().__dlpack__(**kwargs)
 
 
@@ -136,7 +136,7 @@ class SlotCache:
         """Waits for its calls, and raises what they met."""
         self._core.wait()
 
-    def _settle(self) -> None:
+    def _wait_idle(self) -> None:
         """As :meth:`wait`, of one that may be closed."""
         with contextlib.suppress(ClosedError):
             self._core.wait()

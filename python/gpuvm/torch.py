@@ -18,7 +18,7 @@ write before that, the next use of the array raises ``RegionError``. What PyTorc
 of the array notices by the tensor's version, and waits for. Writers that count in no such version are NumPy, other libraries, Triton's kernels, and PyTorch through
 ``.data``, ``from_dlpack`` and storages: after those say :meth:`gpuvm.Array.wrote`.
 
-**Numbers out of range** give rows of zeros. The next call that waits for the array (``numpy``, ``flush``, ``settle``, ``Vm.sync``) raises ``IndexError``;
+**Numbers out of range** give rows of zeros. The next call that waits for the array (``numpy``, ``flush``, ``Vm.sync``) raises ``IndexError``;
 ``check=True`` waits and raises at once, and on the simulated GPU, where every operation ends before it returns, so does each.
 """
 
@@ -343,7 +343,7 @@ def _checked(of: Rows, launch: Any, check: bool) -> None:
         if of.array.vm.simulated or check:
             launch.sync()
     if check or of.array.vm.simulated:
-        of.array._core.settle()
+        of.array._core.wait_idle()
 
 
 def _stream(device: torch.device) -> int:
@@ -378,7 +378,7 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False, is_list: 
             return out
         if plan.take.launch(ids.data_ptr(), _rows.LIST if is_list else kind is torch.int64, count, out.data_ptr(), _stream(device)):
             if device.type == "cpu":
-                plan.take.settle()
+                plan.take.wait_idle()
             return out
     ids = _numbers(ids, device)
     of = _rows_of(table)
@@ -407,7 +407,7 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
             if plan.add.launch(ids.data_ptr(), ids.dtype is torch.int64, count, values.data_ptr(), _stream(device)):
                 plan.writes.add()
                 if device.type == "cpu":
-                    plan.add.settle()
+                    plan.add.wait_idle()
                 return
     of = _rows_of(table)
     if values.dtype != table.dtype or values.shape != ids.shape + table.shape[1:]:

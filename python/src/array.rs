@@ -47,7 +47,7 @@ impl Child for Held {
         settled.and(ended.raised()).and(told)
     }
 
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(region) = self.slot.get() else { return Ok(()) };
         let settled = py.apart(|| self.rows.end()).raised();
         settled.and(self.rows.raise_told(region.name()))
@@ -79,8 +79,8 @@ impl Region {
     /// The region, when the launches that name it have ended.
     fn when_idle(&self, py: Python<'_>) -> PyResult<Arc<RawRegion>> {
         let region = self.held.slot.get()?;
-        self.held.flights.settle(py, Some(self.held.id()))?;
-        self.held.settle(py)?;
+        self.held.flights.wait_idle(py, Some(self.held.id()))?;
+        self.held.wait_idle(py)?;
         Ok(region)
     }
 }
@@ -233,8 +233,8 @@ impl Region {
     }
 
     /// Waits for what was enqueued so, and raises what it told.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.settle(py)
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.wait_idle(py)
     }
 
     /// Others have written to its memory: waits for them, and drops what frames hold.
@@ -263,7 +263,7 @@ impl Region {
             return Ok(());
         }
         self.held.slot.get()?;
-        self.held.flights.settle(py, Some(self.held.id()))?;
+        self.held.flights.wait_idle(py, Some(self.held.id()))?;
         self.held.end(py)
     }
 

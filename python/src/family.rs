@@ -20,7 +20,7 @@ pub trait Child: Send + Sync {
     ///
     /// # Errors
     /// As said.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let _ = py;
         Ok(())
     }
@@ -84,11 +84,11 @@ impl Family {
     ///
     /// # Errors
     /// What it told.
-    pub fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    pub fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let children: Vec<_> = self.children.lock().all.iter().filter_map(Weak::upgrade).collect();
         let mut outcome = Ok(());
         for child in children {
-            outcome = outcome.and(child.settle(py));
+            outcome = outcome.and(child.wait_idle(py));
         }
         outcome
     }

@@ -118,7 +118,7 @@ impl Flights {
 
     /// Waits for the launches that were given something, or for all. Signals are looked for meanwhile: an exception of a signal's handler
     /// stops them all.
-    pub fn settle(&self, py: Python<'_>, of: Option<usize>) -> PyResult<()> {
+    pub fn wait_idle(&self, py: Python<'_>, of: Option<usize>) -> PyResult<()> {
         let names = |flight: &&Arc<Flight>| of.is_none_or(|of| flight.named.contains(&of));
         let waited: Vec<_> = self.running.lock().iter().filter(names).map(Arc::clone).collect();
         for flight in &waited {
@@ -137,7 +137,7 @@ impl Flights {
     /// What a slot holds, when the launches that were given it have ended.
     pub fn when_idle<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
         let value = slot.get()?;
-        self.settle(py, Some(slot.id()))?;
+        self.wait_idle(py, Some(slot.id()))?;
         Ok(value)
     }
 

@@ -29,7 +29,7 @@ impl Child for Held {
         .raised()
     }
 
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(cache) = self.0.get() else { return Ok(()) };
         py.detach(|| cache.wait()).raised()
     }

@@ -204,7 +204,7 @@ impl Vm {
     fn pause(&self, py: Python<'_>, tag: &str) -> PyResult<u64> {
         let vm = self.slot.get()?;
         for buffer in self.family.tagged(tag) {
-            self.family.flights.settle(py, Some(buffer.id()))?;
+            self.family.flights.wait_idle(py, Some(buffer.id()))?;
         }
         py.apart(|| vm.pause(tag)).raised()
     }
@@ -363,8 +363,8 @@ impl Vm {
     /// Waits for all launches.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.get()?;
-        self.family.flights.settle(py, None)?;
-        self.family.settle(py)?;
+        self.family.flights.wait_idle(py, None)?;
+        self.family.wait_idle(py)?;
         self.family.flights.tell()
     }
 
@@ -374,7 +374,7 @@ impl Vm {
             return Ok(());
         }
         self.slot.get()?;
-        let settled = self.family.flights.settle(py, None);
+        let settled = self.family.flights.wait_idle(py, None);
         let told = self.family.flights.tell();
         let ended = self.family.end(py);
         let value = self.slot.take()?;

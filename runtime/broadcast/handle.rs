@@ -332,7 +332,7 @@ impl BroadcastInner {
 impl<T> Drop for Broadcast<T> {
     fn drop(&mut self) {
         // Launches keep the memory alive; whoever drops the array expects to be told of nothing after it.
-        self.inner.launches.lock().settle();
+        self.inner.launches.lock().wait_idle();
     }
 }
 

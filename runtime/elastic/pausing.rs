@@ -22,7 +22,7 @@ impl<'a> Held<'a> {
     fn new(buffers: &'a [Arc<ElasticInner>]) -> Self {
         let mut launches: Vec<MutexGuard<'_, LaunchTracker>> =
             buffers.iter().map(|buffer| buffer.launches.lock()).collect();
-        launches.iter_mut().for_each(|launches| launches.settle());
+        launches.iter_mut().for_each(|launches| launches.wait_idle());
         Self {
             buffers,
             _launches: launches,

@@ -252,7 +252,7 @@ impl PagedGpu {
     /// What the kernel is told of a region, whose pages come in order where all of them may. From now on its marks do not say that pages were
     /// written.
     fn beside_of(&self, region: &RegionView, by: Table) -> Result<BesideRegion> {
-        self.settle_marks(region, true)?;
+        self.clear_marks(region, true)?;
         region.expect_beside(by);
         let (entries, window, marks) = match region.places_there().filter(|_| by == Table::Entries) {
             Some(places) => (places.entries, places.addr, places.marks),
@@ -289,7 +289,7 @@ impl PagedGpu {
     pub fn forget_late_marks(&self, region: &RegionView) -> Result<()> {
         match region.came_beside() {
             true => {
-                self.settle_marks(region, false)?;
+                self.clear_marks(region, false)?;
                 region.forget_beside();
                 Ok(())
             }
@@ -298,7 +298,7 @@ impl PagedGpu {
     }
 
     /// Has the marks of pages in frames go, which says with `folds` that they are dirty. No launch with the region runs.
-    fn settle_marks(&self, region: &RegionView, folds: bool) -> Result<()> {
+    fn clear_marks(&self, region: &RegionView, folds: bool) -> Result<()> {
         if folds {
             self.take_marks(region, false)?;
         } else if let Some(places) = region.places_there() {
@@ -306,10 +306,10 @@ impl PagedGpu {
         }
         let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| [over_all(vm, region), vec![arg(u32::from(folds))]].concat();
-        let label = format!("settling marks of region `{}`", region.name());
+        let label = format!("clearing marks of region `{}`", region.name());
         self.run(
             &support.stream,
-            &support.settle_marks,
+            &support.clear_marks,
             config,
             args,
             Some(region),

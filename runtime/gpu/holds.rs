@@ -352,7 +352,7 @@ impl PagedGpu {
         if held.is_empty() {
             return Ok(());
         }
-        self.settle_form(true);
+        self.wait_form(true);
         held.let_those_go(false, |memory| memory.let_go(self.place))
     }
 

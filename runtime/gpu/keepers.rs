@@ -83,7 +83,7 @@ fn look_at_owners() -> impl FnMut(&PagedGpu) -> bool {
         let looked = victims.relieve(&*gpu.device, gpu.settings.wait_limit);
         let settled = looked.and_then(|_| {
             if victims.is_awaited() {
-                gpu.settle_loans()
+                gpu.update_loans()
             } else {
                 Ok(())
             }
@@ -108,7 +108,7 @@ fn follow(gpu: &PagedGpu, headroom: u64, evictions: &mut u64) -> Result<()> {
     let Some(units) = gpu.frames().units() else {
         return Ok(());
     };
-    gpu.settle_frames();
+    gpu.finish_frame_changes();
     let left = gpu.device.own_memory();
     let left = left.doing(|| "asking for free memory".into())?.free;
     // What this process has given back may not be the driver's yet.

@@ -167,7 +167,7 @@ impl PagedGpu {
         let memories = each_once(named.memories);
         if looks_up {
             self.relieve(&memories)?;
-            self.settle_awaited()?;
+            self.return_awaited_loans()?;
         }
         // Host accesses to this memory, and other launches with it, wait until the launch is on its stream.
         let mut guards = lock_each(&memories);
@@ -227,7 +227,7 @@ impl PagedGpu {
     fn enter_form(&self, looks_up: bool, fetches: bool) -> Result<Forms<'_>> {
         let (alone, beside) = (looks_up.then(|| self.form.write()), fetches.then(|| self.form.read()));
         if looks_up {
-            self.settle_form(false);
+            self.wait_form(false);
         }
         if fetches {
             self.let_idle_go()?;
@@ -271,11 +271,11 @@ impl PagedGpu {
 
     /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
     /// are held for the one are never what the other waits for.
-    pub(super) fn settle_form(&self, looks_up: bool) {
+    pub(super) fn wait_form(&self, looks_up: bool) {
         let of_it =
             |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up) || (looks_up && launch.gives_way.is_some());
         let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
-        those.iter().for_each(|launch| launch.settle());
+        those.iter().for_each(|launch| launch.wait_done());
     }
 
     /// The state of a launch to come.

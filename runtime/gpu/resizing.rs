@@ -85,7 +85,7 @@ impl PagedGpu {
             returning: self.pool.changing.lock(),
         };
         change.stop_returning()?;
-        self.map_device_lost(units.settle())?;
+        self.map_device_lost(units.unmap_ended())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
         let longer = self.patience();
         let (missing, kept) = match wanted > present {
@@ -113,7 +113,7 @@ impl PagedGpu {
 
     /// Takes memory that others have by now out of the frames' addresses, where no lane uses them any more, and ends a change that was left
     /// behind.
-    pub(super) fn settle_frames(&self) {
+    pub(super) fn finish_frame_changes(&self) {
         let Some(units) = self.frames().units() else { return };
         let left_behind = self.pool.changing.try_lock();
         let finished = match left_behind.filter(|change| change.as_ref().is_some_and(Returning::is_left_alone)) {
@@ -125,7 +125,7 @@ impl PagedGpu {
             .go_on_returning(),
             None => Ok(()),
         };
-        if let Err(error) = finished.and_then(|()| units.settle()) {
+        if let Err(error) = finished.and_then(|()| units.unmap_ended()) {
             tracing::warn!(%error, "addresses of frames keep memory that others have");
         }
     }
@@ -521,8 +521,8 @@ impl Occupant for PagedGpu {
         self.handles.trim(whole, Some(until))
     }
 
-    fn settle(&self) {
-        self.settle_frames();
+    fn release_ended(&self) {
+        self.finish_frame_changes();
     }
 
     fn lingering_bytes(&self) -> u64 {

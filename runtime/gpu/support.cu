@@ -218,12 +218,12 @@ __global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned regio
 
 // Marks of pages in frames go, of the pages [first, last) of a region that no launch uses. With `folds` those pages are
 // dirty; else nobody has stored to them, and marks are from when they were at home.
-__global__ void gpuvm_settle_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
-                                   unsigned long long last, unsigned folds) {
+__global__ void gpuvm_clear_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                  unsigned long long last, unsigned folds) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::settle_mark(vm, gpuvm::detail::page_id(region, page), folds != 0);
+        gpuvm::detail::clear_mark(vm, gpuvm::detail::page_id(region, page), folds != 0);
 }
 
 // Brings pages beside a launch, until that has ended. Blocks are whole warps, one at least beyond those that watch.

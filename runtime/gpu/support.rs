@@ -36,7 +36,7 @@ pub(crate) fn kernels(has_timeline: bool) -> Vec<&'static str> {
         "gpuvm_take_free",
         "gpuvm_give_free",
         "gpuvm_bring_beside",
-        "gpuvm_settle_marks",
+        "gpuvm_clear_marks",
         "gpuvm_leave_slots",
     ];
     if has_timeline {
@@ -60,7 +60,7 @@ pub(super) struct Support {
     pub hold: Arc<dyn Kernel>,
     pub bring: Arc<dyn Kernel>,
     pub bring_beside: Arc<dyn Kernel>,
-    pub settle_marks: Arc<dyn Kernel>,
+    pub clear_marks: Arc<dyn Kernel>,
     pub leave_slots: Arc<dyn Kernel>,
     pub give_way: Arc<dyn Kernel>,
     pub take_marks: Arc<dyn Kernel>,
@@ -106,7 +106,7 @@ impl Support {
             take_free: kernel(names[17])?,
             give_free: kernel(names[18])?,
             bring_beside: kernel(names[19])?,
-            settle_marks: kernel(names[20])?,
+            clear_marks: kernel(names[20])?,
             leave_slots: kernel(names[21])?,
             clock: has_timeline.then(|| kernel(names[22])).transpose()?,
             stream: gpu.stream().doing(doing)?,

@@ -66,7 +66,7 @@ pub(crate) struct Victims {
     /// While memory that was given back is not free for its owner.
     awaited: Mutex<Option<Awaited>>,
     /// The [`Loans`] when all words were looked through last.
-    settled: Mutex<Loans>,
+    loans: Mutex<Loans>,
     /// For how long it was not, all times together.
     waited_ns: AtomicU64,
     /// Pages that came to slots where launches look them up.
@@ -138,7 +138,7 @@ impl Victims {
             page_size,
             given_back: AtomicU64::new(0),
             awaited: Mutex::default(),
-            settled: Mutex::default(),
+            loans: Mutex::default(),
             waited_ns: AtomicU64::new(0),
             filled: AtomicU64::new(0),
         };
@@ -273,7 +273,7 @@ impl Victims {
         let given_back = self.given_back_bytes();
         // Who fetches pages from there looks whether the memory is lent still; who reads in place does not, and has to have ended.
         let is_read = regions.iter().any(|region| region.may_have_slots_from(given_back));
-        if is_read && self.settled.lock().0 != given_back {
+        if is_read && self.loans.lock().0 != given_back {
             return Ok(0);
         }
         let mut written = 0;
@@ -374,13 +374,13 @@ impl Victims {
 
     /// What is to be done while no launch runs, and none can begin: frees memory that was given back, and borrows more where slots have
     /// become few or `more` bytes are asked for. `regions`: all of the GPU. How many bytes were borrowed.
-    pub fn settle(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], more: u64) -> Result<u64> {
+    pub fn update_loans(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], more: u64) -> Result<u64> {
         let mut lenders = self.lenders.lock();
         let grown = self.growth(gpu, &mut lenders, more)?;
         let given_back = self.given_back_bytes();
         let readers = regions.iter().filter(|region| region.may_have_slots_from(given_back));
         let loans = (given_back, readers.count());
-        if grown.is_none() && *self.settled.lock() == loans {
+        if grown.is_none() && *self.loans.lock() == loans {
             return Ok(0);
         }
         let used = self.forget_unlent(gpu, &lenders, regions)?;
@@ -404,7 +404,7 @@ impl Victims {
         self.tell_spare(gpu, &lenders)?;
         let free = self.lent_slots(&lenders).filter(|slot| !used[*slot as usize]);
         self.free.fill(gpu, free).doing(|| "listing free slots".to_owned())?;
-        *self.settled.lock() = loans;
+        *self.loans.lock() = loans;
         if loans.1 == 0 {
             self.note_free(&lenders);
         }

@@ -38,7 +38,7 @@ impl Memory for RegionInner {
         for step in launches.coherence.before(gpu, writes) {
             match step {
                 Step::Wait { gpu, writers } => {
-                    launches.settle_those(|kind| kind.gpu == gpu && (kind.writes || !writers));
+                    launches.wait_for(|kind| kind.gpu == gpu && (kind.writes || !writers));
                 }
                 Step::Flush { gpu } => self.at(gpu).map_or(Ok(()), |on| self.flush_on(launches, &on))?,
                 Step::Drop { gpu } => self.at(gpu).map_or(Ok(()), |on| self.release_on(launches, &on, true))?,
@@ -56,22 +56,22 @@ impl Memory for RegionInner {
         }
         launches.end_beside(gpu, on.gpu.patience_beside());
         // Launches that fetch pages and those that look them up are never beside each other.
-        launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
+        launches.wait_for(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
         if !looks_up {
             return on.gpu.let_go(&on.view);
         }
         if by == Table::Home && !on.view.is_all_home() {
             // What others use in frames would not be what it finds at the home.
-            launches.settle_those(|kind| kind.gpu == gpu);
+            launches.wait_for(|kind| kind.gpu == gpu);
             self.release_on(launches, &on, false)?;
             on.view.set_all_home();
         }
         on.gpu.hold(&on.view)?;
         if writes && on.view.came_beside() {
-            launches.settle_beside(gpu);
+            launches.wait_beside(gpu);
             if on.view.shares_home() {
                 // Launches that read it may mark pages still, and what is written home for that must not replace what others have stored there.
-                launches.settle_those(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone);
+                launches.wait_for(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone);
                 on.gpu.forget_late_marks(&on.view)?;
             }
             // Else such a page is written home once more than it needs to be.
@@ -172,7 +172,7 @@ impl RegionInner {
     /// Has the home hold what launches on a GPU wrote, or are writing.
     fn write_home(&self, launches: &mut LaunchTracker, gpu: usize) -> Result<()> {
         // Those that write at home, too, of which the view knows nothing.
-        launches.settle_those(|kind| kind.gpu == gpu && kind.writes);
+        launches.wait_for(|kind| kind.gpu == gpu && kind.writes);
         match self.at(gpu).filter(|on| on.view.may_have_writes()) {
             Some(on) => self.flush_on(launches, &on),
             None => Ok(()),
@@ -206,7 +206,7 @@ impl RegionInner {
             return Ok(());
         }
         if writes || on.gpu.may_have_unlent(&on.view) {
-            launches.settle_those(|kind| kind.gpu == place && (writes || kind.by != Table::HomeAlone));
+            launches.wait_for(|kind| kind.gpu == place && (writes || kind.by != Table::HomeAlone));
         }
         match launches.any_on(place) {
             true => Ok(()),
@@ -306,7 +306,7 @@ impl RegionInner {
         let is_lost = || self.is_shared() && on.gpu.device.lost().is_some();
         if on.view.is_held() {
             let place = on.gpu.place;
-            launches.settle_those(|kind| kind.gpu == place && kind.looks_up);
+            launches.wait_for(|kind| kind.gpu == place && kind.looks_up);
         }
         if !is_lost() {
             self.refuse_beside_graphs(on)?;

@@ -196,7 +196,7 @@ impl<E> TieredBuffer<E> {
         let (tiers, gpu) = (&self.tiers, &self.gpu);
         // While it is held none begins.
         let mut launches = self.inner.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         let began = Instant::now();
         let moved = tiers.mend().and_then(|()| {
             let state = &mut *tiers.state.lock();

@@ -33,21 +33,17 @@ struct World {
 }
 
 impl World {
-    fn new(transport: Transport, settle: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
-        Self::compiled_with(&CompileOptions::default(), transport, settle)
+    fn new(transport: Transport, set: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
+        Self::compiled_with(&CompileOptions::default(), transport, set)
     }
 
-    fn compiled_with(
-        options: &CompileOptions,
-        transport: Transport,
-        settle: impl FnOnce(VmBuilder) -> VmBuilder,
-    ) -> Self {
+    fn compiled_with(options: &CompileOptions, transport: Transport, set: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
         let gpu = SimGpu::builder().memory_bytes(64 << 20).workers(2).build();
         let device: Arc<dyn Device> = Arc::new(gpu.unwrap());
         let names = ["add", "past_the_end", "endless"];
         let module = device.compile(&Source::new("own.cu", SOURCE), &names, options);
         let builder = Vm::builder().gpu(Gpu::Device(Arc::clone(&device))).transport(transport);
-        let vm = settle(builder.frame_memory(4 * 4096)).build().unwrap();
+        let vm = set(builder.frame_memory(4 * 4096)).build().unwrap();
         Self {
             device,
             module: module.unwrap(),

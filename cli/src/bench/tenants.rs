@@ -259,14 +259,14 @@ impl Bench<'_> {
     /// The reader alone, with all frames and with fewer, and beside bursts.
     fn beside(&self, reads: &Reads, other: &mut Other<'_>, free: &Runs) -> Result<Vec<Row>, CliError> {
         let all = self.machine.vm.frames();
-        self.settled(reads, |frames| frames >= all)?;
+        self.wait_frames(reads, |frames| frames >= all)?;
         let alone = self.rates(reads);
         let fewer = {
             let _taken = self.held(self.burst)?;
-            self.settled(reads, |frames| frames < all)?;
+            self.wait_frames(reads, |frames| frames < all)?;
             self.rates(reads)
         };
-        self.settled(reads, |frames| frames >= all)?;
+        self.wait_frames(reads, |frames| frames >= all)?;
         let (mut served, mut held, mut whole) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.bursts {
             let began = Instant::now();
@@ -297,11 +297,11 @@ impl Bench<'_> {
     }
 
     /// Waits until there are such frames, and pages in them.
-    fn settled(&self, reads: &Reads, are: impl Fn(u64) -> bool) -> Result<(), CliError> {
+    fn wait_frames(&self, reads: &Reads, are: impl Fn(u64) -> bool) -> Result<(), CliError> {
         let began = Instant::now();
         while !are(self.machine.vm.frames()) {
             if reads.stop.load(Ordering::Relaxed) || began.elapsed() > BACK_LIMIT {
-                return Err(CliError::NotSettled {
+                return Err(CliError::WrongFrameCount {
                     frames: self.machine.vm.frames(),
                     seconds: began.elapsed().as_secs(),
                 });
@@ -312,7 +312,7 @@ impl Bench<'_> {
         // The reader compiles first, which may take long.
         match reads.reach(Instant::now()) {
             true => Ok(()),
-            false => Err(CliError::NotSettled {
+            false => Err(CliError::WrongFrameCount {
                 frames: self.machine.vm.frames(),
                 seconds: began.elapsed().as_secs(),
             }),

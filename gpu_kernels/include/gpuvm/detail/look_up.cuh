@@ -126,7 +126,7 @@ GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
 }
 
 // A page in a frame loses its mark. `folds`: it is dirty for that.
-GPUVM_DEVICE void settle_mark(const layout::VmDesc* vm, u64 id, bool folds) {
+GPUVM_DEVICE void clear_mark(const layout::VmDesc* vm, u64 id, bool folds) {
     if (folds) return fold_mark(vm, id, false);
     if (is_resident(ld_relaxed_gpu(word_of(vm, id)))) *mark_of(vm, id) = 0;
 }
