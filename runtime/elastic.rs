@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// How long who needs memory waits for the lock of a buffer that may have some: another thread may be mapping some handles there.
-const PATIENCE: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The elastic buffers of one GPU.
 pub(crate) struct Elastics {
@@ -312,7 +312,7 @@ impl GivesHandles for ElasticInner {
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // Of what is mapped and not in use.
-        self.give_unused(0, handles, left.map_or(PATIENCE, |left| left.min(PATIENCE)))
+        self.give_unused(0, handles, left.map_or(LOCK_TIMEOUT, |left| left.min(LOCK_TIMEOUT)))
             .unwrap_or_default()
     }
 }

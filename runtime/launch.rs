@@ -196,11 +196,11 @@ impl InFlight {
     }
 
     /// Asks one that brings pages beside others to end, and waits no longer than that. Whether it has.
-    pub fn gives_way_within(&self, patience: Option<Duration>) -> bool {
+    pub fn gives_way_within(&self, timeout: Option<Duration>) -> bool {
         if let Some(ask) = &self.gives_way {
             ask();
         }
-        self.is_done() || self.wait(patience).is_some()
+        self.is_done() || self.wait(timeout).is_some()
     }
 
     pub fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
@@ -393,14 +393,14 @@ impl LaunchTracker {
     }
 
     /// Has those end on a GPU that bring pages beside others, where no other uses pages there any more. One that waits for a multiprocessor is not waited for.
-    pub fn end_beside(&self, gpu: usize, patience: Option<Duration>) {
+    pub fn end_beside(&self, gpu: usize, timeout: Option<Duration>) {
         let those = self.in_flight.iter();
         let those = those.filter(|(kind, _)| kind.gpu == gpu && kind.by != Table::HomeAlone);
         let (bring, others): (Vec<_>, Vec<_>) = those
             .filter_map(|(_, launch)| launch.upgrade().filter(|launch| !launch.is_done()))
             .partition(|launch| launch.gives_way.is_some());
         if others.is_empty() {
-            bring.iter().for_each(|launch| _ = launch.gives_way_within(patience));
+            bring.iter().for_each(|launch| _ = launch.gives_way_within(timeout));
         }
     }
 

@@ -25,14 +25,14 @@ use crate::{
 
 mod doorbells;
 mod group;
-mod mending;
 mod pair;
+mod recovery;
 mod returning;
 mod rings;
 mod sizing;
 
 pub(crate) use group::Reached;
-pub(crate) use mending::{StepKeeper, start_keeper};
+pub(crate) use recovery::{StepKeeper, start_keeper};
 pub(crate) use returning::Returned;
 pub(crate) use sizing::measure;
 
@@ -51,7 +51,7 @@ pub(crate) struct QueueShape {
     /// Of rings that are given to the NIC: one entry of the completion ring takes all.
     pub collapsed: bool,
     /// How long a request may take.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Pages may have a second home.
     pub reliable: bool,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Queues {
     /// Queue pairs mended while kernels ran.
     mended: AtomicU64,
     /// How long a request may take before its pair counts as failed.
-    patience_ns: u64,
+    timeout_ns: u64,
     /// Pages may have a second home.
     reliable: bool,
     /// A home that was silent is asked again: what it missed can be mended.
@@ -125,7 +125,7 @@ impl Queues {
             collapsed: shape.collapsed,
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
-            patience_ns: u64::try_from(shape.patience.as_nanos()).unwrap_or(u64::MAX),
+            timeout_ns: u64::try_from(shape.timeout.as_nanos()).unwrap_or(u64::MAX),
             reliable: shape.reliable,
             spoke_again: AtomicBool::new(false),
             next_search_ns: AtomicU64::new(0),

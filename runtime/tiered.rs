@@ -28,7 +28,7 @@ use crate::{
 /// Chunks that are copied and mapped together. Their new memory has addresses of its own meanwhile.
 const TOGETHER: usize = 16;
 /// How long who needs memory waits for a buffer whose launches begin or whose chunks move.
-const PATIENCE: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 /// Between two looks at copies that are under way.
 const LOOK: Duration = Duration::from_micros(20);
 
@@ -170,7 +170,7 @@ impl Tiers {
 
     /// Handles of the GPU's memory for so many chunks, of whoever gives some up.
     fn gpu_memory(&self, state: &State, chunks: usize) -> Result<Vec<Handle>> {
-        // Relaxed: who misses it waits for its patience.
+        // Relaxed: a thread that misses it waits until its timeout.
         self.asking.store(true, Ordering::Relaxed);
         let taken = self.handles.take(chunks);
         self.asking.store(false, Ordering::Relaxed);

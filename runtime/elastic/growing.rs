@@ -210,20 +210,20 @@ impl ElasticInner {
     }
 
     /// Gives back up to so many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for
-    /// nothing but `patience`, for each of the buffer's locks.
+    /// at most `timeout`, for each of the buffer's locks.
     ///
     /// # Errors
     /// [`Busy`] while a launch that may name the buffer runs, or somebody else maps.
-    pub(super) fn give_unused(&self, ahead: u64, handles: usize, patience: Duration) -> Result<usize, Busy> {
+    pub(super) fn give_unused(&self, ahead: u64, handles: usize, timeout: Duration) -> Result<usize, Busy> {
         {
             let state = self.state.lock();
             if state.paused || state.asking {
                 return Ok(0);
             }
         }
-        // Whoever has one of them may wait for the other, or for one of the caller's: the patience ends that.
-        let mapping = self.mapping.try_lock_for(patience).ok_or(Busy)?;
-        let launches = self.launches.try_lock_for(patience).ok_or(Busy)?;
+        // Whoever has one of them may wait for the other, or for one of the caller's: the timeout ends that.
+        let mapping = self.mapping.try_lock_for(timeout).ok_or(Busy)?;
+        let launches = self.launches.try_lock_for(timeout).ok_or(Busy)?;
         if !launches.is_idle() {
             return Err(Busy);
         }

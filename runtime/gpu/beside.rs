@@ -31,7 +31,7 @@ const RING_PLACES: [u64; 2] = [1 << 16, 1 << 12];
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
 /// So long is one waited for that was asked to end: it may have found no multiprocessor yet.
-const PATIENCE: Duration = Duration::from_millis(5);
+const TIMEOUT: Duration = Duration::from_millis(5);
 
 const DOING: &str = "bringing pages beside a launch";
 fn doing() -> String {
@@ -275,14 +275,14 @@ impl PagedGpu {
         let those: Vec<_> = self.lock().in_flight.iter().filter(brings).map(Arc::clone).collect();
         let mut all = true;
         for launch in those {
-            all &= launch.gives_way_within(self.patience_beside());
+            all &= launch.gives_way_within(self.beside_timeout());
         }
         all
     }
 
     /// How long one is waited for: on a GPU that follows a seed lanes run while the host waits.
-    pub(crate) fn patience_beside(&self) -> Option<Duration> {
-        (!self.capabilities().deterministic).then_some(PATIENCE)
+    pub(crate) fn beside_timeout(&self) -> Option<Duration> {
+        (!self.capabilities().deterministic).then_some(TIMEOUT)
     }
 
     /// Forgets the marks of pages in frames that launches set before those came. No launch with the region runs.

@@ -36,7 +36,7 @@ use crate::{
 
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
 /// it, even when it is lost again.
-const PATIENCE_SHARE: u32 = 8;
+const TIMEOUT_SHARE: u32 = 8;
 
 /// Stripes of a region: a row for each replica, of a stripe a node or a NIC.
 fn stripes_each(nodes: usize, nics: usize, plan: &QueuePlan) -> u64 {
@@ -191,7 +191,7 @@ fn bring_up_queues(
         depth: plan.depth,
         flush_reads,
         collapsed: plan.collapsed,
-        patience: settings.wait_limit / PATIENCE_SHARE,
+        timeout: settings.wait_limit / TIMEOUT_SHARE,
         reliable: settings.reliable,
     };
     let queues = Queues::create(gpu, nics, arena, homes, shape, frames)?;

@@ -21,7 +21,7 @@ use crate::{
 
 /// Of the longest wait of a lane, how long frames are emptied for somebody who needs memory now, and how much longer than its work the
 /// host waits for a kernel that empties frames.
-const PATIENCE_SHARE: u32 = 10;
+const TIMEOUT_SHARE: u32 = 10;
 /// How often the host looks at a change that lanes work on.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// After how long without a frame that is done the kernel counts as one that has found no place, and lanes of others are called.
@@ -54,7 +54,7 @@ struct Change<'a> {
 
 /// How long to work on a change, and how much longer to wait for it.
 #[derive(Clone, Copy)]
-struct Patience {
+struct Timeouts {
     within: Duration,
     longer: Duration,
 }
@@ -87,12 +87,12 @@ impl PagedGpu {
         change.stop_returning()?;
         self.map_device_lost(units.unmap_ended())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
-        let longer = self.patience();
+        let longer = self.change_timeout();
         let (missing, kept) = match wanted > present {
             true => (wanted - present - change.add_frames(wanted - present)?, 0),
             false => {
                 let going = present - wanted;
-                (0, going - change.withdraw(going, Patience { within, longer })?)
+                (0, going - change.withdraw(going, Timeouts { within, longer })?)
             }
         };
         let of = |count: usize| count as u64 * units.unit_bytes();
@@ -147,8 +147,8 @@ impl PagedGpu {
         self.frame_priority.store(priority, Ordering::Relaxed);
     }
 
-    fn patience(&self) -> Duration {
-        self.settings.wait_limit / PATIENCE_SHARE
+    fn change_timeout(&self) -> Duration {
+        self.settings.wait_limit / TIMEOUT_SHARE
     }
 
     /// Bytes of frames that stay when others need memory.
@@ -162,7 +162,7 @@ impl Change<'_> {
     /// Up to so many units more, of memory that is free: how many there are more.
     fn add_frames(&mut self, count: usize) -> Result<usize> {
         let (added, short) = self.units.add(count);
-        self.bring_back(&added, self.gpu.patience())?;
+        self.bring_back(&added, self.gpu.change_timeout())?;
         match short.filter(|error| !error.is_out_of_memory()) {
             Some(error) => self.gpu.map_device_lost(Err(error)),
             None => Ok(added.len()),
@@ -171,7 +171,7 @@ impl Change<'_> {
 
     /// Gives the pool the frames of units that are there, as far as they are withdrawn, and those of an earlier change. Those that are not
     /// back in time come later.
-    fn bring_back(&mut self, which: &[usize], patience: Duration) -> Result<()> {
+    fn bring_back(&mut self, which: &[usize], timeout: Duration) -> Result<()> {
         let mut frames = frames_of(self.units, which);
         if let Some(earlier) = self.returning.as_ref().map(|earlier| &earlier.frames) {
             // Frames between them that do not come back are passed over.
@@ -202,7 +202,7 @@ impl Change<'_> {
             Duration::MAX,
         )?;
         change.launch = Some(Arc::clone(&launch));
-        match await_change(self.gpu, &launch, patience)? {
+        match await_change(self.gpu, &launch, timeout)? {
             true => self.stop_returning(),
             false => Ok(()),
         }
@@ -247,13 +247,13 @@ impl Change<'_> {
     }
 
     /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
-    fn withdraw(&mut self, count: usize, patience: Patience) -> Result<usize> {
+    fn withdraw(&mut self, count: usize, timeouts: Timeouts) -> Result<usize> {
         let Some((going, left)) = self.choose_going(count)? else {
-            self.bring_back(&[], patience.longer)?;
+            self.bring_back(&[], timeouts.longer)?;
             return Ok(0);
         };
         let frames = frames_of(self.units, &going);
-        let begun = begin_change(self.gpu, &frames, layout::POOL_WITHDRAW_BIT, left, patience.within);
+        let begun = begin_change(self.gpu, &frames, layout::POOL_WITHDRAW_BIT, left, timeouts.within);
         let launch = match begun {
             Ok(launch) => launch,
             Err(error) => {
@@ -263,7 +263,7 @@ impl Change<'_> {
                 return Err(error);
             }
         };
-        await_change(self.gpu, &launch, patience.within.saturating_add(patience.longer))?;
+        await_change(self.gpu, &launch, timeouts.within.saturating_add(timeouts.longer))?;
         let ended = end_change(self.gpu, &launch);
         let (gone, stay) = {
             let state = self.gpu.lock();
@@ -273,7 +273,7 @@ impl Change<'_> {
             self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
             (gone, stay)
         };
-        self.bring_back(&stay, patience.longer)?;
+        self.bring_back(&stay, timeouts.longer)?;
         self.gpu.prune();
         ended.map(|()| gone.len())
     }
@@ -326,7 +326,7 @@ impl Change<'_> {
     /// Frames of an earlier change come back, whose kernel was stopped or never began.
     fn go_on_returning(&mut self) -> Result<()> {
         self.stop_returning()?;
-        self.bring_back(&[], self.gpu.patience())
+        self.bring_back(&[], self.gpu.change_timeout())
     }
 
     /// Of these units, those whose frames are all withdrawn, and the others. Under the state's lock: a recovery would undo it.
@@ -474,7 +474,7 @@ impl GivesHandles for PagedGpu {
         let Ok(units) = self.units() else { return 0 };
         self.let_unused_go();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
-        let each = left.map_or(self.patience(), |left| left.min(self.patience()));
+        let each = left.map_or(self.change_timeout(), |left| left.min(self.change_timeout()));
         // Who changes their number already may be waiting for the caller, so it is not waited for without end.
         let Some(returning) = self.pool.changing.try_lock_for(each) else {
             return 0;
@@ -488,11 +488,11 @@ impl GivesHandles for PagedGpu {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).min(spare);
-            let patience = Patience {
+            let timeouts = Timeouts {
                 within: each,
                 longer: each,
             };
-            change.withdraw(wanted, patience)
+            change.withdraw(wanted, timeouts)
         });
         match given {
             Ok(count) => count * units.handles_each(),

@@ -120,8 +120,8 @@ const READS_BEFORE_SLOTS: u32 = 4;
 const FEW: u32 = 4;
 /// So often, before launches that write mark pages again.
 const COSTLY: u32 = 2;
-/// So many of those, before it is tried again.
-const PATIENCE: u32 = 64;
+/// After this many of those it is tried again.
+const LAUNCHES_BEFORE_RETRY: u32 = 64;
 
 /// What it costs that launches over plain memory mark nothing.
 #[derive(Default)]
@@ -517,7 +517,7 @@ impl RegionView {
         let mut costly = self.costly.lock();
         if costly.times >= COSTLY {
             costly.launches += 1;
-            if costly.launches >= PATIENCE {
+            if costly.launches >= LAUNCHES_BEFORE_RETRY {
                 *costly = Costly::default();
             }
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, atomic::Ordering};
 use gpuvm_gpu::Gpu;
 use gpuvm_memory_node::{NodeClient, NodeError};
 
-use super::{Group, Queues, mending::Rest};
+use super::{Group, Queues, recovery::Rest};
 use crate::{
     error::{Doing, Error, Result},
     node::Node,

@@ -54,7 +54,7 @@ impl Memory for RegionInner {
         if !looks_up {
             self.refuse_beside_graphs(&on)?;
         }
-        launches.end_beside(gpu, on.gpu.patience_beside());
+        launches.end_beside(gpu, on.gpu.beside_timeout());
         // Launches that fetch pages and those that look them up are never beside each other.
         launches.wait_for(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
         if !looks_up {

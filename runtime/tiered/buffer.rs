@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{PATIENCE, State, TOGETHER, Tiers};
+use super::{LOCK_TIMEOUT, State, TOGETHER, Tiers};
 use crate::{
     buffer::{Buffer, BufferInner},
     element::Untyped,
@@ -296,17 +296,17 @@ impl GivesHandles for BufferInner {
         if tiers.asking.load(Ordering::Relaxed) || tiers.is_lent() {
             return 0;
         }
-        let patience = until.map_or(PATIENCE, |until| {
-            until.saturating_duration_since(Instant::now()).min(PATIENCE)
+        let timeout = until.map_or(LOCK_TIMEOUT, |until| {
+            until.saturating_duration_since(Instant::now()).min(LOCK_TIMEOUT)
         });
         let Some(launches) = self
             .launches
-            .try_lock_for(patience)
+            .try_lock_for(timeout)
             .filter(|launches| launches.is_idle())
         else {
             return 0;
         };
-        let Some(mut state) = tiers.state.try_lock_for(patience) else {
+        let Some(mut state) = tiers.state.try_lock_for(timeout) else {
             return 0;
         };
         // It may have been told meanwhile. And of chunks that could not be mapped again nobody knows what lies at their addresses.

@@ -13,7 +13,7 @@ use crate::device::DeviceArray;
 /// Events that are copied at a time.
 const AT_ONCE: u64 = 4096;
 /// A lane that has taken a place and left it empty for so long was stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Ring {
     gpu: Arc<dyn Gpu>,
@@ -93,6 +93,6 @@ impl Ring {
 
     /// Whether the first event that is missing has been awaited long enough. Others are looked at when they are the first.
     fn is_given_up(&mut self, taken: u64) -> bool {
-        taken == 0 && self.stuck.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+        taken == 0 && self.stuck.get_or_insert_with(Instant::now).elapsed() > TIMEOUT
     }
 }

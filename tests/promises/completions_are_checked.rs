@@ -166,7 +166,7 @@ fn completions_that_never_come_end_in_a_bounded_error_that_says_what_was_waited_
 }
 
 #[test]
-fn a_completion_that_is_late_beyond_patience_corrupts_nothing() {
+fn a_completion_that_is_late_beyond_the_timeout_corrupts_nothing() {
     for opcode in [Opcode::Read, Opcode::Write] {
         let bench = Bench::new(small_soft(8).wait_limit(scaled(Duration::from_millis(800))), BASIC);
         let a = numbered(&bench);

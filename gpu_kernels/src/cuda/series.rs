@@ -30,7 +30,7 @@ struct State {
 }
 
 /// How long to wait for an end of which the driver says nothing but an error, while a stream is captured perhaps.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl State {
     /// What is to mark the end of the last launch on a stream. The context is current.
@@ -55,7 +55,7 @@ impl State {
                 let ended = unsafe { cu::cuEventSynchronize(end.handle.0) };
                 match core.check("wait for launches", ended) {
                     Ok(()) => break,
-                    Err(error) if core.lost().is_some() || begun.elapsed() > PATIENCE => return Err(error),
+                    Err(error) if core.lost().is_some() || begun.elapsed() > TIMEOUT => return Err(error),
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             }

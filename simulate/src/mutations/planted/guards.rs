@@ -14,7 +14,7 @@ planted! {
     "checksum-not-compared", Guards(4), Checksums, &["has checksum"], "a page is published only with its checksum":
         INTEGRITY "if (expected == 0 || expected == found) {" => "if (true) {";
     // The end of a region whose flush has failed drops what is dirty.
-    "mending-not-helped", Guards(5), Replicas under "lost:1/200,qp-error:1/100,aborted:1/100",
+    "recovery-not-helped", Guards(5), Replicas under "lost:1/200,qp-error:1/100,aborted:1/100",
     &["did not complete", "did not end within", "a dirty page was evicted"],
     "a flush that waits for a queue pair to be mended finishes its requests, where nobody else may":
         WRITE_BACK "reap_all(vm, kClockWindow);\n        return layout::OUTCOME_FLUSHED;" => "return layout::OUTCOME_FLUSHED;";

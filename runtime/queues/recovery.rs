@@ -129,12 +129,12 @@ impl Queues {
         if now_ns < self.next_search_ns.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let pause_ns = (self.patience_ns / SEARCHES).max(1);
+        let pause_ns = (self.timeout_ns / SEARCHES).max(1);
         self.next_search_ns
             .store(now_ns.saturating_add(pause_ns), Ordering::Relaxed);
         for (index, (pair, state)) in (0..).zip(self.pairs.iter().zip(states)) {
             let waits = pair.waits_for(gpu, state, now_ns, || self.desc(gpu, index))?;
-            let Some((oldest, since_ns)) = waits.filter(|(_, since_ns)| now_ns - since_ns >= self.patience_ns) else {
+            let Some((oldest, since_ns)) = waits.filter(|(_, since_ns)| now_ns - since_ns >= self.timeout_ns) else {
                 continue;
             };
             tracing::warn!(
@@ -223,12 +223,12 @@ impl Queues {
             group.silent_since_ns.store(0, Ordering::Relaxed);
         } else if since_ns == 0 {
             group.silent_since_ns.store(now_ns.max(1), Ordering::Relaxed);
-        } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.patience_ns) {
+        } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.timeout_ns) {
             tracing::warn!(
                 "{} answers nothing though its queue pairs are mended: replicas turn to the other home",
                 group.home_name()
             );
-            let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.patience_ns));
+            let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.timeout_ns));
             group.silent_until_ns.store(until_ns.max(1), Ordering::Relaxed);
             self.tell(gpu, group, core::mem::offset_of!(QueueState, silent), 1)?;
         }
