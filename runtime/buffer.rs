@@ -40,7 +40,7 @@ impl Memory for BufferInner {
 
     fn make_coherent(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) -> Result<()> {
         // It lies on one GPU, or is one GPU's to reach.
-        self.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend())
+        self.tiers.as_ref().map_or(Ok(()), |tiers| tiers.repair())
     }
 
     fn expect(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) {
@@ -165,8 +165,8 @@ impl<E> Buffer<E> {
     fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.inner.launches.lock();
         launches.wait_idle();
-        let mended = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend());
-        self.gpu.map_device_lost(mended)?;
+        let repaired = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.repair());
+        self.gpu.map_device_lost(repaired)?;
         Ok(launches)
     }
 }

@@ -92,19 +92,19 @@ fn at_once<T: Sync, R: Send>(each: &[T], call: impl Fn(&T) -> R + Sync) -> Vec<R
 
 impl Catching<'_> {
     /// On behalf of a caller who waits.
-    pub fn catch_up_now(&self, mend: bool) -> Result<()> {
+    pub fn catch_up_now(&self, repair: bool) -> Result<()> {
         let mut first = Ok(());
         let nodes = nodes_to_call(self.gpu, false);
         let never = AtomicBool::new(false);
         for (node, called) in nodes.iter().zip(at_once(&nodes, |node| node.call(&never))) {
             keep_first(&mut first, called.doing(|| taking_back(node)));
         }
-        keep_first(&mut first, self.catch_up(mend, &|| true));
+        keep_first(&mut first, self.catch_up(repair, &|| true));
         first
     }
 
-    /// Takes back the homes that have returned, and with `mend` has their copies written, as long as somebody wants it.
-    fn catch_up(&self, mend: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
+    /// Takes back the homes that have returned, and with `repair` has their copies written, as long as somebody wants it.
+    fn catch_up(&self, repair: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
         let Some(queues) = self.gpu.queues() else { return Ok(()) };
         // One at a time: the background's, or a caller's.
         let _turn = self.gpu.catching_up.turn.lock();
@@ -116,16 +116,16 @@ impl Catching<'_> {
             };
             keep_first(&mut first, taken);
         }
-        if mend {
-            let mut mended = Ok(());
+        if repair {
+            let mut repaired = Ok(());
             for region in self.regions() {
                 if let (true, Some(region)) = (wanted(), live(&region)) {
-                    keep_first(&mut mended, mend_copies_of(&region));
+                    keep_first(&mut repaired, repair_copies_of(&region));
                 }
             }
             // Relaxed: a hint to the thread that tries again.
-            self.gpu.catching_up.behind.store(mended.is_err(), Ordering::Relaxed);
-            keep_first(&mut first, mended);
+            self.gpu.catching_up.behind.store(repaired.is_err(), Ordering::Relaxed);
+            keep_first(&mut first, repaired);
         }
         first
     }
@@ -286,8 +286,8 @@ fn live(region: &Weak<RegionInner>) -> Option<Arc<RegionInner>> {
     region.upgrade().filter(|region| !region.has_ended())
 }
 
-/// Mends the stale copies at homes that can be reached.
-fn mend_copies_of(region: &RegionInner) -> Result<()> {
+/// Repairs the stale copies at homes that can be reached.
+fn repair_copies_of(region: &RegionInner) -> Result<()> {
     if !region.own.is_behind()? {
         return Ok(());
     }
@@ -318,13 +318,13 @@ fn mend_copies_of(region: &RegionInner) -> Result<()> {
         region.expect_stores();
         region.own.view.expect_pages();
         region.own.view.expect_writes();
-        let mended = region
+        let repaired = region
             .own
             .gpu
-            .mend_copies(&region.own.view, |vm| region.array(&region.own, vm), page..end);
-        // A page that cannot be read keeps no other from being mended.
-        let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
-        keep_first(&mut first, mended);
+            .repair_copies(&region.own.view, |vm| region.array(&region.own, vm), page..end);
+        // A page that cannot be read keeps no other from being repaired.
+        let goes_on = matches!(repaired, Ok(()) | Err(Error::Fault { .. }));
+        keep_first(&mut first, repaired);
         if !goes_on {
             break;
         }
@@ -341,7 +341,7 @@ struct Turns {
     seen: Vec<Returned>,
     /// When copies were looked for that are stale for other reasons.
     looked: Option<Instant>,
-    /// How many had been found when all were mended last.
+    /// How many had been found when all were repaired last.
     missed: u64,
     /// A home that was silent is asked again.
     spoke_again: bool,

@@ -89,7 +89,7 @@ pub(crate) struct GpuState {
     put: u64,
     /// Of [`PagedGpu::ended`] those that are not in flight any more.
     pruned: u64,
-    /// The host mends all before the next launch: see [`recovery`].
+    /// The host recovers all before the next launch: see [`recovery`].
     needs_recovery: bool,
     poisoned: Option<String>,
     errors: FailedPages,
@@ -599,7 +599,7 @@ impl PagedGpu {
         Ok(())
     }
 
-    /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
+    /// Recovers the virtual memory if a launch left it in need. Waits for launches in flight first.
     fn make_ready(&self, state: &mut GpuState) -> Result<()> {
         if let Some(lost) = self.lost_with(state) {
             return Err(lost);
@@ -644,7 +644,7 @@ impl PagedGpu {
 
     /// Takes the queue pairs through reset, and makes the page table, the table of frames and the pool agree again. Nothing is lost.
     fn recover(&self, state: &mut GpuState) -> Result<()> {
-        tracing::info!("mending the virtual memory after a launch that did not end well");
+        tracing::info!("recovering the virtual memory after a launch that did not end well");
         // First, so that no request in flight writes a frame or reads one afterwards.
         let reset = self
             .queues
@@ -653,7 +653,7 @@ impl PagedGpu {
         let victims = self.victims.as_ref();
         let outcome = reset.and_then(|()| recovery::rebuild(&*self.device, state.live(), &self.pool, victims));
         if let Err(error) = &outcome {
-            state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
+            state.poisoned = Some(format!("it could not be recovered after a failed launch: {error}"));
         }
         self.scratch.rebuilt.fetch_add(1, Ordering::Relaxed);
         state.needs_recovery = false;

@@ -99,7 +99,7 @@ pub(crate) trait Home: Send + Sync {
     /// The memory of nodes, which goes with their sessions, if that is what it is.
     fn at_nodes(&self) -> Option<&Striped>;
 
-    /// Tries again what it could not store: the cause may be mended.
+    /// Tries again what it could not store: the cause may be fixed.
     fn retry_writes(&self);
 
     /// Has the system store what it holds where that outlives the process.

@@ -29,7 +29,7 @@ pub(crate) struct Peers {
     pub launches: Vec<Weak<Flight>>,
     /// So many of them are looked through for those that are gone.
     crowd: usize,
-    /// Why the virtual memory must be mended before anything else runs on that GPU.
+    /// Why the virtual memory must be recovered before anything else runs on that GPU.
     pub broken: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Flight {
 }
 
 /// Called when a launch has ended: one that was stopped where it stood may have left a lock or a claim that others
-/// would wait for, so they end with it. The host mends everything before the next launch.
+/// would wait for, so they end with it. The host recovers everything before the next launch.
 pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str, outcome: &LaunchOutcome) {
     if let Some(own) = own.upgrade() {
         own.ended.store(true, Ordering::Release);
@@ -224,7 +224,7 @@ impl InFlight {
         fault.doing(|| format!("reading how {} ended", self.label))
     }
 
-    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or pins were all
+    /// Whether the host must recover the virtual memory after this ended launch: it was stopped in the middle, or pins were all
     /// that there can be, perhaps of lanes that never gave them back. Lanes that meet another fault leave nothing behind that
     /// others could not go on with.
     pub fn needs_recovery(&self, gpu: &dyn Gpu) -> bool {

@@ -73,7 +73,7 @@ impl Launch {
     }
 
     /// Stops the kernel where it stands, and with it the other launches in flight on this GPU over the virtual memory, which could
-    /// wait for it. It is mended before the next launch; no dirty page is lost.
+    /// wait for it. It is recovered before the next launch; no dirty page is lost.
     pub fn kill(&self) {
         if let Some(launch) = self.in_flight.flight.launch.get() {
             launch.abandon();

@@ -83,13 +83,13 @@ pub(crate) struct Queues {
     collapsed: bool,
     /// Held by whoever takes queue pairs through reset.
     resetting: Mutex<()>,
-    /// Queue pairs mended while kernels ran.
-    mended: AtomicU64,
+    /// Queue pairs recovered while kernels ran.
+    recovered: AtomicU64,
     /// How long a request may take before its pair counts as failed.
     timeout_ns: u64,
     /// Pages may have a second home.
     reliable: bool,
-    /// A home that was silent is asked again: what it missed can be mended.
+    /// A home that was silent is asked again: what it missed can be recovered.
     spoke_again: AtomicBool,
     /// When overdue requests are looked for again.
     next_search_ns: AtomicU64,
@@ -124,7 +124,7 @@ impl Queues {
             flush_reads: shape.flush_reads,
             collapsed: shape.collapsed,
             resetting: Mutex::default(),
-            mended: AtomicU64::new(0),
+            recovered: AtomicU64::new(0),
             timeout_ns: u64::try_from(shape.timeout.as_nanos()).unwrap_or(u64::MAX),
             reliable: shape.reliable,
             spoke_again: AtomicBool::new(false),
@@ -259,7 +259,7 @@ impl Queues {
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
             // By the keeper, wherever they lead.
-            mended: 1,
+            recoverable: 1,
             ..zero()
         }
     }
@@ -374,9 +374,9 @@ impl Queues {
         self.doorbells.proxied
     }
 
-    /// Queue pairs mended while kernels ran.
-    pub fn mended(&self) -> u64 {
-        self.mended.load(Ordering::Relaxed)
+    /// Queue pairs recovered while kernels ran.
+    pub fn recovered(&self) -> u64 {
+        self.recovered.load(Ordering::Relaxed)
     }
 
     pub fn table_addr(&self) -> u64 {

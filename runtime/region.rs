@@ -289,7 +289,7 @@ impl RegionInner {
         launches
     }
 
-    /// Whoever asks for a write-back may have mended what earlier ones failed for: nothing fails for those.
+    /// Whoever asks for a write-back may have fixed what earlier ones failed for: nothing fails for those.
     fn retry_writes(&self) {
         self.own.rows().for_each(|(_, home)| home.retry_writes());
     }
@@ -368,7 +368,7 @@ impl RegionInner {
         flushed.and(graphs).and(synced).and(released).and(gone)
     }
 
-    /// The last flush. Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
+    /// The last flush. Once more after an error: the second launch finds the queue pairs recovered, and pages are dropped only then. A flush
     /// that was stopped together with somebody's launch says nothing of the pages.
     fn flush_at_last(&self, launches: &mut LaunchTracker) -> Result<()> {
         let mut flushed = self.flush_quiet(launches);

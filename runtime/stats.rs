@@ -105,7 +105,7 @@ counts! {
     /// the doorbells by itself.
     doorbell_calls = |gpu, _| gpu.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
     /// Queue pairs to memory nodes that were taken out of the error state while kernels ran.
-    queue_pairs_mended = |gpu, _| gpu.queues().map_or(0, |queues| queues.mended()),
+    queue_pairs_recovered = |gpu, _| gpu.queues().map_or(0, |queues| queues.recovered()),
     /// Work requests posted by GPU threads.
     requests,
     /// Completions handled by a lane that had not posted the request.
@@ -120,8 +120,8 @@ counts! {
     pages_corrupt,
     /// Copies that became stale, since a home was lost, refused a write-back, or gave bad data.
     replicas_missed,
-    /// Stale copies that a write-back has mended.
-    replicas_mended,
+    /// Stale copies that a write-back has repaired.
+    replicas_repaired,
     /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads. Not among them:
     /// the first read of a page above 4 KiB, and all but 16 bytes of a wider element.
     bytes_in_place = |_, shards| sum(shards, |shard| shard.chunks_in_place) * 16,

@@ -286,7 +286,7 @@ impl Tiers {
     }
 
     /// Gives chunks their addresses that an error of the driver left without.
-    pub fn mend(&self) -> Result<()> {
+    pub fn repair(&self) -> Result<()> {
         let state = &mut *self.state.lock();
         let (Some(space), false) = (&state.space, state.astray.is_empty()) else {
             return Ok(());

@@ -183,11 +183,11 @@ impl Vm {
     }
 
     /// On all GPUs, whatever becomes of one. The first error is returned.
-    fn catch_up_all(&self, mend: bool) -> Result<()> {
+    fn catch_up_all(&self, repair: bool) -> Result<()> {
         let mut outcome = Ok(());
         for gpu in self.gpus.iter() {
             let (gpu, regions) = (gpu.paged(), self.shared.regions());
-            outcome = outcome.and(gpu.map_device_lost(Catching { gpu, regions }.catch_up_now(mend)));
+            outcome = outcome.and(gpu.map_device_lost(Catching { gpu, regions }.catch_up_now(repair)));
         }
         outcome
     }

@@ -145,7 +145,7 @@ pub enum Command {
     /// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
     /// network that you trust.
     Serve(ServeArgs),
-    /// Says what this machine has, what is missing, and what mends it; with --selftest, tests it.
+    /// Says what this machine has, what is missing and how to fix it; with --selftest, tests it.
     ///
     /// Exit status: 0 when at least one mode runs kernels on hardware, 3 when only the simulated GPU runs them, 4 when
     /// nothing does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step

@@ -265,7 +265,7 @@ fn report(
         fault_ns_p99: stats.fault_ns(0.99),
         doorbells: stats.doorbells,
         doorbell_calls: stats.doorbell_calls,
-        queue_pairs_mended: stats.queue_pairs_mended,
+        queue_pairs_recovered: stats.queue_pairs_recovered,
         verified,
     }
 }

@@ -83,7 +83,7 @@ pub struct BfsReport {
     /// Doorbell calls that the proxy made for them, where the NIC needs one.
     pub doorbell_calls: u64,
     /// Queue pairs to memory nodes that were taken out of the error state during the run.
-    pub queue_pairs_mended: u64,
+    pub queue_pairs_recovered: u64,
     /// Whether the distances equal those of a search on the CPU; nothing where they were not compared.
     pub verified: Option<bool>,
 }

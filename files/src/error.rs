@@ -29,7 +29,7 @@ pub enum FileError {
         source: Arc<io::Error>,
     },
     /// Blocks cannot be written. They stay in memory, to be written again by the next flush.
-    #[error("cannot write {bytes} bytes at {offset} of {}; they stay in memory: mend the cause, and flush again", path.display())]
+    #[error("cannot write {bytes} bytes at {offset} of {}; they stay in memory: fix the cause, and flush again", path.display())]
     Write {
         /// The file.
         path: PathBuf,

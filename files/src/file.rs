@@ -165,7 +165,7 @@ impl File {
         Ok(())
     }
 
-    /// Has blocks written at once that could not be: whoever mended the cause says so, and no [`acquire`](Self::acquire) fails for what was
+    /// Has blocks written at once that could not be: whoever fixed the cause says so, and no [`acquire`](Self::acquire) fails for what was
     /// refused before. Else they are tried again after a while. It does not wait; [`sync`](Self::sync) begins with it.
     pub fn retry_writes(&self) {
         self.tier.retry_writes(&self.opened);

@@ -171,7 +171,7 @@ struct DirtyFile {
     failed: Option<(FileError, Instant)>,
     /// Slots that could not be written by themselves: they are not among those that are to be written before they are tried again.
     refused: Vec<u32>,
-    /// Writes that had begun when somebody said that the cause is mended: what fails of them is tried once more first.
+    /// Writes that had begun when somebody said that the cause is fixed: what fails of them is tried once more first.
     doubted: u64,
     /// A write of several blocks failed: each is written by itself, so that one that cannot be keeps no other back.
     alone: bool,

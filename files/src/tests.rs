@@ -169,7 +169,7 @@ fn a_block_that_cannot_be_read_harms_no_neighbour() {
     );
     file.read(0, &mut out[..5 * BLOCK as usize]).unwrap();
     file.read(6 * BLOCK, &mut out[..10 * BLOCK as usize]).unwrap();
-    disk.mend();
+    disk.repair();
     file.read(0, &mut out).unwrap();
 }
 
@@ -208,16 +208,16 @@ fn what_a_full_disk_does_not_take_stays_in_memory() {
     (0..20).for_each(|block| assert_eq!(disk.byte(block * BLOCK), block as u8 + 1));
 }
 
-/// Whoever mended the disk and says so is not told of writes that it refused before, those on their way among them.
+/// Whoever repaired the disk and says so is not told of writes that it refused before, those on their way among them.
 #[test]
-fn a_mended_disk_takes_writes_at_once() {
+fn a_repaired_disk_takes_writes_at_once() {
     let engines = (0..20).map(Engine::Polled).chain([Engine::Threads]);
     for engine in engines {
         let (disk, tier, file) = on_disk(64, 1000, engine);
         disk.refuse_writes(Some(libc::ENOSPC));
         let all = (0..1000).try_for_each(|block| file.write(block * BLOCK, &[1; BLOCK as usize]));
         assert!(failure(all).contains("No space left on device"));
-        // Some of these fail behind the mending.
+        // Some of these fail behind the repair.
         file.retry_writes();
         tier.poll();
         disk.refuse_writes(None);
@@ -242,7 +242,7 @@ fn a_block_that_cannot_be_written_keeps_no_other_back() {
         }
         let others = (0..1000).filter(|block| *block != 5);
         others.for_each(|block| assert_eq!(disk.byte(block * BLOCK), block as u8));
-        disk.mend();
+        disk.repair();
         file.sync().unwrap();
         assert_eq!((disk.byte(5 * BLOCK), tier.stats().dirty), (5, 0));
     }

@@ -66,7 +66,7 @@ pub struct QueueDesc {
     /// rxe: address of the completion ring's 32-bit consumer index, which makes room for completions.
     pub completion_consumed: u64,
     /// Not 0: the host takes the pair out of the error state while kernels run, so its failure is not the end.
-    pub mended: u32,
+    pub recoverable: u32,
     /// Unused.
     pub reserved: u32,
     /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
@@ -81,7 +81,7 @@ pub struct QueueDesc {
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct QueueState {
     /// Index of the next request to reserve. Every request below it has an owner that will write it. With
-    /// `RESERVED_CLOSED` nobody can reserve: the host mends the pair.
+    /// `RESERVED_CLOSED` nobody can reserve: the host recovers the pair.
     pub reserved: u64,
     /// Unused, to the end of the line.
     pub pad0: [u64; 15],
@@ -102,7 +102,7 @@ pub struct QueueState {
     pub cursor: u64,
     /// Not 0: the far end has answered a request of a region with replicas or checksums since the host set it to 0.
     pub answered: u32,
-    /// Not 0: requests have got no answer for some time, though the host mends the pair again and again. Regions with replicas turn
+    /// Not 0: requests have got no answer for some time, though the host recovers the pair again and again. Regions with replicas turn
     /// to the other home. Written by the host.
     pub silent: u32,
     /// Unused, to the end of the line.
@@ -131,7 +131,7 @@ pub struct RequestRecord {
     pub token: u32,
 }
 
-/// Bit of `QueueState::reserved`: the pair is being mended.
+/// Bit of `QueueState::reserved`: the pair is being recovered.
 pub const RESERVED_CLOSED: u64 = 1 << 63;
 /// Bit of `QueueState::failed`: the pair is in the error state.
 pub const QUEUE_FAILED: u32 = 1;
@@ -179,7 +179,7 @@ shared_layout! {
     QueueDesc: 128 {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
         send_mask: 44, completion_mask: 48, send_shift: 52, completion_shift: 56, send_start: 60, completion_start: 64,
-        flags: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, mended: 104, reserved: 108,
+        flags: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, recoverable: 104, reserved: 108,
         frame_keys: 112, reserved_tail: 120,
     }
     QueueState: 512 {

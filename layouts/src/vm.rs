@@ -522,8 +522,8 @@ pub struct Counters {
     pub pages_corrupt: u64,
     /// Write-backs that did not reach one of the page's two homes, which is stale there since.
     pub replicas_missed: u64,
-    /// Stale copies that a write-back has mended.
-    pub replicas_mended: u64,
+    /// Stale copies that a write-back has repaired.
+    pub replicas_repaired: u64,
     /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
     pub chunks_in_place: u64,
     /// Pages of regions with [`REGION_DUELS`] that a fault fetched while no frame was free.
@@ -592,7 +592,7 @@ shared_layout! {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
-        replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
+        replicas_repaired: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
         read_ahead: 184, pages_overwritten: 192, victims_copied: 200, victims_fetched: 208, victims_lost: 216,
         broadcast_stores: 224, broadcast_lines: 232, victims_displaced: 240, pad: 248,
     }

@@ -62,7 +62,7 @@ fn tell_once(told: &mut bool, outcome: Result<()>, what: &str) {
     }
 }
 
-/// Has the queue pairs mended while kernels run: by a thread, or by a GPU that follows a seed, in its own time.
+/// Has the queue pairs recovered while kernels run: by a thread, or by a GPU that follows a seed, in its own time.
 fn keep_queues(gpu: &PagedGpu) -> Result<()> {
     let Some(queues) = &gpu.queues else { return Ok(()) };
     let simulation = gpu.device.simulation();

@@ -395,7 +395,7 @@ impl PagedGpu {
             let holder = self.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, self.transport.name(), holder));
             if fault.is_of_transport() {
-                // The queue pair may have been mended by now.
+                // The queue pair may have been recovered by now.
                 let named = fault.vendor_syndrome == soft::vendor::MOVER;
                 let failure = |nic: &Arc<SoftNic>| {
                     if named {
@@ -559,8 +559,8 @@ impl PagedGpu {
         self.run(&support.background, &support.age, config, args, Some(region), &label)
     }
 
-    /// Mends stale copies of pages of a region, whose kernel argument is `array`, given the launch's `VmDesc`.
-    pub fn mend_copies(
+    /// Repairs stale copies of pages of a region, whose kernel argument is `array`, given the launch's `VmDesc`.
+    pub fn repair_copies(
         &self,
         region: &RegionView,
         array: impl FnOnce(u64) -> layout::ArrayDesc,

@@ -12,7 +12,7 @@
 //!    touches neither ring nor data any more, and writes their completions itself, as flushed;
 //! 4. lanes finish them like any flushed request: pages are absent or dirty again, slots come free in their order, none is
 //!    posted to while it is live;
-//! 5. the pair is at rest and is mended as any other.
+//! 5. the pair is at rest and is recovered as any other.
 //!
 //! Rings that the NIC's driver made are left to the driver, whose transport has time-outs of its own.
 

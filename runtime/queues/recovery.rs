@@ -1,4 +1,4 @@
-//! Queue pairs are mended while kernels run.
+//! Queue pairs are recovered while kernels run.
 //!
 //! A network that loses packets can use up a request's retries by chance, and a request that cannot be served takes its queue
 //! pair along. The pair is in the error state then, and the driver flushes what it holds; lanes see such requests as to be
@@ -21,7 +21,7 @@
 //!
 //! A node that is lost is told by its session: then the pairs go to the error state at once, so that lanes which wait
 //! for an answer get one, and stay there. The same goes for a home in this host's memory that is taken away by itself: what
-//! is lost is not mended, and what is mended is not lost. See [`returning`](super::returning) for homes that come back.
+//! is lost is not recovered, and what is recovered is not lost. See [`returning`](super::returning) for homes that come back.
 
 use std::{
     sync::{
@@ -57,11 +57,11 @@ const ASKED_AGAIN_TIMES: u64 = 8;
 /// Tries in a row that may fail before a node counts as lost.
 const TRIES_MAX: u32 = 3;
 
-/// How far a pair that failed is from being mended.
+/// How far a pair that failed is from being recovered.
 pub(super) enum Rest {
     /// Lanes may reserve of it, or are about to post what they reserved.
     Awake,
-    /// It is closed and has not failed: a lane closed it when it had just been mended.
+    /// It is closed and has not failed: a lane closed it when it had just been recovered.
     Stray,
     /// Nobody posts, and these requests have not been finished.
     Closed(Vec<RequestRecord>),
@@ -104,10 +104,10 @@ impl Queues {
                     _ if lost => continue,
                     // `failed` stays as it is: a lane may store an error of its own at this moment, and closes the pair again.
                     Rest::Stray => self.let_reserve(gpu, index, next)?,
-                    Rest::Complete if self.mend(gpu, group, index - group.first, next).is_ok() => {
+                    Rest::Complete if self.recover(gpu, group, index - group.first, next).is_ok() => {
                         self.open(gpu, index, next)?;
                         // Relaxed: a count.
-                        self.mended.fetch_add(1, Ordering::Relaxed);
+                        self.recovered.fetch_add(1, Ordering::Relaxed);
                     }
                     Rest::Complete => {
                         if group.lost.load(Ordering::Relaxed) {
@@ -138,7 +138,7 @@ impl Queues {
                 continue;
             };
             tracing::warn!(
-                "request {oldest} of queue pair {:#x} has had no completion for {} us: the pair is mended",
+                "request {oldest} of queue pair {:#x} has had no completion for {} us: the pair is recovered",
                 pair.number,
                 (now_ns - since_ns) / 1000
             );
@@ -158,7 +158,7 @@ impl Queues {
         Ok(read.doing(|| "reading the description of a queue pair".to_owned())?[0])
     }
 
-    /// Whether a failed pair can be mended, and the index of its next request.
+    /// Whether a failed pair can be recovered, and the index of its next request.
     pub(super) fn rest_of(&self, gpu: &dyn Gpu, index: u32) -> Result<(Rest, u64)> {
         let doing = || "reading a queue pair".to_owned();
         // Read after the state in which it was seen to have failed, since a reset may have gone between; the records after it.
@@ -187,7 +187,7 @@ impl Queues {
         Ok((rest, next))
     }
 
-    /// A home that has answered nothing over its mended queue pairs for some time is silent: they can be mended, and no data comes.
+    /// A home that has answered nothing over its recovered queue pairs for some time is silent: they can be recovered, and no data comes.
     /// Regions with two homes turn to the other one then; others go on asking. It is asked again when it answers others, or after
     /// some time.
     fn look_for_silence(&self, gpu: &dyn Gpu, group: &Group, states: &[QueueState], now_ns: u64) -> Result<()> {
@@ -225,7 +225,7 @@ impl Queues {
             group.silent_since_ns.store(now_ns.max(1), Ordering::Relaxed);
         } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.timeout_ns) {
             tracing::warn!(
-                "{} answers nothing though its queue pairs are mended: replicas turn to the other home",
+                "{} answers nothing though its queue pairs are recovered: replicas turn to the other home",
                 group.home_name()
             );
             let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.timeout_ns));
@@ -265,7 +265,7 @@ impl Queues {
         Ok(matches!(rest, Rest::Complete).then_some(next))
     }
 
-    /// Opens a mended pair for request `next`.
+    /// Opens a recovered pair for request `next`.
     pub(super) fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
         self.set_failed(gpu, index, 0)?;
         // After `failed`.
@@ -278,7 +278,7 @@ impl Queues {
         // In one piece: a lane that finds the bit gone may reserve.
         let at = self.state_addr(index) + core::mem::offset_of!(QueueState, reserved) as u64;
         let opened = gpu.write(at, &next.to_ne_bytes());
-        opened.doing(|| "opening a mended queue pair".to_owned())
+        opened.doing(|| "opening a recovered queue pair".to_owned())
     }
 
     pub(super) fn set_failed(&self, gpu: &dyn Gpu, index: u32, value: u32) -> Result<()> {
@@ -287,23 +287,23 @@ impl Queues {
         written.doing(|| "telling lanes the state of a queue pair".to_owned())
     }
 
-    /// Mends a pair on which nothing is in flight. After several failures in a row its node counts as lost.
-    pub(super) fn mend(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
-        let mended = self.begin_anew(gpu, group, turn, next);
-        match &mended {
+    /// Recovers a pair on which nothing is in flight. After several failures in a row its node counts as lost.
+    pub(super) fn recover(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
+        let recovered = self.begin_anew(gpu, group, turn, next);
+        match &recovered {
             // Relaxed: a count of whoever holds `resetting`.
             Ok(()) => group.tries.store(0, Ordering::Relaxed),
             Err(error) => {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
-                    "a queue pair could not be mended"
+                    "a queue pair could not be recovered"
                 );
                 if group.tries.fetch_add(1, Ordering::Relaxed) + 1 >= TRIES_MAX {
                     group.say_lost(error);
                 }
             }
         }
-        mended
+        recovered
     }
 
     /// Takes a closed pair through reset, and lets it begin anew over its connection; or joins the node again where that
@@ -368,7 +368,7 @@ impl Queues {
             while !group.lost.load(Ordering::Relaxed) {
                 if let Some(why) = group.failure() {
                     group.say_lost(&why);
-                } else if self.mend(gpu, group, turn, 0).is_ok() {
+                } else if self.recover(gpu, group, turn, 0).is_ok() {
                     break;
                 }
             }

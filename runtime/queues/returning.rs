@@ -153,19 +153,19 @@ impl Queues {
         if local.failure().is_some() || local.epoch() != epoch {
             return Ok(());
         }
-        // None is opened before all are mended: after an error all are at rest still, for the next try.
-        let mut mended = Vec::new();
+        // None is opened before all are recovered: after an error all are at rest still, for the next try.
+        let mut recovered = Vec::new();
         for group in self.groups_of(Returned::Local(home)) {
             for index in group.indexes() {
                 let next = self.must_be_idle(gpu, group, index)?;
-                self.mend(gpu, group, index - group.first, next)?;
-                mended.push((index, next));
+                self.recover(gpu, group, index - group.first, next)?;
+                recovered.push((index, next));
             }
         }
         for group in self.groups_of(Returned::Local(home)) {
             self.begin_stay(gpu, group)?;
         }
-        for (index, next) in mended {
+        for (index, next) in recovered {
             self.open(gpu, index, next)?;
         }
         for group in self.groups_of(Returned::Local(home)) {
@@ -187,7 +187,7 @@ impl Queues {
                 let _resetting = self.lock_resetting();
                 self.must_be_idle(gpu, group, index)?
             };
-            // Without the lock: others are mended meanwhile. A host's pass that resets the pair is counted.
+            // Without the lock: others are recovered meanwhile. A host's pass that resets the pair is counted.
             self.begin_anew(gpu, group, index - group.first, next)?;
         }
         Ok(resets)
@@ -214,7 +214,7 @@ impl Queues {
         for (index, next) in group.indexes().zip(next) {
             self.open(gpu, index, next)?;
         }
-        // Relaxed: see `say_lost`. From here on the keeper mends them, or gives them up.
+        // Relaxed: see `say_lost`. From here on the keeper recovers them, or gives them up.
         group.lost.store(false, Ordering::Relaxed);
         Ok(())
     }

@@ -111,7 +111,7 @@ impl<E> RegionBuilder<E> {
         replicas(count: u32) => replicas = count;
 
         /// Keeps a checksum for each page, so that bits which flip at the home or on the way are found; with two replicas
-        /// they are mended. Default: [`Integrity::Unchecked`].
+        /// they are repaired. Default: [`Integrity::Unchecked`].
         integrity(integrity: Integrity) => integrity = integrity;
 
         /// Keeps the pages in the memory of the neighbour GPU `ordinal`, which the faulting warps read and write over the link

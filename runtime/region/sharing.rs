@@ -152,7 +152,7 @@ impl Memory for RegionInner {
 
     fn expect(&self, launches: &mut LaunchTracker, LaunchKind { gpu, writes, by, .. }: LaunchKind) {
         if let Some(on) = self.at(gpu) {
-            // Lanes that read a replicated region mend its copies, by pages that count as written.
+            // Lanes that read a replicated region repair its copies, by pages that count as written.
             let stores = (writes && !self.kind.read_only) || self.own.is_replicated();
             if stores {
                 self.expect_stores();

@@ -198,7 +198,7 @@ impl<E> TieredBuffer<E> {
         let mut launches = self.inner.launches.lock();
         launches.wait_idle();
         let began = Instant::now();
-        let moved = tiers.mend().and_then(|()| {
+        let moved = tiers.repair().and_then(|()| {
             let state = &mut *tiers.state.lock();
             // Nobody is told the address from here on.
             if tiers.is_lent() {

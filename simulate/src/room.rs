@@ -58,7 +58,7 @@ impl Options {
         self.kinds().any(|kind| kind == FaultKind::Unflushed)
     }
 
-    /// Whether faults may end kernels with errors. What only delays, and what the library repeats and mends, must not.
+    /// Whether faults may end kernels with errors. What only delays, and what the library repeats and recovers, must not.
     pub(crate) fn may_refuse(&self) -> bool {
         self.kinds().any(|kind| match kind {
             FaultKind::Revoke | FaultKind::Short => true,

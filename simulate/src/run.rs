@@ -35,7 +35,7 @@ pub struct Passed {
     /// Pages that were fetched and did not have their checksum.
     pub corrupt: u64,
     /// Stale copies that were written again.
-    pub mended: u64,
+    pub repaired: u64,
     /// Pages that left their frames for a neighbour, came from there, or would have, but for a loan that had ended; and those that lost their
     /// place there.
     pub victims: (u64, u64, u64, u64),
@@ -201,7 +201,7 @@ fn judge(
         faults,
         happened: room.happened,
         corrupt: stats.pages_corrupt,
-        mended: stats.replicas_mended,
+        repaired: stats.replicas_repaired,
         victims: (
             stats.victims_copied,
             stats.victims_fetched,

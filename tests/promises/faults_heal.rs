@@ -22,19 +22,19 @@ fn shape(seed: u64, mix: &FaultMix) -> ProgramShape {
 /// Runs programs under a mix of faults that can all be served in the end, and sees that each kind happened.
 fn heals(test: &str, mix: &str, change: impl Fn(&ProgramShape) -> gpuvm::VmBuilder) -> FaultTally {
     let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
-    let (mut tally, started, mut mended) = (FaultTally::default(), Instant::now(), 0);
+    let (mut tally, started, mut recovered) = (FaultTally::default(), Instant::now(), 0);
     for seed in seeds(0, SEEDS) {
         let shape = shape(seed, &mix);
         match run_on::<u32>(change(&shape), &mut rng(seed), &shape, &CompileOptions::default()) {
             Ok(outcome) => {
                 tally.merge(&outcome.faults);
-                mended += outcome.stats.queue_pairs_mended;
+                recovered += outcome.stats.queue_pairs_recovered;
             }
             Err(wrong) => give_up("faults_heal", test, seed, &shape, &wrong),
         }
     }
     println!(
-        "{tally}; {mended} queue pairs mended; {:.1} s",
+        "{tally}; {recovered} queue pairs recovered; {:.1} s",
         started.elapsed().as_secs_f64()
     );
     if std::env::var_os("GPUVM_TEST_SEED").is_none() {

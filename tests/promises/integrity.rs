@@ -1,4 +1,4 @@
-//! Regions with checksums: bits that flip at the home or on the way are found, and mended where there is another copy;
+//! Regions with checksums: bits that flip at the home or on the way are found, and repaired where there is another copy;
 //! writers that run beside write-backs are never taken for damage.
 
 use std::os::unix::fs::FileExt as _;
@@ -119,7 +119,7 @@ fn what_others_change_in_a_mapped_file_is_damage() {
 }
 
 #[test]
-fn with_a_second_copy_every_page_is_mended() {
+fn with_a_second_copy_every_page_is_repaired() {
     let bench = Bench::new(with_flips(6).host_homes(2), BASIC);
     let a = checked(&bench, 2);
     let mut bitten = 0;
@@ -150,11 +150,11 @@ fn with_a_second_copy_every_page_is_mended() {
     }
     let stats = bench.vm.stats().unwrap();
     println!(
-        "{bitten} bits flipped, {} found, {} mended",
-        stats.pages_corrupt, stats.replicas_mended
+        "{bitten} bits flipped, {} found, {} repaired",
+        stats.pages_corrupt, stats.replicas_repaired
     );
     assert!(stats.pages_corrupt > 0);
-    assert_eq!(stats.replicas_missed, stats.replicas_mended);
+    assert_eq!(stats.replicas_missed, stats.replicas_repaired);
     a.evict().unwrap();
     assert!(a.health().unwrap().is_whole(), "{:?}", a.health());
     bench.no_violations();

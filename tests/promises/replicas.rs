@@ -143,19 +143,19 @@ fn losses(seed: u64, case: &Case, taken: &mut u32) -> Result<Outcome, String> {
 
 /// Runs programs of a case, each of which must end as without any loss. What their faults came to.
 fn survive(test: &str, case: &Case, first: u64, count: u64) -> FaultTally {
-    let (mut taken, mut runs, mut mended) = (0, 0, 0);
+    let (mut taken, mut runs, mut recovered) = (0, 0, 0);
     let mut tally = FaultTally::default();
     for seed in seeds(first, count) {
         runs += 1;
         match losses(seed, case, &mut taken) {
             Ok(outcome) => {
-                mended += outcome.stats.queue_pairs_mended;
+                recovered += outcome.stats.queue_pairs_recovered;
                 tally.merge(&outcome.faults);
             }
             Err(wrong) => give_up("replicas", test, seed, &case.shape(seed), &wrong),
         }
     }
-    println!("{taken} losses within launches of {runs} programs; {mended} queue pairs mended; {tally}");
+    println!("{taken} losses within launches of {runs} programs; {recovered} queue pairs recovered; {tally}");
     if std::env::var_os("GPUVM_TEST_SEED").is_none() {
         assert!(taken >= runs / 2, "homes are lost while kernels run: {taken} of {runs}");
         tally.check().unwrap_or_else(|error| panic!("{error}"));
@@ -186,8 +186,8 @@ fn homes_are_lost_and_return_at_any_time() {
 }
 
 #[test]
-fn queue_pairs_are_mended_while_homes_are_lost() {
-    // A pair that is mended is no home that is lost: its WRITEs are repeated, its copies stay good.
+fn queue_pairs_are_recovered_while_homes_are_lost() {
+    // A pair that is recovered is no home that is lost: its WRITEs are repeated, its copies stay good.
     for (first, mix) in [
         (2000, "lost:1/80x3"),
         (2100, "retries:1/60x3,flushed:1/60x3"),
@@ -198,7 +198,7 @@ fn queue_pairs_are_mended_while_homes_are_lost() {
             checked: first == 2200,
             ..Case::default()
         };
-        survive("queue_pairs_are_mended_while_homes_are_lost", &case, first, 6);
+        survive("queue_pairs_are_recovered_while_homes_are_lost", &case, first, 6);
     }
 }
 
@@ -293,7 +293,7 @@ fn a_home_is_caught_up_in_the_background_while_kernels_write() {
     let expected: Vec<u32> = (0..N as u32).map(|i| i + rounds).collect();
     compare(&a.to_vec().unwrap(), &expected).unwrap();
     let stats = bench.vm.stats().unwrap();
-    assert!(stats.replicas_missed > 0 && stats.replicas_missed == stats.replicas_mended);
+    assert!(stats.replicas_missed > 0 && stats.replicas_missed == stats.replicas_repaired);
     bench.no_violations();
 }
 
@@ -329,7 +329,7 @@ fn becomes_whole(a: &Region<u32>) {
 }
 
 #[test]
-fn a_copy_that_missed_a_write_is_mended_though_its_home_never_went() {
+fn a_copy_that_missed_a_write_is_repaired_though_its_home_never_went() {
     let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
     let a = doubled_region(&bench);
     let refused = FaultPlan::new(Fault::Fail(Syndrome::RemoteOperation)).opcode(Opcode::Write);
@@ -351,7 +351,7 @@ fn a_copy_that_missed_a_write_is_mended_though_its_home_never_went() {
 #[test]
 fn an_error_of_this_machine_condemns_no_copy() {
     for opcode in [Opcode::Read, Opcode::Write] {
-        // With a seed nothing is mended in the background.
+        // With a seed nothing is recovered in the background.
         let bench = Bench::new(simulated_soft(8).host_homes(2).seed(1), BASIC);
         let a = doubled_region(&bench);
         let own = FaultPlan::new(Fault::Fail(Syndrome::LocalProtection)).opcode(opcode);
@@ -370,7 +370,7 @@ fn an_error_of_this_machine_condemns_no_copy() {
 
 #[test]
 fn bytes_in_a_copy_that_lacks_others_are_no_copy() {
-    // With a seed nothing is mended in the background.
+    // With a seed nothing is recovered in the background.
     let bench = Bench::new(simulated_soft(8).host_homes(2).seed(2), BASIC);
     let a = doubled_region(&bench);
     let homes = bench.vm.host_homes();

@@ -38,7 +38,7 @@ pub fn peers(view: &View) -> Found {
         _ => "",
     };
     limited(format!("{said}; CUDA gives no reason{reason}"))
-        .mend("nvidia-smi topo -p2p r names the driver's reason for each pair; nvidia-smi topo -m shows the links")
+        .fix("nvidia-smi topo -p2p r names the driver's reason for each pair; nvidia-smi topo -m shows the links")
         .details(details)
 }
 

@@ -56,8 +56,8 @@ impl Report {
                 continue;
             }
             text.push_str(&format!("{:11}why: {}\n", "", finding.why));
-            if let Some(mend) = &result.mend {
-                text.push_str(&format!("{:11}mend: {mend}\n", ""));
+            if let Some(fix) = &result.fix {
+                text.push_str(&format!("{:11}fix: {fix}\n", ""));
             }
         }
         text.push('\n');

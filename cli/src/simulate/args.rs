@@ -32,7 +32,7 @@ pub struct SimulateArgs {
     pub workload: Workloads,
 
     /// Faults of the NIC, drawn by the seed: KIND:1/ODDS, KIND:TIMES, each perhaps with @TIME, separated by commas. Kinds that only
-    /// delay, and those that the library repeats and mends, must change no result; others may end a kernel with an error, and must do
+    /// delay, and those that the library repeats and recovers, must change no result; others may end a kernel with an error, and must do
     /// no more. A kind that never happens is an error.
     #[arg(long, value_name = "MIX")]
     pub faults: Option<FaultMix>,

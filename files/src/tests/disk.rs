@@ -65,7 +65,7 @@ impl Disk {
         self.0.lock().fails_one_in = Some((count, ChaCha8Rng::seed_from_u64(seed)));
     }
 
-    pub fn mend(&self) {
+    pub fn repair(&self) {
         let mut state = self.0.lock();
         state.bad_block = None;
         state.fails_one_in = None;

@@ -111,12 +111,12 @@ impl<'a> Batch<'a> {
         let (source, leaf) = (&self.file.source, self.file.leaf(at)?);
         let (layout, node) = (&self.file.schema[leaf.column], &self.nodes[leaf.column]);
         let last = layout.last(leaf);
-        if let Some((nested, found, mend)) = last.obstacle() {
+        if let Some((nested, found, fix)) = last.obstacle() {
             return Err(FormatError::Column {
                 path: source.owned_path(),
                 column: format!("{}{nested}", leaf.name),
                 found,
-                mend,
+                fix,
             });
         }
         if last.innermost().coded.is_some() {

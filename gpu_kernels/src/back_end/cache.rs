@@ -197,7 +197,7 @@ fn is_read_only(error: &io::Error) -> bool {
 /// Why a file that its user names cannot be loaded as code that runs as the user: others may have written it.
 ///
 /// # Errors
-/// What is wrong with the file or with a folder on its path, and how to mend it.
+/// What is wrong with the file or with a folder on its path, and how to fix it.
 pub fn check_code(path: &Path) -> Result<(), String> {
     let whole = path.canonicalize().map_err(|e| e.to_string())?;
     let look = |at: &Path| fs::metadata(at).map_err(|e| format!("{}: {e}", at.display()));

@@ -113,8 +113,8 @@ impl WatchState {
         if new & layout::DIRTY_BIT == 0 {
             self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published clean"));
         } else if replicated {
-            // Dirty to mend the other copy: nobody has written it yet.
-            self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published to be mended"));
+            // Dirty to repair the other copy: nobody has written it yet.
+            self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published to be repaired"));
         }
     }
 

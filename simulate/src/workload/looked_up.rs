@@ -63,7 +63,7 @@ struct Both<'a> {
     brings_beside: bool,
     /// Whether a neighbour lends memory.
     lends: bool,
-    /// Whether the first GPU was not mended yet after a launch was stopped there: the next one does that.
+    /// Whether the first GPU was not recovered yet after a launch was stopped there: the next one does that.
     is_broken: bool,
 }
 

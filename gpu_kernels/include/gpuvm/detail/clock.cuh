@@ -107,7 +107,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
 }
 
 // Finishes requests of a queue pair that has failed: prefetches on it may have nobody who waits for them, and it is not
-// mended before it is at rest. One pair is looked at each time, drawn by the clock.
+// recovered before it is at rest. One pair is looked at each time, drawn by the clock.
 GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
     if (vm->queue_count == 0) return;
     Queue q(vm, static_cast<u32>(multiply_high(ticks() * 0x9e3779b97f4a7c15ull, vm->queue_count)));

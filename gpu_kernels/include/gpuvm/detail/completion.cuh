@@ -34,7 +34,7 @@ GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 id, u32 frame, u32 token, 
 // `finish_fetch` for a region with replicas or checksums. With a checksum the waiter's warp compares and publishes the
 // page; where nobody waits any more, this lane does.
 GPUVM_NOINLINE u32 finish_reliable_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done,
-                                        u32 pins) {
+                                         u32 pins) {
     const layout::VmDesc* vm = q.vm;
     const layout::RegionDesc* region = region_of(vm, id);
     if (done.ok) q.note_answer();
@@ -97,9 +97,9 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
         // The first error stays: what follows it is flushed.
         atom_cas_acquire_gpu(&q.state()->failed, 0u,
                              layout::QUEUE_FAILED | done.syndrome << 8 | done.vendor_syndrome << 16);
-        // Nobody reserves from here on until the host has mended the pair. Before this request's slot is free, and so
-        // before the host takes the pair to be at rest: acq_rel carries `failed` to it.
-        if (q.desc->mended) atom_or_acq_rel_gpu(&q.state()->reserved, layout::RESERVED_CLOSED);
+        // Nobody reserves from here on until the host has recovered the pair. Before this request's slot is free, and
+        // so before the host takes the pair to be at rest: acq_rel carries `failed` to it.
+        if (q.desc->recoverable) atom_or_acq_rel_gpu(&q.state()->reserved, layout::RESERVED_CLOSED);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
     // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in

@@ -195,7 +195,7 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 id, u64 started) {
         return kRoundHeld;
     }
     if (outcome == layout::OUTCOME_ARRIVED) return kRoundOurs;
-    // Bounded: a pair that is mended again and again answers nobody.
+    // Bounded: a pair that is recovered again and again answers nobody.
     u64 took_ns = took * 1000 / q.vm->ticks_per_us;
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
     // Not what the page's word has: the error may be forgotten by now.

@@ -25,14 +25,14 @@ GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 id, u32 frame) 
     st_relaxed_gpu(checksum_slot(region, page_of(id)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
 
-// Publishes a fetched page with its waiter's pins, dirty where its other copy is to be mended.
+// Publishes a fetched page with its waiter's pins, dirty where its other copy is to be repaired.
 GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 id, u32 frame, u32 token, u32 pins) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* word = word_of(vm, id);
     count_fetched(vm, source_of(vm, id).bytes);
     GPUVM_TIMELINE_ONLY(if (token) timeline_prefetched(vm, id, frame);)
     if (is_pooled(region)) st_relaxed_gpu(page_in_frame(vm, frame), at_replica(id, 0));
-    if (is_replicated(region) && is_to_be_mended(vm, id))
+    if (is_replicated(region) && is_to_be_repaired(vm, id))
         publish_dirty(word, token, frame, pins);
     else
         publish(word, token, frame, pins);

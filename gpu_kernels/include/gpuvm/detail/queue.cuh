@@ -46,7 +46,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
             index = ld_relaxed_gpu(&s->reserved);
             continue;
         }
-        // Acquire: pairs with the host's release when it has mended the pair, so the ring's new positions are read.
+        // Acquire: pairs with the host's release when it has recovered the pair, so the ring's new positions are read.
         u64 seen = atom_cas_acquire_gpu(&s->reserved, index, index + free);
         if (seen == index) {
             *first = index;
@@ -62,7 +62,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 id, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, id);
     if (is_lost(stripe)) return 0;
-    if (write && is_being_mended(vm, stripe)) return 0;
+    if (write && is_recovering(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         u32 candidate = stripe->queue_first + (home + n) % stripe->queue_count;

@@ -61,7 +61,8 @@ GPUVM_DEVICE void end_write_back(const layout::VmDesc* vm, u64 id, u32 frame, bo
 }
 
 // `finish_write` for a region with replicas or checksums: the last of the page's WRITEs ends the write-back.
-GPUVM_NOINLINE u32 finish_reliable_write(const Queue& q, u64 id, u32 frame, const Completion& done, bool release_frame) {
+GPUVM_NOINLINE u32 finish_reliable_write(const Queue& q, u64 id, u32 frame, const Completion& done,
+                                         bool release_frame) {
     const layout::VmDesc* vm = q.vm;
     if (done.ok) q.note_answer();
     bool replicated = is_replicated(region_of(vm, id));
@@ -157,7 +158,7 @@ GPUVM_NOINLINE u32 flush_reliable(const layout::VmDesc* vm, u64 id, u32 frame, u
     if (!pending) {
         write_back_failed(word);
         if (is_unreachable(vm, id)) return layout::OUTCOME_FAILED;
-        // A pair is being mended, once its requests are finished, which nobody but us may be there to do.
+        // A pair is being recovered, once its requests are finished, which nobody but us may be there to do.
         reap_all(vm, kClockWindow);
         return layout::OUTCOME_FLUSHED;
     }

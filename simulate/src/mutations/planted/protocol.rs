@@ -78,6 +78,6 @@ planted! {
     "doorbell-without-lock", Protocol(18), Random, &["stepped back"], "one ringer at a time, so that record and doorbell never step back":
         QUEUE "if (atom_exch_acq_rel_gpu(&s->ringer, 1u) != 0) return;" => "atom_exch_acq_rel_gpu(&s->ringer, 1u);";
     "failed-pair-left-open", Protocol(8), Prefetch under "lost:1/100", STUCK,
-    "whoever waits for a page closes a queue pair of its that was declared failed, so that it is mended":
+    "whoever waits for a page closes a queue pair of its that was declared failed, so that it is recovered":
         FAULT "if ((wait.turns & 7) == 7) reap_queues_of(" => "if (!token && (wait.turns & 7) == 7) reap_queues_of(";
 }
