@@ -121,13 +121,13 @@ impl BroadcastInner {
         self.length * self.element.bytes() as u64
     }
 
-    /// Waits for the launches that name the array, has their changes passed on, and keeps others from beginning while the guard lives.
+    /// Waits for the launches that name the array, has their changes forwarded, and keeps others from beginning while the guard lives.
     fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.launches.lock();
         launches.wait_idle();
         *self.round.lock() = Round::default();
         self.check_gpus()?;
-        self.pass_on()?;
+        self.forward_atomics()?;
         Ok(launches)
     }
 
@@ -242,7 +242,7 @@ impl Memory for BroadcastInner {
         if !launches.is_idle() {
             return Ok(());
         }
-        self.pass_on()?;
+        self.forward_atomics()?;
         self.subscribe_readers()
     }
 

@@ -169,7 +169,7 @@ impl Catching<'_> {
             let _launches = region.lock();
             if !region.has_ended() && region.pages.count() != 0 && !region.own.is_at_nodes() {
                 let (at, pages) = (place as u32, 0..region.pages.count());
-                self.gpu.age(&region.own.view, at, pages)?;
+                self.gpu.mark_stale(&region.own.view, at, pages)?;
             }
         }
         queues.reopen_local(&*self.gpu.device, place, epoch)

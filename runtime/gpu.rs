@@ -103,7 +103,7 @@ struct FailedPages {
     /// Some may be in the error state still, for launches to come.
     found: bool,
     /// The kernels that were last put before a launch to forget them.
-    forgetting: Vec<Arc<InFlight>>,
+    clearing: Vec<Arc<InFlight>>,
 }
 
 /// What the host knows of a lost GPU since it first saw the loss.
@@ -568,14 +568,14 @@ impl PagedGpu {
     /// Puts kernels on a stream that finish requests of earlier launches, and make pages absent again whose fetches have failed: before a
     /// launch, which finds none of what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
     /// page once more.
-    fn forget_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
+    fn clear_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
         // Of a launch on another stream: it may be far behind.
-        let on_the_way = state.errors.forgetting.iter().any(|earlier| !earlier.is_done());
+        let on_the_way = state.errors.clearing.iter().any(|earlier| !earlier.is_done());
         if !state.errors.found && !on_the_way {
             return Ok(());
         }
         let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
-        let mut forgetting = Vec::new();
+        let mut clearing = Vec::new();
         // Requests that nobody waits for any more may have failed, too: else the next launch's lanes find that out.
         let queue_pairs = self.queues.as_ref().map_or(0, |queues| queues.count());
         let reaping = (
@@ -584,18 +584,18 @@ impl PagedGpu {
             self.reaping_of(queue_pairs),
         );
         let of_regions = regions.iter().map(|region| {
-            let label = format!("forgetting failed fetches of region `{}`", region.name());
-            (label, region.pages().count(), self.forgetting_of(region))
+            let label = format!("clearing failed fetches of region `{}`", region.name());
+            (label, region.pages().count(), self.clearing_of(region))
         });
         for (label, pages, job) in std::iter::once(reaping).chain(of_regions) {
             let slot = self.state_for(&label, true)?;
             let in_flight = Arc::new(InFlight::new(slot, &label.into()));
             let config = self.service_config(pages);
             self.put(state, stream, &config.shape, job, &in_flight)?;
-            forgetting.push(in_flight);
+            clearing.push(in_flight);
         }
         state.errors.found = false;
-        state.errors.forgetting = forgetting;
+        state.errors.clearing = clearing;
         Ok(())
     }
 

@@ -65,8 +65,8 @@ pub struct Traffic {
     pub lines: u64,
     /// Bytes that left for each GPU, by its place.
     pub bytes: Vec<u64>,
-    /// Lines that atomics and system-scope stores had changed, passed on at the end of launches. Every one is counted.
-    pub lines_passed_on: u64,
+    /// Lines that atomics and system-scope stores had changed, forwarded at the end of launches. Every one is counted.
+    pub lines_forwarded: u64,
 }
 
 impl Traffic {
@@ -324,7 +324,7 @@ impl BroadcastInner {
             stores: counted.stores * lines,
             lines: counted.lines * lines,
             bytes: bytes.map(|bytes| bytes * lines).collect(),
-            lines_passed_on: counted.passed_on,
+            lines_forwarded: counted.forwarded,
         })
     }
 }

@@ -15,7 +15,7 @@ impl BroadcastInner {
     }
 
     /// Has all copies equal again, if lanes have changed an owner's copy alone. No launch uses the array.
-    pub(super) fn pass_on(&self) -> Result<()> {
+    pub(super) fn forward_atomics(&self) -> Result<()> {
         if self.on.len() == 1 {
             // The owner's copy is the only one.
             return Ok(());
@@ -27,9 +27,11 @@ impl BroadcastInner {
             if marked.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let passed = on.gpu.pass_on(|vm| self.desc(view, vm), self.lines(), &self.name);
+            let passed = on
+                .gpu
+                .forward_atomics(|vm| self.desc(view, vm), self.lines(), &self.name);
             if passed.is_ok() {
-                // Lines that are marked still after an error are passed on by the next.
+                // Lines that are marked still after an error are forwarded by the next.
                 marked.store(0, Ordering::Relaxed);
             }
             first = first.and(passed);

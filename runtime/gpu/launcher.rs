@@ -196,7 +196,7 @@ impl PagedGpu {
             let mut state = self.lock();
             self.make_ready(&mut state)?;
             self.check_spans(job.name(), config, &spans, &state)?;
-            self.forget_errors(&mut state, stream)?;
+            self.clear_errors(&mut state, stream)?;
             // Before the first write can be.
             for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
                 memory.expect(launches, kind(*writes));
@@ -549,14 +549,21 @@ impl PagedGpu {
     }
 
     /// Marks what a home holds of pages of a region as stale.
-    pub fn age(&self, region: &RegionView, home: u32, pages: Range<u64>) -> Result<()> {
+    pub fn mark_stale(&self, region: &RegionView, home: u32, pages: Range<u64>) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
         let args = |vm: u64| {
             let (first, last) = (arg(pages.start), arg(pages.end));
             vec![arg(vm), arg(region.id()), arg(home), first, last]
         };
         let label = format!("marking copies of region `{}` as stale", region.name());
-        self.run(&support.background, &support.age, config, args, Some(region), &label)
+        self.run(
+            &support.background,
+            &support.mark_stale,
+            config,
+            args,
+            Some(region),
+            &label,
+        )
     }
 
     /// Repairs stale copies of pages of a region, whose kernel argument is `array`, given the launch's `VmDesc`.
@@ -580,13 +587,18 @@ impl PagedGpu {
     }
 
     /// Passes on the lines of a broadcast array that this GPU has marked, of so many. `array`: the argument, given the launch's `VmDesc`.
-    pub fn pass_on(&self, array: impl FnOnce(u64) -> layout::BroadcastDesc, lines: u64, name: &str) -> Result<()> {
+    pub fn forward_atomics(
+        &self,
+        array: impl FnOnce(u64) -> layout::BroadcastDesc,
+        lines: u64,
+        name: &str,
+    ) -> Result<()> {
         let support = &self.support;
         let config = self.over_memory(lines.div_ceil(8));
         let label = format!("passing on what atomics changed of `{name}`");
         self.run(
             &support.stream,
-            &support.pass_on,
+            &support.forward_atomics,
             config,
             |vm| vec![arg(array(vm)), arg(lines)],
             None,
@@ -623,7 +635,7 @@ impl PagedGpu {
     }
 
     /// Forgets failed fetches of a region's pages.
-    pub(super) fn forgetting_of<'a>(&'a self, region: &'a RegionView) -> Job<'a> {
-        Job::Kernel(&self.support.forget, Box::new(|vm| over_all(vm, region)))
+    pub(super) fn clearing_of<'a>(&'a self, region: &'a RegionView) -> Job<'a> {
+        Job::Kernel(&self.support.clear_errors, Box::new(|vm| over_all(vm, region)))
     }
 }

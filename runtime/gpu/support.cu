@@ -37,21 +37,21 @@ __global__ void gpuvm_reap(const gpuvm::layout::VmDesc* vm, unsigned first, unsi
 }
 
 // Marks the copies of the pages [first, last) of a region at one of its homes as stale.
-__global__ void gpuvm_age(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned home, unsigned long long first,
-                          unsigned long long last) {
+__global__ void gpuvm_mark_stale(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned home,
+                                 unsigned long long first, unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::age_page(vm, gpuvm::detail::page_id(region, page), home);
+        gpuvm::detail::mark_page_stale(vm, gpuvm::detail::page_id(region, page), home);
 }
 
 // Forgets that fetches of the pages [first, last) of a region failed.
-__global__ void gpuvm_forget(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
-                             unsigned long long last) {
+__global__ void gpuvm_clear_errors(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                   unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::forget_error(gpuvm::detail::word_of(vm, gpuvm::detail::page_id(region, page)));
+        gpuvm::detail::clear_error(gpuvm::detail::word_of(vm, gpuvm::detail::page_id(region, page)));
 }
 
 // Brings the stale copies of the pages [first, last) of a region up to date, at homes that can be reached.
@@ -269,12 +269,12 @@ __global__ void gpuvm_change_frames(const gpuvm::layout::VmDesc* vm, unsigned lo
 }
 
 // Passes on the lines of a broadcast array that this GPU has marked. Blocks are whole warps.
-__global__ void gpuvm_pass_on(gpuvm::layout::BroadcastDesc array, unsigned long long lines) {
+__global__ void gpuvm_forward_atomics(gpuvm::layout::BroadcastDesc array, unsigned long long lines) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32 * 32;
     // 8 lines a lane; all lanes of a warp go round as often.
     for (unsigned long long at = warp * 8; at < lines; at += lanes * 8)
-        gpuvm::detail::pass_on_marked(array, at + threadIdx.x % 32 * 8, lines);
+        gpuvm::detail::forward_marked(array, at + threadIdx.x % 32 * 8, lines);
 }
 
 // Copies the owners' copies of bytes [first, first + bytes) to this GPU's, 8 bytes an access.

@@ -262,7 +262,7 @@ fn atomics_are_done_at_the_owner_and_passed_on() {
                 assert_eq!(wrong.to_vec().unwrap(), [0]);
             }
         }
-        let passed: u64 = array.traffic().unwrap().iter().map(|sent| sent.lines_passed_on).sum();
+        let passed: u64 = array.traffic().unwrap().iter().map(|sent| sent.lines_forwarded).sum();
         assert_eq!(passed > 0, several.gpus() > 1);
         let few = several.vm.broadcast::<u32>().from_slice(&[20; 8]).unwrap();
         few.write(2, &[0, 0, 0, 0, 0]).unwrap();

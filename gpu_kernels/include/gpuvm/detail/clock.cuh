@@ -36,7 +36,7 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
         u64 other = page_id(region_number(id), page);
         // A frame that is to be withdrawn is nobody else's to free.
         if (is_resident(seen) && frame_of(seen) >= clock_limit(vm)) continue;
-        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
+        if (!is_resident(seen) || try_evict_page(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
         count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame_of(seen);
@@ -87,7 +87,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame) continue;
         if (idle_alone && (seen & layout::REFERENCED_BIT) && !is_read_once(region_of(vm, id))) continue;
-        u32 what = let_leave(vm, id, word, seen, &rung);
+        u32 what = try_evict_page(vm, id, word, seen, &rung);
         if (what == kCleaning) ++cleaning;
         if (what != kLeft) continue;
         if constexpr (kDirect) count_displaced(vm, for_page, id);
@@ -108,7 +108,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
 
 // Finishes requests of a queue pair that has failed: prefetches on it may have nobody who waits for them, and it is not
 // recovered before it is at rest. One pair is looked at each time, drawn by the clock.
-GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
+GPUVM_NOINLINE void reap_random_queue(const layout::VmDesc* vm) {
     if (vm->queue_count == 0) return;
     Queue q(vm, static_cast<u32>(multiply_high(ticks() * 0x9e3779b97f4a7c15ull, vm->queue_count)));
     if (q.failed()) reap_queue(q, kClockWindow);
@@ -118,7 +118,7 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 // write-backs would come in turns and each find its direction of the link idle half of the time. More only when it is
 // very low.
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
-    if constexpr (kQueued) pass_by_a_queue(vm);
+    if constexpr (kQueued) reap_random_queue(vm);
     // The last pages that come while frames are free displace none, and one of a sample has displaced another before.
     if (kDirect && for_page && (note_full(vm, for_page, available * 2 >= low_water(vm)) || in_sample(vm, for_page)))
         return;
@@ -161,7 +161,7 @@ constexpr u32 kOwnSampleTurns = 8;
 constexpr u32 kSparingTurns = 64;
 // Pages up to `rank` leave: for as far as the search went, and once round at least, so that others need not search
 // again.
-GPUVM_NOINLINE void spare_fewer(const layout::VmDesc* vm, u32 rank) {
+GPUVM_NOINLINE void lower_protection(const layout::VmDesc* vm, u32 rank) {
     layout::PoolState* pool = pool_of(vm);
     u64 searched = static_cast<u64>(kSparingTurns) * kClockWindow;
     u64 until = ld_relaxed_gpu(&pool->hand) + (searched < vm->pool.count ? vm->pool.count : searched);
@@ -179,7 +179,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     while (true) {
         // Its sample may have no page that can leave.
         if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0, false, rank)) {
-            if (rank) spare_fewer(vm, rank);
+            if (rank) lower_protection(vm, rank);
             break;
         }
         if constexpr (kQueued) reap_all(vm, kClockWindow);

@@ -60,7 +60,7 @@ GPUVM_DEVICE void publish_error(u64* word, u32 token, u32 code) {
 
 // A failed fetch is over with: its page is absent, for the next access to fetch. Pins of lanes that are about to undo
 // them stay. Whoever claims the page acquires it again: an error has no data.
-GPUVM_DEVICE void forget_error(u64* word) {
+GPUVM_DEVICE void clear_error(u64* word) {
     u64 seen = ld_relaxed_gpu(word);
     while (state_of(seen) == kError) {
         u64 found = atom_cas_acquire_gpu(word, seen, seen & ~(layout::STATE_MASK | layout::FRAME_MASK));

@@ -24,14 +24,14 @@ GPUVM_DEVICE void withdraw(const layout::VmDesc* vm, u32 frame) {
 }
 
 // Has the page of a frame leave, if it has one that can: used or not, since its memory is needed elsewhere. A frame
-// without a page is the pool's, or on its way: `sift` finds it. `rung`: as in `let_leave`.
+// without a page is the pool's, or on its way: `sift` finds it. `rung`: as in `try_evict_page`.
 GPUVM_DEVICE void empty_frame(const layout::VmDesc* vm, u32 frame, u32* rung) {
     u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
     if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;
     u64* word = word_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
     if (!is_resident(seen) || frame_of(seen) != frame) return;
-    if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);
+    if (try_evict_page(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);
 }
 
 // Takes up to `most` frames out of the pool, one at a time so that faults find the others, and puts back those that
