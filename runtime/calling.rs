@@ -65,8 +65,7 @@ impl Calling {
         let calls = *self.calls.get_or_init(|| needed || self.prefers_calls);
         match needed && !calls {
             true => Err(
-                "its text has variables in global memory, which its launches so far have used in the form that looks pages up: load it a \
-                 second time for such arrays",
+                "its PTX has global variables, which its launches so far have used in the form that looks pages up: load it a second time for such arrays",
             ),
             false => Ok(calls),
         }

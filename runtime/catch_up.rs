@@ -147,7 +147,7 @@ impl Catching<'_> {
             if since.elapsed() > self.gpu.settings.wait_limit.max(REST_LIMIT) {
                 return Err(Error::Unavailable {
                     what: "a home that has returned".into(),
-                    reason: "requests are in flight on its queue pairs still".into(),
+                    reason: "requests are still in flight on its queue pairs; try again".into(),
                 });
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -184,7 +184,7 @@ impl Catching<'_> {
         match &taken {
             Ok(()) => {
                 node.try_worked();
-                tracing::info!("{} takes part again, with everything stale that it holds", node.name());
+                tracing::info!("{} is back; all copies that it holds are stale", node.name());
             }
             Err(error) => {
                 node.try_failed(gpuvm_nic::with_causes(error));
@@ -401,7 +401,7 @@ impl Turns {
                 self.spoke_again = false;
                 match returned.is_empty() {
                     true => tracing::debug!("stale copies are written again"),
-                    false => tracing::info!("the homes that have returned are caught up"),
+                    false => tracing::info!("the homes that have returned are up to date"),
                 }
             }
             Err(error) => {
@@ -412,8 +412,8 @@ impl Turns {
                 };
                 let why = gpuvm_nic::with_causes(error);
                 match self.backoff.failed_up_to(gpu.turns.now(), why, longest) {
-                    true => tracing::warn!(error, "copies are not caught up yet; it is tried again"),
-                    false => tracing::debug!(error, "copies are not caught up yet"),
+                    true => tracing::warn!(error, "copies are not up to date yet; it is tried again"),
+                    false => tracing::debug!(error, "copies are not up to date yet"),
                 }
             }
         }

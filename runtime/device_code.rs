@@ -50,7 +50,7 @@ impl DeviceCode {
         };
         if self.layout_version != layout::LAYOUT_VERSION {
             return refuse(format!(
-                "it was compiled with headers of layout version {}, and this library has {}: compile it with the headers of this version",
+                "it was compiled with headers of layout version {}, and this library has {}: recompile it with this library's headers",
                 self.layout_version,
                 layout::LAYOUT_VERSION
             ));

@@ -89,11 +89,14 @@ impl ElementType {
         let (size, align) = (self.bytes as u64, self.align as u64);
         if size == 0 || align > ALIGN_MAX {
             let value = format!("{count} of type {}", self.name);
-            return refuse(value, "a GPU keeps elements of some bytes, aligned to 512 at most");
+            return refuse(
+                value,
+                "an element needs a size above zero and an alignment of at most 512 bytes",
+            );
         }
         match count.checked_mul(size).filter(|bytes| *bytes < BYTES_MAX) {
             Some(bytes) => Ok(bytes),
-            None => refuse(count.to_string(), "there are not so many addresses: 16 TiB at most"),
+            None => refuse(count.to_string(), "the address space holds at most 16 TiB"),
         }
     }
 

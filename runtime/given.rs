@@ -97,7 +97,7 @@ impl ArgKind<'_> {
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self {
             Self::Scalar { .. } | Self::Broadcast { .. } => None,
-            Self::Pointer(_) => Some("plain memory lies on one GPU"),
+            Self::Pointer(_) => Some("plain memory belongs to one GPU"),
             Self::Array { one_gpu, .. } => *one_gpu,
         }
     }

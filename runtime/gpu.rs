@@ -333,7 +333,7 @@ impl PagedGpu {
     }
 
     /// Something that the host begins to do here, until it is dropped: for the timeline, and for tools that watch the process.
-    #[must_use = "it ends when it is dropped"]
+    #[must_use = "the span ends when it is dropped"]
     pub fn span(&self, label: impl FnOnce() -> String) -> Span {
         Span::new(self.timeline.as_ref(), label)
     }
@@ -461,7 +461,7 @@ impl PagedGpu {
         };
         Error::Region {
             region: view.name().to_owned(),
-            reason: format!("all {limit} places for regions are taken: end some{raise}"),
+            reason: format!("all {limit} region slots are in use: drop a region{raise}"),
         }
     }
 
@@ -644,7 +644,7 @@ impl PagedGpu {
 
     /// Takes the queue pairs through reset, and makes the page table, the table of frames and the pool agree again. Nothing is lost.
     fn recover(&self, state: &mut GpuState) -> Result<()> {
-        tracing::info!("recovering the virtual memory after a launch that did not end well");
+        tracing::info!("recovering the virtual memory after a launch that failed");
         // First, so that no request in flight writes a frame or reads one afterwards.
         let reset = self
             .queues

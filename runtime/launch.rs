@@ -80,7 +80,7 @@ pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str,
     if outcome.is_ok() {
         return;
     }
-    let reason = format!("{kernel}, in flight over the same Vm, was stopped where it stood");
+    let reason = format!("{kernel}, in flight over the same Vm, was aborted");
     let launches = {
         let mut peers = peers.lock();
         peers.broken.get_or_insert_with(|| reason.clone());

@@ -249,7 +249,7 @@ impl Profiler {
         });
         let thread = thread.map_err(|error| Error::Unavailable {
             what: "a profile".into(),
-            reason: format!("no thread can be started: {error}"),
+            reason: format!("cannot start a thread: {error}"),
         })?;
         Ok(Self {
             thread,

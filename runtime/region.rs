@@ -273,7 +273,7 @@ impl RegionInner {
     }
 
     /// Something that the host begins to do with the region, until it is dropped.
-    #[must_use = "it ends when it is dropped"]
+    #[must_use = "the span ends when it is dropped"]
     pub fn span(&self, what: &str) -> Span {
         self.own.gpu.span(|| format!("{what} of region `{}`", self.name))
     }

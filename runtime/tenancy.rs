@@ -136,7 +136,7 @@ impl Member {
         let holder: Arc<dyn Holder> = Arc::clone(&ledger) as _;
         let tenant = Tenant::join(&folder, &gpu, terms, holder).map_err(|error| {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "this process is no tenant of the GPU {}", gpu.key);
+            tracing::warn!(error, "this process is not a tenant of the GPU {}", gpu.key);
         });
         let member = Arc::new(Self {
             ledger,

@@ -123,13 +123,13 @@ impl Timeline {
             })
         };
         if self.one_in == 0 {
-            return refuse("timeline's one in", 0, "it must be 1 at least");
+            return refuse("timeline's one in", 0, "it must be at least 1");
         }
         if !(1..=1 << 24).contains(&self.ring_events) {
             return refuse("timeline's ring", self.ring_events, "it must be from 1 to 2^24 events");
         }
         if self.file_bytes < 64 << 10 {
-            return refuse("timeline's file limit", self.file_bytes, "it must be 64 KiB at least");
+            return refuse("timeline's file limit", self.file_bytes, "it must be at least 64 KiB");
         }
         let path = self.file();
         Sheet::open(&path, self.file_bytes).map_err(|source| Error::Timeline { path, source })
@@ -262,7 +262,7 @@ impl GpuTimeline {
         let read = events.is_ok();
         match events {
             Ok(events) => self.drawing.lock().events(&self.sheet, events),
-            Err(error) => tracing::warn!(%error, "the timeline lacks what a GPU did last: its ring cannot be read"),
+            Err(error) => tracing::warn!(%error, "the timeline is incomplete: a GPU's ring cannot be read"),
         }
         self.sheet.flush();
         read

@@ -59,7 +59,7 @@ pub struct gpuvm_launch_options {
     pub block: [u32; 3],
     /// Longest that it may run in nanoseconds. 0: the Vm's `launch_deadline`.
     pub deadline_ns: u64,
-    /// Spans that one lane holds at once.
+    /// Spans that one thread holds at once.
     pub thread_spans: u64,
     /// Spans that one warp holds at once.
     pub warp_spans: u64,

@@ -144,7 +144,7 @@ impl Output {
     pub fn create_file(path: &Path, replace: bool) -> io::Result<Output> {
         let known = std::fs::metadata(path);
         if known.is_ok_and(|known| !known.is_file() && !known.is_dir()) || descriptor(path).is_some() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         // A link that leads nowhere is there too.
         if !replace && std::fs::symlink_metadata(path).is_ok() {

@@ -79,7 +79,7 @@ fn what_cannot_be_done_is_said() {
     let (folder, path) = file_of(10_000);
     let tier = tier(64, Engine::Auto);
     assert!(failure(tier.open(folder.path().join("none"), false)).contains("none: No such file"));
-    assert!(failure(tier.open(folder.path(), false)).contains("it is no regular file"));
+    assert!(failure(tier.open(folder.path(), false)).contains("it is not a regular file"));
     let file = tier.open(&path, false).unwrap();
     let mut out = [0; 10];
     assert!(failure(file.read(9_995, &mut out)).contains("bytes 9995 to 10005 do not lie in"));

@@ -196,7 +196,7 @@ class Kernel:
 
         ``shared``: bytes of dynamic shared memory. ``stream``: a :class:`Stream`, or one of
         another library with ``__cuda_stream__``, or its handle, a whole number; none: launches run in order. ``thread_spans``,
-        ``warp_spans``: pages that a lane, or a warp together, holds at once, so that the launch is refused where frames are too few.
+        ``warp_spans``: pages that a thread, or a warp together, holds at once, so that the launch is refused where frames are too few.
         ``deadline``: seconds after which the kernel is stopped.
         """
         shape: Shape = {

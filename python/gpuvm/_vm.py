@@ -394,7 +394,7 @@ class Vm:
         if not isinstance(image, bytes):
             name = os.fsdecode(image) if name is None else name
             if os.path.exists(image) and not os.path.isfile(image):
-                raise FileError(f"{name}: it is no regular file")
+                raise FileError(f"{name}: it is not a regular file")
             try:
                 open(image, "rb").close()
             except OSError as error:

@@ -110,14 +110,14 @@ impl<E> BroadcastBuilder<E> {
         }
         let count = self.gpus.len();
         if count > BROADCAST_VIEWS_MAX as usize {
-            let reason = format!("a broadcast array has {BROADCAST_VIEWS_MAX} views at most");
+            let reason = format!("a broadcast array has at most {BROADCAST_VIEWS_MAX} views");
             return refuse("number of GPUs", count.to_string(), reason);
         }
         let Some(bytes) = length.checked_mul(size).filter(|bytes| *bytes < 1 << 44) else {
             return refuse(
                 "length of a broadcast array",
                 length.to_string(),
-                "it has no room in memory".into(),
+                "it is too large for memory".into(),
             );
         };
         let name = self.name.clone().unwrap_or_else(|| element.name().to_owned());

@@ -158,7 +158,7 @@ impl BroadcastInner {
 
     /// The pages that a view's lanes have read, and forgets it.
     fn take_reads(&self, on: &OnView) -> Result<Vec<bool>> {
-        let doing = || format!("looking at what was read of broadcast array `{}`", self.name);
+        let doing = || format!("reading which pages of broadcast array `{}` were read", self.name);
         let pages = self.views.pages();
         let read = on
             .gpu
@@ -189,7 +189,7 @@ impl BroadcastInner {
             // A hint: without memory for its copy a GPU reads the owner's.
             Err(error) if error.is_out_of_memory() => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, array = %self.name, "the owner's copies are read instead");
+                tracing::warn!(error, array = %self.name, "reads use the owner's copies instead");
                 Ok(())
             }
             other => other,

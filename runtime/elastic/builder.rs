@@ -70,9 +70,11 @@ impl<E> ElasticBuilder<E> {
     }
 
     fn make(&self) -> Result<Arc<ElasticInner>> {
-        let bytes_max = self
-            .element
-            .bytes_of("most elements of an elastic buffer", "it could never grow", self.max)?;
+        let bytes_max = self.element.bytes_of(
+            "most elements of an elastic buffer",
+            "it must be greater than zero",
+            self.max,
+        )?;
         let family = &self.family;
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
         if self.length > self.max {

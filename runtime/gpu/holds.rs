@@ -333,7 +333,7 @@ impl PagedGpu {
         let start = self.held.lock().begin_at(pages);
         // Whatever becomes of it: some may move.
         region.forget_places();
-        let label = format!("making way by pages of region `{}`", region.name());
+        let label = format!("evicting pages of region `{}` for others", region.name());
         let taken = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(|| label.clone())?;
         let args = |vm: u64| {
             let (id, taken) = (arg(region.id()), arg(taken.addr()));

@@ -98,7 +98,7 @@ fn leave_free(headroom: u64) -> impl FnMut(&PagedGpu) -> bool {
     let (mut evictions, mut told) = (0, false);
     move |gpu| {
         let followed = follow(gpu, headroom, &mut evictions);
-        tell_once(&mut told, followed, "frames do not follow what is free");
+        tell_once(&mut told, followed, "the frame pool does not follow free memory");
         true
     }
 }

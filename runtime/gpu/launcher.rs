@@ -78,7 +78,7 @@ impl Job<'_> {
 struct Spans {
     lanes: u64,
     warps: u64,
-    by_lane: bool,
+    by_thread: bool,
     frames: u64,
 }
 
@@ -418,7 +418,7 @@ impl PagedGpu {
             return Err(Error::Stopped { kernel, reason });
         }
         if outcome.is_ok() && launch.state.is_aborted() {
-            let reason = "Launch::abort asked it to".into();
+            let reason = "Launch::abort was called".into();
             return Err(Error::Stopped { kernel, reason });
         }
         outcome.map_err(|source| Error::Gpu {
@@ -445,13 +445,13 @@ impl PagedGpu {
         let resident_blocks = blocks.min(multiprocessors.saturating_mul(blocks_each));
         let lanes = resident_blocks.saturating_mul(threads);
         let warps = resident_blocks.saturating_mul(block_warps);
-        let by_lanes = lanes.saturating_mul(config.thread_spans);
+        let by_threads = lanes.saturating_mul(config.thread_spans);
         let by_warps = warps.saturating_mul(config.warp_spans);
         Spans {
             lanes,
             warps,
-            by_lane: by_lanes >= by_warps,
-            frames: by_lanes.saturating_add(by_warps),
+            by_thread: by_threads >= by_warps,
+            frames: by_threads.saturating_add(by_warps),
         }
     }
 
@@ -461,7 +461,7 @@ impl PagedGpu {
         let &Spans {
             lanes,
             warps,
-            by_lane,
+            by_thread,
             frames,
         } = spans;
         if frames == 0 {
@@ -474,13 +474,13 @@ impl PagedGpu {
         }
         Err(Error::Spans {
             kernel: kernel.to_owned(),
-            spans: if by_lane {
+            spans: if by_thread {
                 config.thread_spans
             } else {
                 config.warp_spans
             },
-            holders: if by_lane { lanes } else { warps },
-            holder: if by_lane { "lane" } else { "warp" },
+            holders: if by_thread { lanes } else { warps },
+            holder: if by_thread { "thread" } else { "warp" },
             needed,
             frames: u64::from(self.frame_count()),
             page_bytes: 1 << self.page_shift(),
@@ -499,7 +499,7 @@ impl PagedGpu {
             return Err(Error::Unavailable {
                 what: "the device library".into(),
                 reason: format!(
-                    "its layouts have version {found}, the runtime's {}; rebuild gpuvm",
+                    "its layout version is {found}, and the runtime's is {}; rebuild gpuvm",
                     layout::LAYOUT_VERSION
                 ),
             });
@@ -595,7 +595,7 @@ impl PagedGpu {
     ) -> Result<()> {
         let support = &self.support;
         let config = self.over_memory(lines.div_ceil(8));
-        let label = format!("passing on what atomics changed of `{name}`");
+        let label = format!("forwarding atomics of `{name}`");
         self.run(
             &support.stream,
             &support.forward_atomics,

@@ -106,8 +106,8 @@ impl PagedGpu {
 
     fn units(&self) -> Result<&FrameUnits> {
         self.frames().units().ok_or_else(|| Error::Unavailable {
-            what: "changing the number of frames".into(),
-            reason: "they were allocated at once: name their most by the setting frame_capacity".into(),
+            what: "resizing the frame pool".into(),
+            reason: "the frame pool is not resizable: set frame_capacity when the Vm is built".into(),
         })
     }
 
@@ -126,7 +126,7 @@ impl PagedGpu {
             None => Ok(()),
         };
         if let Err(error) = finished.and_then(|()| units.unmap_ended()) {
-            tracing::warn!(%error, "addresses of frames keep memory that others have");
+            tracing::warn!(%error, "addresses of frames keep memory that was given away");
         }
     }
 
@@ -355,7 +355,7 @@ fn tell_limit(gpu: &PagedGpu, limit: u32) -> Result<()> {
 
 /// Begins a change of these frames, and starts a kernel that works on it for so long.
 fn begin_change(gpu: &PagedGpu, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
-    let label = "changing the number of frames";
+    let label = "resizing the frame pool";
     // A lane that was waited for in vain when an earlier change ended may work on that one still.
     await_helpers(gpu)?;
     // A recovery knows of no change.
@@ -383,7 +383,7 @@ fn start_changing(gpu: &PagedGpu, change: u64, frames: u32, within: Duration) ->
         continues: true,
         ..Named::default()
     };
-    let label = "changing the number of frames";
+    let label = "resizing the frame pool";
     let job = Job::Kernel(&support.change_frames, Box::new(args));
     gpu.enqueue(&support.background, job, &config, named, &label.into())
 }
@@ -412,18 +412,18 @@ fn await_change(gpu: &PagedGpu, launch: &InFlight, limit: Duration) -> Result<bo
 /// Has lanes that look for a frame work on the change, too: they hold the places on the GPU that its kernel does not find.
 fn call_lanes(gpu: &PagedGpu) -> Result<()> {
     let called = gpu.pool.free.call_lanes(&*gpu.device);
-    gpu.map_device_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
+    gpu.map_device_lost(called.doing(|| "asking kernels to resize the frame pool".into()))
 }
 
 fn look_at_change(gpu: &PagedGpu) -> Result<(i64, u64)> {
     let looked = gpu.pool.free.change(&*gpu.device);
-    gpu.map_device_lost(looked.doing(|| "looking at a change of the number of frames".into()))
+    gpu.map_device_lost(looked.doing(|| "polling a resize of the frame pool".into()))
 }
 
 /// Ends a change, whose kernel this is: nobody works on it when this returns.
 fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
     let ended = gpu.pool.free.end_change(&*gpu.device);
-    gpu.map_device_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
+    gpu.map_device_lost(ended.doing(|| "ending a resize of the frame pool".into()))?;
     // One that has found no place finds nothing to do when it starts.
     if !launch.is_done() {
         launch.abort(&*gpu.device);
@@ -451,8 +451,8 @@ fn await_helpers(gpu: &PagedGpu) -> Result<()> {
     while look_at_change(gpu)?.1 != 0 && !gpu.lock().in_flight.iter().all(|launch| launch.is_done()) {
         if begun.elapsed() > gpu.settings.wait_limit {
             return Err(Error::Unavailable {
-                what: "changing the number of frames".into(),
-                reason: "lanes do not come back from it: a kernel hangs".into(),
+                what: "resizing the frame pool".into(),
+                reason: "timed out waiting for a kernel to release frames".into(),
             });
         }
         std::thread::yield_now();
@@ -497,7 +497,10 @@ impl GivesHandles for PagedGpu {
         match given {
             Ok(count) => count * units.handles_each(),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "frames give no memory");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the frame pool gives no memory"
+                );
                 0
             }
         }

@@ -29,7 +29,7 @@ impl GpuSlots {
         let least = access.bytes_least();
         if block < least {
             let reason = format!(
-                "files come into the GPU's memory in pages of {least} bytes at least; file_cache takes smaller ones"
+                "a file cache in GPU memory needs pages of at least {least} bytes; a file cache in host memory takes smaller ones"
             );
             return refuse("page size", format!("{block} bytes"), reason);
         }

@@ -83,7 +83,8 @@ impl Victims {
             return Ok(None);
         }
         if transport != TransportKind::Direct {
-            let reason = "lanes copy pages to borrowed memory of neighbour GPUs themselves: use the transport direct";
+            let reason =
+                "borrowed memory of neighbour GPUs needs the transport direct, by which GPU threads copy pages";
             return refuse("transport", transport.to_string(), reason);
         }
         let page_size = settings.page_size;
@@ -359,7 +360,7 @@ impl Victims {
                 Ok(left) => lender.wanted_back(left, self.chunk_bytes()),
                 Err(error) => {
                     let ordinal = lender.ordinal;
-                    tracing::warn!(%error, "GPU {ordinal} does not say what it has free: nothing more is kept there");
+                    tracing::warn!(%error, "GPU {ordinal} does not report its free memory: no more pages are kept there");
                     lender.lent
                 }
             };
@@ -537,12 +538,14 @@ fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Ve
             }
         };
         if let (0, Loan::Bytes(bytes)) = (most, loan) {
-            let reason = format!("GPU {ordinal} is to lend {bytes} bytes; memory is lent in chunks of {chunk_bytes}");
+            let reason = format!(
+                "cannot borrow {bytes} bytes of GPU {ordinal}: memory is lent in chunks of {chunk_bytes} bytes"
+            );
             return refuse("borrowed memory", format!("{bytes} bytes"), reason);
         }
         let slots = most.saturating_add(first.into()).saturating_mul(chunk_slots);
         if slots > layout::SLOTS_MAX {
-            let reason = "page table words count at most 2^27 - 2 slots: borrow less, or use larger pages";
+            let reason = "page table entries address at most 2^27 - 2 slots: borrow less, or use larger pages";
             return refuse("borrowed memory", format!("{slots} pages"), reason);
         }
         lenders.push(Lender::new(ordinal, first, most as u32, loan == Loan::Auto));

@@ -684,7 +684,7 @@ impl RegionView {
             Some(counts) if Arc::strong_count(counts) > 1 => {
                 return Err(Error::Region {
                     region: self.name.clone(),
-                    reason: "a profile of it is being taken already: finish that one first".to_owned(),
+                    reason: "it is being profiled already: finish that profile first".to_owned(),
                 });
             }
             Some(counts) => {

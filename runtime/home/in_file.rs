@@ -120,7 +120,7 @@ impl InFile {
     pub fn new(region: String, file: File, first: u64, bytes: u64) -> Result<Self> {
         let addresses = Addresses::reserve(bytes).map_err(|error| Error::Region {
             region: region.clone(),
-            reason: format!("{bytes} addresses cannot be reserved for it ({error}): raise the process limit on them"),
+            reason: format!("cannot reserve {bytes} bytes of address space for it ({error}): raise the limit of virtual memory (`ulimit -v`)"),
         })?;
         let base = addresses.0.start;
         let failure = Mutex::new(None);

@@ -47,7 +47,7 @@ impl LaunchConfig {
     }
 
     stored! {
-        /// Spans of `pin(i)`, and cursors, that one lane holds at once, at most, of pages of its own. Declared spans are checked against
+        /// Spans of `pin(i)`, and cursors, that one thread holds at once, at most, of pages of its own. Declared spans are checked against
         /// the frames at launch; undeclared ones can end in a "no frame" fault.
         thread_spans(spans: u64) => thread_spans = spans;
 

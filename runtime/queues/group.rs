@@ -83,7 +83,7 @@ impl Group {
             (None, Some(local)) => local.failure().or_else(|| {
                 // It came back before anybody saw that it was gone. Relaxed: changed with `resetting`.
                 let same = local.epoch() == self.epoch.load(Ordering::Relaxed);
-                (!same).then(|| "it was away, and what it held is gone".into())
+                (!same).then(|| "it was restarted, and its contents are lost".into())
             }),
             (None, None) => None,
         }

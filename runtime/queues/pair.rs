@@ -156,7 +156,7 @@ impl Pair {
             }
             LOOKS => {
                 tracing::warn!(
-                    "{} requests of queue pair {:#x} have no completion: they are made again",
+                    "{} requests of queue pair {:#x} have no completion: they are repeated",
                     waiting.len(),
                     self.number
                 );

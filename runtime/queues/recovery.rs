@@ -225,7 +225,7 @@ impl Queues {
             group.silent_since_ns.store(now_ns.max(1), Ordering::Relaxed);
         } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.timeout_ns) {
             tracing::warn!(
-                "{} answers nothing though its queue pairs are recovered: replicas turn to the other home",
+                "{} does not answer although its queue pairs were recovered: replicas use the other home",
                 group.home_name()
             );
             let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.timeout_ns));
@@ -416,7 +416,10 @@ pub(crate) fn start_keeper(queues: Arc<Queues>, gpu: Arc<dyn Gpu>) -> std::io::R
         // 2^64 ns are 584 years.
         if let Err(error) = queues.keep(&*gpu, started.elapsed().as_nanos() as u64) {
             // The GPU is lost: launches say so.
-            tracing::debug!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "queue pairs are not recovered"
+            );
         }
         true
     })
@@ -451,7 +454,10 @@ impl Actor for StepKeeper {
             return false;
         };
         queues.keep(&*gpu, now_ns).unwrap_or_else(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "queue pairs are not recovered"
+            );
             false
         })
     }

@@ -138,7 +138,7 @@ impl Queues {
     fn must_be_idle(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<u64> {
         self.idle_index(gpu, index)?.ok_or_else(|| Error::Unavailable {
             what: group.home_name(),
-            reason: format!("queue pair {index} was not at rest; it is tried again"),
+            reason: format!("queue pair {index} still has requests in flight; it is tried again"),
         })
     }
 

@@ -144,7 +144,7 @@ impl<E> RegionBuilder<E> {
         let size = self.element.bytes() as u64;
         if size == 0 || !self.page_size().is_multiple_of(size) {
             return refuse(format!(
-                "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
+                "the element size of {size} bytes does not divide a page of {} bytes: pad the element to a power of two",
                 self.page_size()
             ));
         }
@@ -160,7 +160,7 @@ impl<E> RegionBuilder<E> {
         match self.length.checked_mul(size) {
             Some(bytes) if isize::try_from(bytes).is_ok() => Ok(self.length as usize),
             _ => refuse(format!(
-                "{} elements of {size} bytes are more than an address space holds",
+                "{} elements of {size} bytes exceed the address space",
                 self.length
             )),
         }
@@ -181,20 +181,20 @@ impl<E> RegionBuilder<E> {
         let reliable = self.replicas != 1 || self.integrity != Integrity::Unchecked;
         match self.replicas {
             _ if reliable && queues.is_none() => Err(format!(
-                "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
+                "transport {} supports neither replicas nor checksums, since GPU threads copy pages themselves; use one with queue pairs",
                 self.place.gpu.transport
             )),
             _ if reliable && !self.place.gpu.settings.reliable => {
-                Err("replicas and checksums are compiled into kernels where asked for: set reliable_regions".into())
+                Err("replicas and checksums need kernels that are compiled for them: set reliable_regions".into())
             }
             _ if reliable && self.neighbour.is_some() => {
-                Err("pages at a neighbour GPU have one home, unchecked".into())
+                Err("regions at a neighbour GPU support neither replicas nor checksums".into())
             }
             1 => Ok(()),
             2 if homes >= 2 => Ok(()),
             2 if self.homed_at_nodes() => Err("2 replicas need two memory nodes; name another one".into()),
             2 => Err("2 replicas need two homes; name memory nodes, or say Queues::host_homes(2)".into()),
-            other => Err(format!("{other} replicas; there are 1 or 2")),
+            other => Err(format!("{other} replicas were asked for: there can be 1 or 2")),
         }
     }
 

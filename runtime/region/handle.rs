@@ -356,7 +356,7 @@ impl<T> Drop for Region<T> {
         if let Err(error) = self.inner.close(self.borrowed) {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "region `{}` did not end well",
+                "region `{}` was dropped with an error",
                 self.inner.name
             );
             if self.borrowed {

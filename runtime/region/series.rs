@@ -124,7 +124,7 @@ impl<E> Region<E> {
     /// As [`evict`](Self::evict).
     pub fn wrote(&self) -> Result<()> {
         let gpu = &self.inner.own.gpu;
-        gpu.map_device_lost(gpu.device.drain().doing(|| "waiting for who writes to a home".into()))?;
+        gpu.map_device_lost(gpu.device.drain().doing(|| "waiting for writers of a home".into()))?;
         self.inner.expect_stores();
         self.evict()
     }
@@ -289,8 +289,7 @@ impl RegionInner {
             false => Ok(()),
             true => Err(Error::Region {
                 region: self.name.clone(),
-                reason: "a CUDA graph was captured with it, so that its pages stay in their frames: say forget_graphs first, when that is launched no \
-                         more"
+                reason: "a CUDA graph was captured with it, so its pages must stay in their frames: call forget_graphs first, once the graph is no longer launched"
                     .into(),
             }),
         }

@@ -233,12 +233,12 @@ impl RegionInner {
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self.own.home().host_memory() {
             _ if self.own.is_at_nodes() => {
-                Some("its pages live at memory nodes, which answer the GPU that asked for the memory")
+                Some("its pages are at memory nodes, which serve only the GPU that allocated them")
             }
             None if self.own.home().file_span().is_some() => {
-                Some("its pages live in a file, which is read for the GPU alone that opened it")
+                Some("its pages are in a file, which serves only the GPU that opened it")
             }
-            None => Some("its pages live at a neighbour GPU, which the GPU alone reaches that asked for the memory"),
+            None => Some("its pages are at a neighbour GPU, which serves only the GPU that allocated them"),
             Some(_) if self.own.is_replicated() || self.own.guards.checksums != 0 => {
                 Some("its replicas or checksums are kept in the memory of one GPU")
             }

@@ -286,7 +286,7 @@ impl VmBuilder {
         // Before anything takes long.
         let sheet = self.settings.timeline.as_ref().map(Timeline::open).transpose()?;
         if self.gpus.is_empty() {
-            return refuse("GPUs", "an empty list".into(), "a Vm has one at least");
+            return refuse("GPUs", "an empty list".into(), "at least one GPU is required");
         }
         let opened = self.gpus.iter().map(|gpu| self.open(gpu)).collect::<Result<Vec<_>>>()?;
         let mut settings = self.settings;
@@ -312,10 +312,10 @@ impl VmBuilder {
         {
             let reason = match &self.transport {
                 Transport::Auto(_) => {
-                    "memory of a neighbour is borrowed, which lanes alone copy to, and the software NIC alone serves files; leave one of the two out"
+                    "borrowed memory needs the transport direct, and a file cache needs the software NIC (transport soft); leave one of the two out"
                         .to_owned()
                 }
-                asked => format!("the software NIC serves files: leave the transport {} out", asked.name()),
+                asked => format!("a file cache needs the software NIC (transport soft): leave the transport {} out", asked.name()),
             };
             return refuse("file_cache", format!("{bytes} bytes"), reason);
         }

@@ -347,7 +347,7 @@ impl Setting {
     fn check(&self, (name, text): (&'static str, &str), vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
         let reason = match self.of {
             Simulated if !vm.gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => {
-                "simulated GPUs have it alone: leave it out, or use the gpu sim".to_owned()
+                "only simulated GPUs have it: leave it out, or use the gpu sim".to_owned()
             }
             Transports(names) => {
                 let asked = vm.transport.name();
@@ -357,7 +357,7 @@ impl Setting {
                 let whose = listed(names, "or");
                 format!("transport {asked} has none; leave it out, or use transport {whose}")
             }
-            Beside(other) if !has(other) => format!("it goes with `{other}`, which is not set"),
+            Beside(other) if !has(other) => format!("it requires `{other}`, which is not set"),
             _ => return Ok(()),
         };
         let value = if self.name == SECRET {

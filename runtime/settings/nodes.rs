@@ -83,7 +83,11 @@ impl MemoryNodes {
 
     pub(super) fn check(&self) -> Result<()> {
         match self.addresses.is_empty() {
-            true => refuse("memory nodes", "an empty list".into(), "name one at least"),
+            true => refuse(
+                "memory nodes",
+                "an empty list".into(),
+                "at least one memory node is required",
+            ),
             false => Ok(()),
         }
     }

@@ -59,17 +59,17 @@ impl Queues {
     /// Checks the numbers, with `nics` NICs and `nodes` memory nodes.
     pub(super) fn check(&self, nics: usize, nodes: usize) -> Result<()> {
         if !(1..=layout::REPLICAS_MAX).contains(&self.host_homes) {
-            return refuse("host homes", self.host_homes.to_string(), "there are 1 or 2");
+            return refuse("host homes", self.host_homes.to_string(), "it must be 1 or 2");
         }
         // One group of them for each of this host's homes and each NIC, and one a node.
         let groups = nics.max(1) as u64 * u64::from(self.host_homes) + nodes as u64;
         let pairs = self.pairs.unwrap_or(fitting(PAIRS, groups));
         if u64::from(pairs) * groups > u64::from(layout::QUEUES_MAX) {
             let value = format!("{pairs} for each of {groups} homes");
-            return refuse("queue pairs", value, "there may be 4096 in all");
+            return refuse("queue pairs", value, "the total must be at most 4096");
         }
         if pairs == 0 {
-            return refuse("queue pairs", pairs.to_string(), "there must be 1 to 4096");
+            return refuse("queue pairs", pairs.to_string(), "it must be between 1 and 4096");
         }
         if !self.depth.is_power_of_two() || self.depth > layout::RING_ENTRIES_MAX {
             let reason = "it must be a power of two up to 32768";

@@ -108,7 +108,7 @@ impl SimulatedGpu {
     pub(super) fn check(&self) -> Result<()> {
         match (self.workers, self.seed) {
             (Some(workers), Some(_)) => {
-                let reason = "one thread follows a seed; leave out the workers or the seed";
+                let reason = "a seed needs a single worker; leave out the workers or the seed";
                 refuse("workers", workers.to_string(), reason)
             }
             _ => Ok(()),

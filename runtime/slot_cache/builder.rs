@@ -185,7 +185,7 @@ fn records_of(gpu: &Arc<PagedGpu>, region: &Arc<RegionInner>, record_bytes: u64,
     let bytes = region.pages.bytes();
     if bytes == 0 || !bytes.is_multiple_of(record_bytes) {
         return refuse(&format!(
-            "{bytes} bytes are no whole number of records of {record_bytes}"
+            "{bytes} bytes are not a multiple of the record size of {record_bytes} bytes"
         ));
     }
     let Ok(records @ 1..0x7fff_ffff) = u32::try_from(bytes / record_bytes) else {

@@ -476,7 +476,7 @@ impl Drop for SlotCache {
         if let Err(error) = self.calls.get_mut().end() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "a slot cache did not end well"
+                "a slot cache was dropped with an error"
             );
         }
     }

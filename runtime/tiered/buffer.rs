@@ -202,7 +202,7 @@ impl<E> TieredBuffer<E> {
             let state = &mut *tiers.state.lock();
             // Nobody is told the address from here on.
             if tiers.is_lent() {
-                gpu.device.drain().doing(|| tiers.doing("waiting for whoever uses"))?;
+                gpu.device.drain().doing(|| tiers.doing("waiting for users of"))?;
             }
             let Plan {
                 leaving,

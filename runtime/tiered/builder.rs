@@ -73,9 +73,11 @@ impl<E> TieredBuilder<E> {
 
     fn make(&self) -> Result<(Arc<BufferInner>, Arc<Tiers>)> {
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
-        let bytes = self
-            .element
-            .bytes_of("elements of a tiered buffer", "it would hold nothing", self.length)?;
+        let bytes = self.element.bytes_of(
+            "elements of a tiered buffer",
+            "it must be greater than zero",
+            self.length,
+        )?;
         let (device, handles) = (&self.gpu.device, &self.gpu.handles);
         let doing = || format!("making tiered buffer `{name}` of {} elements", self.length);
         let size = handles.handle_bytes();

@@ -85,7 +85,7 @@ impl Sheet {
         }
         // A pipe or a device has no length, and nothing in it can be written again.
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             Errno::WOULDBLOCK => io::Error::new(
@@ -183,7 +183,7 @@ fn refuse_others(file: &File) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "it is there and no timeline; remove it, or name another file",
+            "the file exists and is not a timeline; remove it, or name another file",
         )),
     }
 }

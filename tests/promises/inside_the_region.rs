@@ -138,7 +138,7 @@ fn an_element_that_does_not_divide_the_page_is_refused() {
         refused(bench.vm.region::<()>().name("odd").zeroed(100)),
         refused(bench.vm.scope(|scope| scope.region("odd", &mut lent).map(|_| ()))),
     ] {
-        says(&message, &["`odd`", "do not divide a page"]);
+        says(&message, &["`odd`", "does not divide a page"]);
     }
 }
 

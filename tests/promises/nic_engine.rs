@@ -106,13 +106,13 @@ fn where_it_cannot_be_a_reason_is_given() {
     };
     let two = || by_kernel(8, 2);
     let soft = |change: fn(Soft) -> Soft| two().soft(change);
-    refuse(soft(|soft| soft.engines(3)), &["threads of the processor"]);
+    refuse(soft(|soft| soft.engines(3)), &["no CPU threads"]);
     refuse(
         soft(|soft| soft.nic(SoftNic::builder().build().unwrap().into())),
-        &["NIC of your own"],
+        &["NIC that you pass in"],
     );
     refuse(two().file_cache(1 << 20), &["cannot read files"]);
-    refuse(two().frame_capacity(1 << 20), &["frames for good"]);
+    refuse(two().frame_capacity(1 << 20), &["resizable frame pool"]);
     refuse(two().gpus([SimulatedGpu::new(), SimulatedGpu::new()]), &["one GPU"]);
     says(&refused(two().seed(1).build()), &["seed is 1", "engine cpu"]);
     for blocks in [0, 5] {

@@ -126,7 +126,7 @@ fn what_does_not_fit_is_refused_and_nothing_runs() {
         layout_version: 16,
         ..DeviceCode::ALL
     };
-    refuses(older, &uses, "compile it with the headers of this version");
+    refuses(older, &uses, "recompile it with this library's headers");
     let direct = DeviceCode {
         features: gpuvm_layouts::FEATURE_DIRECT,
         ..DeviceCode::ALL

@@ -471,7 +471,7 @@ fn what_cannot_be_is_refused() {
     let fixed = Bench::new(small(16).placement(Placement::Fetch).workers(1), HOLDING);
     assert_eq!(fixed.vm.frame_capacity(), fixed.vm.frames());
     let error = refused(fixed.vm.resize_frames(PAGE));
-    assert!(error.contains("by the setting frame_capacity"), "{error}");
+    assert!(error.contains("set frame_capacity"), "{error}");
     let bench = bench(2);
     let unit = unit(&bench.vm);
     for bytes in [0, unit - 1, 4 * unit + 1, u64::MAX] {
@@ -483,7 +483,7 @@ fn what_cannot_be_is_refused() {
         (changing(2).frame_minimum(4 * unit), "frame minimum"),
         (
             small(16).placement(Placement::Fetch).frame_minimum(PAGE),
-            "frame capacity",
+            "frame_capacity",
         ),
         (
             small(16)

@@ -507,7 +507,7 @@ fn what_one_gpu_alone_reaches_is_refused_with_the_reason() {
     let sum = good(vm.buffer::<u64>(1));
     let region = good(vm.region::<u32>().zeroed(COUNT));
     let message = refused(nodes[1].sum.launch(config(), (&region, &sum)));
-    assert!(message.contains("plain memory lies on one GPU"), "{message}");
+    assert!(message.contains("plain memory belongs to one GPU"), "{message}");
     // Checksums and replicas are one GPU's.
     let soft = Soft::new().queues(Queues::new().pairs(2).depth(16).host_homes(2));
     let vm = good(

@@ -151,7 +151,7 @@ fn frames_follow_what_is_free_of_the_memory() {
     });
     compare(&region.to_vec().unwrap(), &data).unwrap();
     let fixed = small(8).placement(Placement::Fetch).frames_leave_free(1).build();
-    assert!(refused(fixed).contains("frame capacity"));
+    assert!(refused(fixed).contains("frame_capacity"));
 }
 
 /// An element of a buffer.

@@ -354,9 +354,9 @@ fn what_cannot_be_is_refused() {
         error.to_string()
     };
     let none = refused_setting(vm.tiered_buffer::<u32>(0).unwrap_err());
-    says(&none, &["elements of a tiered buffer is 0", "hold nothing"]);
+    says(&none, &["elements of a tiered buffer is 0", "greater than zero"]);
     let huge = refused_setting(vm.tiered_buffer::<u64>(1 << 62).unwrap_err());
-    says(&huge, &["16 TiB at most"]);
+    says(&huge, &["at most 16 TiB"]);
     let buffer = vm.tiered_buffer::<u32>(100).unwrap();
     for range in [0..101, 100..u64::MAX, std::ops::Range { start: 5, end: 4 }] {
         let error = buffer.move_to(range, TierPlace::Host).unwrap_err();

@@ -392,9 +392,9 @@ struct config : gpuvm_launch_options {
         untimed = 1;
         return *this;
     }
-    // Spans and cursors that one lane, or one warp, holds at once.
-    config& spans(std::uint64_t of_lane, std::uint64_t of_warp = 0) {
-        thread_spans = of_lane;
+    // Spans and cursors that one thread, or one warp, holds at once.
+    config& spans(std::uint64_t of_thread, std::uint64_t of_warp = 0) {
+        thread_spans = of_thread;
         warp_spans = of_warp;
         return *this;
     }

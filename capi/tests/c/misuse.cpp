@@ -246,10 +246,10 @@ void source_that_does_not_compile() {
 void files_that_are_not_what_was_said() {
     world w;
     THROWS(GPUVM_CODE_FILE, "no/such/file", w.vm.map_file<unsigned>("no/such/file"));
-    THROWS(GPUVM_CODE_FILE, "is no regular file", w.vm.region_of_file<unsigned>("/dev/null"));
+    THROWS(GPUVM_CODE_FILE, "is not a regular file", w.vm.region_of_file<unsigned>("/dev/null"));
     std::ofstream("seven.bin", std::ios::binary) << "seven b";
     THROWS(GPUVM_CODE_REGION, "7 bytes", w.vm.map_file<unsigned>("seven.bin"));
-    THROWS(GPUVM_CODE_REGION, "go beyond them", w.vm.map_file_span<unsigned>("seven.bin", 4, 1));
+    THROWS(GPUVM_CODE_REGION, "exceed it", w.vm.map_file_span<unsigned>("seven.bin", 4, 1));
     THROWS(GPUVM_CODE_REGION, "processes share read-only regions",
            w.vm.map_file_span<unsigned char>("seven.bin", 1, 5).share());
     std::remove("seven.bin");

@@ -190,7 +190,7 @@ fn a_named_pipe_in_place_of_a_file_is_refused_at_once() {
         assert!(pipe.exists() || Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let (status, _, err) = finish(gpuvm(folder.path(), &format!("{arguments} {name}")));
         assert!(
-            status == 1 && err.contains("no regular file"),
+            status == 1 && err.contains("not a regular file"),
             "{arguments} {name}: {err}"
         );
     }
@@ -259,8 +259,8 @@ fn outputs_that_cannot_be_are_refused_before_the_work() {
         (". --force", "is a directory"),
         // Nobody makes files there.
         ("/proc/out.gcsr", "No such file or directory"),
-        ("/dev/null", "it is no regular file"),
-        ("/dev/stdout --force", "it is no regular file"),
+        ("/dev/null", "it is not a regular file"),
+        ("/dev/stdout --force", "it is not a regular file"),
     ] {
         let err = refusal(folder.path(), &format!("not_here {output}"), 1);
         let path = output.trim_end_matches(" --force");

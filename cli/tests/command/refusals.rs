@@ -110,9 +110,9 @@ fn options_that_do_not_go_together_are_refused_by_name() {
         "--transport direct --queue-pairs 2 => queue_pairs is `2`: transport direct has none; leave it out, or use transport auto, soft, rxe or mlx5",
         "--rdma-device rxe0 => rdma_device is `rxe0`: transport auto has none; leave it out, or use transport rxe or mlx5",
         "--transport rxe --rdma-device rxe0 --rdma-device rxe1 => nics is `rxe0,rxe1`: transport rxe drives one device",
-        "--seed 0 --workers 4 => workers is 4: one thread follows a seed; leave out the workers or the seed",
-        "--gpu cuda:0 --seed 7 => seed is `7`: simulated GPUs have it alone: leave it out, or use the gpu sim",
-        "--gpu cuda:0 --workers 2 => workers is `2`: simulated GPUs have it alone: leave it out, or use the gpu sim",
+        "--seed 0 --workers 4 => workers is 4: a seed needs a single worker; leave out the workers or the seed",
+        "--gpu cuda:0 --seed 7 => seed is `7`: only simulated GPUs have it: leave it out, or use the gpu sim",
+        "--gpu cuda:0 --workers 2 => workers is `2`: only simulated GPUs have it: leave it out, or use the gpu sim",
         "--seed 7 --transport rxe => seed is 7: what transport rxe drives follows none; use the software NIC",
     ] {
         let (arguments, reason) = case.split_once(" => ").unwrap();

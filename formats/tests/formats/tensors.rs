@@ -182,10 +182,10 @@ fn what_is_no_tensor_file_is_named() {
             .unwrap()
             .success()
     );
-    says(&refused(SafeTensors::open(&pipe)), &["it is no regular file"]);
+    says(&refused(SafeTensors::open(&pipe)), &["it is not a regular file"]);
     says(
         &refused(gpuvm_formats::ArrowFile::open(&pipe)),
-        &["it is no regular file"],
+        &["it is not a regular file"],
     );
     for made in [
         vm().region::<u8>().map_file(&pipe),
@@ -193,6 +193,6 @@ fn what_is_no_tensor_file_is_named() {
     ] {
         let error = made.unwrap_err();
         let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(cause, "it is no regular file", "{error}");
+        assert_eq!(cause, "it is not a regular file", "{error}");
     }
 }

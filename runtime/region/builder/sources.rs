@@ -79,7 +79,7 @@ impl<E> RegionBuilder<E> {
         let size = self.element.bytes() as u64;
         if !bytes.is_multiple_of(size) {
             return Err(self.refused(format!(
-                "{from} has {bytes} bytes, no whole number of elements of {size} bytes"
+                "{from} has {bytes} bytes, not a multiple of the element size of {size} bytes"
             )));
         }
         Ok(self.of_length(bytes / size))
@@ -89,8 +89,8 @@ impl<E> RegionBuilder<E> {
     fn not_in_lent_memory(&self) -> Option<&'static str> {
         match (self.replicas, self.neighbour) {
             (1, None) => None,
-            (1, Some(_)) => Some("memory that is lent lies in this host: leave home_on_gpu out"),
-            _ => Some("memory that is lent is one home; give the data to a region of its own for two"),
+            (1, Some(_)) => Some("lent memory is host memory: leave home_on_gpu out"),
+            _ => Some("lent memory cannot be replicated: copy the data into a region that owns its memory"),
         }
     }
 
@@ -192,7 +192,7 @@ impl<E> RegionBuilder<E> {
         let align = this.element.align().max(1) as u64;
         if !offset_bytes.is_multiple_of(align) {
             return Err(this.refused(format!(
-                "byte {offset_bytes} of {} is no multiple of {align}, as {} needs: copy it by from_reader",
+                "byte offset {offset_bytes} of {} is not a multiple of {align}, the alignment of {}: copy it by from_reader",
                 path.display(),
                 this.element.name()
             )));
@@ -200,7 +200,7 @@ impl<E> RegionBuilder<E> {
         match offset_bytes.checked_add(this.bytes()) {
             Some(end) if end <= bytes => Ok(this),
             _ => Err(this.refused(format!(
-                "{} has {bytes} bytes; {length} elements of {} bytes from byte {offset_bytes} on go beyond them",
+                "{} has {bytes} bytes; {length} elements of {} bytes from byte {offset_bytes} on exceed it",
                 path.display(),
                 this.element.bytes()
             ))),
@@ -272,9 +272,7 @@ impl<E> RegionBuilder<E> {
         let name = name.as_ref();
         self.check_in_file(name)?;
         let Some(tier) = self.place.gpu.tier().cloned() else {
-            return Err(
-                self.refused("give the virtual memory file_cache: what storage holds comes by way of it".into())
-            );
+            return Err(self.refused("storage is read through the file cache: set file_cache".into()));
         };
         let look = storage.look().map_err(|source| self.cannot_read(name, source))?;
         let this = self.of_bytes(look.length, &name.display().to_string())?;
@@ -299,7 +297,7 @@ impl<E> RegionBuilder<E> {
     /// Whether a region as this one may lie over a file.
     fn check_in_file(&self, path: &Path) -> Result<()> {
         if self.replicas != 1 {
-            let reason = format!("{} is one home; a map has no second one", path.display());
+            let reason = format!("memory-mapped files cannot be replicated: {} is one", path.display());
             return Err(Error::Region {
                 region: self.label(),
                 reason,
@@ -448,7 +446,7 @@ impl<T: Pod> RegionBuilder<T> {
         if fewer || values.next().is_some() {
             let relation = if fewer { "fewer" } else { "more" };
             return Err(this.refused(format!(
-                "the iterator yields {relation} elements than the {least} that it said"
+                "the iterator yields {relation} elements than the {least} of its size hint"
             )));
         }
         this.finish(data)

@@ -73,7 +73,7 @@ pub(super) fn headroom(room: &mut Room<'_>) -> Result<(), Wrong> {
 }
 
 /// How it is said that frames do not follow.
-const NOT_YET: &str = "frames do not follow";
+const NOT_YET: &str = "the frame pool does not follow";
 
 impl Sharing<'_> {
     /// What a launch may take, as the runtime counts it.

@@ -139,7 +139,7 @@ fn what_is_no_file_is_named() {
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             let error = load(&pipe).unwrap_err();
             assert_eq!(error.fault, FileFault::Open, "{name}");
-            assert_eq!(error.source().unwrap().to_string(), "it is no regular file");
+            assert_eq!(error.source().unwrap().to_string(), "it is not a regular file");
         }
     }
 }

@@ -18,7 +18,7 @@ planted! {
     &["did not complete", "did not end within", "a dirty page was evicted"],
     "a flush that waits for a queue pair to be recovered finishes its requests, where nobody else may":
         WRITE_BACK "reap_all(vm, kClockWindow);\n        return layout::OUTCOME_FLUSHED;" => "return layout::OUTCOME_FLUSHED;";
-    "host-never-lets-up", Guards(6), Returns, &["requests are in flight on its queue pairs still"],
+    "host-never-lets-up", Guards(6), Returns, &["requests are still in flight on its queue pairs; try again"],
     "the host's kernels that bring queue pairs to rest leave time to the lanes whose requests they wait for":
         FLUSH "    reap_queue(Queue(vm, queue), ~0u);\n    sleep_ns(1000);" => "    reap_queue(Queue(vm, queue), ~0u);";
 }
