@@ -113,7 +113,7 @@ pub enum Gone {
     },
     /// Freed, or never made.
     #[error(
-        "`{what}` is {handle:#x}, which names nothing: it was freed, or is no handle of this process; a {wanted} is needed"
+        "`{what}` is {handle:#x}, which is not a valid handle: it was freed, or belongs to another process; a {wanted} is needed"
     )]
     NoHandle {
         /// The parameter or field.
@@ -198,7 +198,7 @@ pub enum Failure {
     )]
     Enqueuing,
     /// A panic.
-    #[error("gpuvm made a mistake: {message}; please report it")]
+    #[error("internal error of gpuvm: {message}; please report it")]
     Panicked {
         /// What the panic says.
         message: String,

@@ -265,7 +265,7 @@ impl<T: Growing> OutStruct<T> {
 /// [`Failure::Value`], which tells the largest.
 pub fn one_of<T: Copy>(what: &'static str, number: u32, values: &[T]) -> Result<T> {
     values.get(number as usize).copied().ok_or_else(|| {
-        let reason = format!("there are values from 0 to {}", values.len() - 1);
+        let reason = format!("it must be between 0 and {}", values.len() - 1);
         Failure::value(what, number, reason)
     })
 }

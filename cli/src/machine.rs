@@ -102,7 +102,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
 
-    /// With --timeline: one of so many faults, evictions, write-backs and doorbells is in it. Without it: 64.
+    /// With --timeline: sample one in N faults, evictions, write-backs and doorbells. Without it: 64.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "timeline")]
     pub timeline_one_in: Option<u32>,
 }

@@ -42,7 +42,7 @@ pub enum FileError {
         source: Arc<io::Error>,
     },
     /// The system does not say that what was written is stored.
-    #[error("cannot store {}; what was written since the last flush may not survive a loss of power: flush again", path.display())]
+    #[error("cannot sync {} to storage; what was written since the last flush may not survive a loss of power: flush again", path.display())]
     Sync {
         /// The file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum FileError {
     },
     /// The file was made shorter after it was opened.
     #[error(
-        "{} has {now} bytes and had {before} when it was opened; nobody may make it shorter meanwhile: restore it, and try again",
+        "{} has {now} bytes and had {before} when it was opened; a mapped file must not become shorter: restore it, and try again",
         path.display()
     )]
     Shrank {
@@ -100,14 +100,14 @@ pub enum FileError {
         source: Arc<io::Error>,
     },
     /// io_uring was asked for by name and is not to be had.
-    #[error("io_uring is not to be had: leave the choice to the tier, or allow its calls to this process")]
+    #[error("io_uring is not available: leave the engine at its default, or allow this process to use io_uring")]
     Ring {
         /// The system's reason.
         #[source]
         source: Arc<io::Error>,
     },
     /// The span asked for does not lie in the file.
-    #[error("bytes {offset} to {end} do not lie in {}, which has {length}", path.display())]
+    #[error("bytes {offset} to {end} are beyond the end of {}, which has {length} bytes", path.display())]
     OutOfBounds {
         /// The file.
         path: PathBuf,

@@ -21,7 +21,7 @@ pub enum FormatError {
         source: std::io::Error,
     },
     /// The file is none of the kind, or contradicts itself.
-    #[error("{} is no whole {kind} file: {reason}", path.display())]
+    #[error("{} is not a complete {kind} file: {reason}", path.display())]
     Broken {
         /// The file.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum FormatError {
         second: usize,
     },
     /// A column whose values are not elements one after another.
-    #[error("column `{column}` of {} is {found}, which is no array of elements in place: {fix}", path.display())]
+    #[error("column `{column}` of {} is {found}, which cannot be used in place: {fix}", path.display())]
     Column {
         /// The file.
         path: PathBuf,

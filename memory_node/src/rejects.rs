@@ -74,7 +74,7 @@ fn of_the_peer(reason: i32) -> (&'static str, &'static str) {
             "one of the machines was started anew meanwhile: try again",
         ),
         NOBODY_LISTENS => (
-            "nobody listens at that port",
+            "nothing listens at that port",
             "start `gpuvm serve` there, and see its port",
         ),
         STALE_CONNECTION => (

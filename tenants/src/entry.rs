@@ -105,7 +105,7 @@ impl Entry {
                 }
             };
         }
-        let source = io::Error::new(io::ErrorKind::ResourceBusy, "somebody else removes every new file");
+        let source = io::Error::new(io::ErrorKind::ResourceBusy, "another process removes every new file");
         Err(FolderError::create(folder.path(), source))
     }
 

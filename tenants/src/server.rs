@@ -143,11 +143,11 @@ impl Shared {
         let deadline = Instant::now() + Duration::from_millis(within_ms).min(GIVE_MAX);
         let refused = |why: &str| Err(Answer::Refused { why: why.to_owned() });
         let Some(_place) = self.gives.take_within(Duration::ZERO) else {
-            return refused("too many others ask it at this moment; ask again");
+            return refused("too many tenants are asking it at this moment; ask again");
         };
         drop(client);
         let Some(_turn) = self.giving.try_lock_until(deadline) else {
-            return refused("it is still giving up memory for somebody else; ask again");
+            return refused("it is still giving up memory for another tenant; ask again");
         };
         match &*self.holder.read() {
             Some(holder) => Ok(work(holder.as_ref(), deadline)),

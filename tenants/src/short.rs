@@ -155,13 +155,19 @@ impl HolderOf {
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (wanted, available) = (spell_bytes(self.wanted), spell_bytes(self.available));
-        write!(f, "{wanted} of GPU memory were asked for and {available} can be had")?;
+        write!(
+            f,
+            "{wanted} of GPU memory were asked for, and {available} are available"
+        )?;
         for holder in &self.holders {
             write!(f, "; {holder}")?;
         }
         for (pid, bytes) in &self.others {
             let bytes = spell_bytes(*bytes);
-            write!(f, "; pid {pid} is no tenant, and the driver says that it holds {bytes}")?;
+            write!(
+                f,
+                "; pid {pid} is not a tenant, and the driver says that it holds {bytes}"
+            )?;
         }
         if let Some(bytes) = self.unnamed.filter(|&bytes| bytes > 0) {
             let bytes = spell_bytes(bytes);

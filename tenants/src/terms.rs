@@ -219,7 +219,7 @@ fn share_or_bytes(text: &str) -> Result<MemorySize, String> {
 pub fn parse_priority(text: &str) -> Result<i8, String> {
     let priority = text.parse::<i8>().ok();
     let priority = priority.filter(|priority| (-PRIORITY_MAX..=PRIORITY_MAX).contains(priority));
-    priority.ok_or_else(|| format!("'{text}' is no whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"))
+    priority.ok_or_else(|| format!("'{text}' is not a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"))
 }
 
 /// Terms that cannot be.
@@ -300,13 +300,13 @@ mod tests {
     #[test]
     fn what_means_nothing_is_named() {
         for (name, text, why) in [
-            (LIMIT_VARIABLE, "lots", "LIMIT=lots: 'lots' is no size; write 4KiB"),
+            (LIMIT_VARIABLE, "lots", "LIMIT=lots: invalid size 'lots': write 4KiB"),
             (LIMIT_VARIABLE, "0", "LIMIT=0: no memory at all"),
             (LIMIT_VARIABLE, "101%", "no more than 100%"),
-            (MINIMUM_VARIABLE, "-1", "MIN=-1: '-1' is no size"),
+            (MINIMUM_VARIABLE, "-1", "MIN=-1: invalid size '-1'"),
             (MINIMUM_VARIABLE, "NaN%", "a share is a number"),
             (PRIORITY_VARIABLE, "101", "from -100 to 100"),
-            (PRIORITY_VARIABLE, "1000", "'1000' is no whole number"),
+            (PRIORITY_VARIABLE, "1000", "'1000' is not a whole number"),
             (PRIORITY_VARIABLE, "high", "GPUVM_PRIORITY=high"),
         ] {
             let error = of(&[(name, text)]).unwrap_err().to_string();

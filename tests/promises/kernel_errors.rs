@@ -410,7 +410,7 @@ fn places_for_regions_run_out_with_an_error_and_come_back() {
     let region = || vm.region::<u32>().name("one more").zeroed(5);
     let (first, _second) = (region().unwrap(), region().unwrap());
     let message = refused(region().map(|_| ()));
-    says(&message, &["`one more`", "all 2 places"]);
+    says(&message, &["`one more`", "all 2 region slots"]);
     assert!(message.contains("or raise the setting regions_max"), "{message}");
     drop(first);
     region().unwrap();

@@ -50,7 +50,7 @@ fn as_many_as_are_documented_come_and_go_in_any_order() {
     let fill = module.kernel("fill").expect("a kernel");
     let mut regions: Vec<_> = in_time("made", || some(&vm, MOST)).into_iter().map(Some).collect();
     let refused = vm.region::<u32>().zeroed(4).map(drop).expect_err("one too many");
-    assert!(refused.to_string().contains("all 65536 places"), "{refused}");
+    assert!(refused.to_string().contains("all 65536 region slots"), "{refused}");
     for n in [0, MOST / 2, MOST - 1] {
         let region = regions[n].as_ref().expect("a region");
         let launch = fill.launch(LaunchConfig::new(1, 32), (region, n as u32));

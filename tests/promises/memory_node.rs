@@ -398,7 +398,7 @@ impl AtTwoNodes {
     fn refuses_what_cannot_serve(&self, script: &Script) {
         let since = Instant::now();
         let message = refused(self.vm.catch_up());
-        let named = message.contains(":7472") && message.contains("nobody listens");
+        let named = message.contains(":7472") && message.contains("nothing listens");
         assert!(named, "{message}");
         assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
         self.single_is_lost("without the node");

@@ -141,7 +141,7 @@ fn what_does_not_fit_is_refused_and_nothing_runs() {
     let theirs = other.vm.region::<u32>().zeroed(8).unwrap();
     refuses(DeviceCode::ALL, &[Use::reads(&theirs)], "belongs to another Vm");
     // Two arguments of three: the simulated GPU refuses what the caller enqueues.
-    refuses(DeviceCode::ALL, &uses[..2], "was not enqueued by its caller");
+    refuses(DeviceCode::ALL, &uses[..2], "did not enqueue kernel");
     // SAFETY: nothing is enqueued.
     let told = unsafe {
         let config = LaunchConfig::new(1, 32);

@@ -155,7 +155,7 @@ pub struct FileReads {
 #[derive(Debug, thiserror::Error)]
 pub enum BfsError {
     /// The source is no vertex of the graph.
-    #[error("the search has no start")]
+    #[error("no start vertex was given")]
     Source(#[from] VertexOutOfRange),
     /// The paging or the GPU failed.
     #[error("{step} failed")]

@@ -131,7 +131,7 @@ void moved_from() {
 void never_made() {
     world w;
     THROWS(GPUVM_CODE_INVALID_HANDLE, "a kernel is needed", gh::Kernel().launch({1, 1}));
-    THROWS(GPUVM_CODE_INVALID_HANDLE, "names nothing", gh::Buffer<unsigned>(gpuvm_buffer{UINT64_MAX}).size());
+    THROWS(GPUVM_CODE_INVALID_HANDLE, "is not a valid handle", gh::Buffer<unsigned>(gpuvm_buffer{UINT64_MAX}).size());
     w.is_well();
 }
 

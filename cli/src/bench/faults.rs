@@ -72,7 +72,7 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "ORDER,..", value_delimiter = ',', default_value = "random")]
     pub pattern: Vec<Pattern>,
 
-    /// Who touches a page. Without it: warp and span where lanes copy pages themselves, lanes where a NIC does.
+    /// What touches a page. Without it: warp and span where GPU threads copy pages themselves, lanes where a NIC does.
     #[arg(long, value_name = "WHO,..", value_delimiter = ',')]
     pub access: Vec<Access>,
 
@@ -84,7 +84,7 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "PERCENT,..", default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=100))]
     pub writes: Vec<u32>,
 
-    /// Touch only so many pages of the data, chosen at random.
+    /// Touch only this many pages of the data, chosen at random.
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
     pub sparse: Option<u64>,
 

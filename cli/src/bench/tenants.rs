@@ -228,7 +228,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Reads pages by chance, in launches one behind the other.
+    /// Reads random pages, in launches one behind the other.
     fn read(&self, region: &Region<u64>, reads: &Reads) -> Result<(), CliError> {
         let machine = self.machine;
         let module = machine.compile("bench/tenants.cu", SOURCE, "read_by_chance")?;
@@ -286,7 +286,7 @@ impl Bench<'_> {
                 .ceiling("the same where memory is free", free)
                 .and("worst", worst)
                 .verified(words, "words"),
-            row(Row::new("reads by chance, bursts beside them", Unit::GigaBytes, whole))
+            row(Row::new("random reads, bursts beside them", Unit::GigaBytes, whole))
                 .with("frames", size(all * PAGE))
                 .with("data", size(self.pages * PAGE))
                 .ceiling("the same alone, without the memory that is given", &fewer)
@@ -425,7 +425,7 @@ impl Other<'_> {
                 process.tell(TAKE)?;
                 let said = process.answer()?;
                 let nanoseconds = said.parse().map_err(|_| CliError::OtherProcess {
-                    what: format!("said `{said}` where it had to say a time"),
+                    what: format!("printed `{said}` instead of a time"),
                 })?;
                 Ok(Duration::from_nanos(nanoseconds))
             }
@@ -496,7 +496,7 @@ impl Process {
         match process.answer()?.as_str() {
             READY => Ok(process),
             said => Err(CliError::OtherProcess {
-                what: format!("said `{said}` before it was ready"),
+                what: format!("printed `{said}` before it was ready"),
             }),
         }
     }
@@ -512,7 +512,7 @@ impl Process {
         self.answers.recv_timeout(ANSWER_LIMIT).map_err(|error| {
             let what = match error {
                 RecvTimeoutError::Timeout => format!("did not answer in {} s", ANSWER_LIMIT.as_secs()),
-                RecvTimeoutError::Disconnected => "ended before its time; it has said why".to_owned(),
+                RecvTimeoutError::Disconnected => "ended early; its own message says why".to_owned(),
             };
             CliError::OtherProcess { what }
         })

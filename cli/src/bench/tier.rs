@@ -495,7 +495,9 @@ struct TakenBack {
 
 /// Launches are over before anything else is done.
 fn too_short() -> CliError {
-    CliError::Options("the borrower's launches end before anything is done beside them; give more --data".to_owned())
+    CliError::Options(
+        "the borrower's launches end before anything runs concurrently with them; give more --data".to_owned(),
+    )
 }
 
 /// What the kernel copies at a time.
@@ -602,7 +604,7 @@ fn lender_row(plan: &Plan, borrower: &Borrower<'_>, region: &Region<u64>) -> Res
     Ok(plan
         .row("lender's kernel", Unit::GigaBytes, rates)
         .with("copied", size(lender.bytes))
-        .ceiling("the same while nobody borrows", &Runs(alone))
+        .ceiling("the same without a borrower", &Runs(alone))
         .and("borrower M pages/s", Runs(of_borrower).median())
         .and("borrower alone M pages/s", millions(plan.pages, pass))
         .and("copies a launch", lender.passes as f64)

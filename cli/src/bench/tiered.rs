@@ -38,7 +38,7 @@ impl Benchmark for TieredArgs {
         let wanted = run.data.unwrap_or(run.usual(4 << 30, 4 << 20));
         let bytes = wanted - wanted % (4 * chunk).max(1);
         if bytes == 0 {
-            let reason = format!("--data must have four chunks of {} at least", size(chunk));
+            let reason = format!("--data must be at least four chunks of {}", size(chunk));
             return Err(CliError::Options(reason));
         }
         let bench = Bench::new(&machine, bytes)?;

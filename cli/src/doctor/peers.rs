@@ -82,7 +82,7 @@ fn pairs(peers: &[PeerInfo]) -> Vec<String> {
         said.push(match (access, mutual) {
             (true, true) => format!("GPUs {from} and {to} are peers over {over}"),
             (true, false) => format!("GPU {from} reaches GPU {to} over {over}"),
-            (false, true) => format!("GPUs {from} and {to} are no peers"),
+            (false, true) => format!("GPUs {from} and {to} are not peers"),
             (false, false) => format!("GPU {from} does not reach GPU {to}"),
         });
     }

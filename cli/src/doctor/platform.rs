@@ -150,15 +150,14 @@ pub fn io_uring(view: &View) -> Found {
 pub fn gpudirect_storage(view: &View) -> Found {
     let Some(file) = &view.probed.cufile else {
         return unneeded(format!(
-            "{CUFILE} is not there; it comes with the CUDA toolkit (package libcufile)"
+            "{CUFILE} is not installed; it comes with the CUDA toolkit (package libcufile)"
         ));
     };
     let file = file.display();
     match view.probed.nvidia_fs {
         true => ok(format!("{file} is there, and so is nvidia-fs")),
         false => limited(format!(
-            "{file} is there, and the kernel's module nvidia-fs is not: cuFile goes by way of host memory, where \
-             file_cache is faster"
+            "{file} is there, and the kernel module nvidia-fs is not loaded: cuFile copies through host memory, where file_cache is faster"
         ))
         .fix("load the module nvidia-fs (package nvidia-fs, NVIDIA's open kernel modules), for files on NVMe disks with ext4 or XFS"),
     }

@@ -227,7 +227,7 @@ fn told(gpu: &GpuKey, pid: u32, changed: &Changed) -> String {
         changed.terms
     );
     if changed.terms.limit().is_some_and(|limit| changed.holding > limit) {
-        text.push_str(", more than its limit; what is above it goes to whoever asks first");
+        text.push_str(", more than its limit; the next tenant that asks gets what is above it");
     }
     text
 }

@@ -285,7 +285,7 @@ fn broken_graphs_leave_no_output() {
             "a.mtx",
             MATRIX.replace("300", "-3").into_bytes(),
             "--weights",
-            "a.mtx:4: the value '-3' is no weight",
+            "a.mtx:4: invalid weight '-3'",
         ),
         (
             "a.mtx",

@@ -204,14 +204,14 @@ fn parameters_and_files_that_cannot_be_are_explained() {
     std::fs::write(folder.path().join("edges.txt"), EDGES).unwrap();
     for case in [
         "sssp edges.txt --source 71 => 1: the graph has no vertex 71; its ids go from 3 to 4000, not all of them used",
-        "sssp kron:4 --source -1 => 2: `-1` is no source, which is a whole number from 0",
-        "sssp kron:4 --step 0 => 2: `0` is no step, which is a whole number from 1",
-        "pagerank kron:4 --damping 1.5 => 2: `1.5` is no damping, which is a number from 0 to 1",
-        "pagerank kron:4 --tolerance NaN => 2: `NaN` is no tolerance, which is a number from 0 to 2",
-        "pagerank kron:4 --iterations 0 => 2: `0` is no iterations, which is a whole number from 1 to 100000",
-        "knn clusters:300:8 --k 0 => 2: `0` is no k, which is a whole number from 1 to 256",
+        "sssp kron:4 --source -1 => 2: invalid source `-1`: expected a whole number from 0",
+        "sssp kron:4 --step 0 => 2: invalid step `0`: expected a whole number from 1",
+        "pagerank kron:4 --damping 1.5 => 2: invalid damping `1.5`: expected a number from 0 to 1",
+        "pagerank kron:4 --tolerance NaN => 2: invalid tolerance `NaN`: expected a number from 0 to 2",
+        "pagerank kron:4 --iterations 0 => 2: invalid iterations `0`: expected a whole number from 1 to 100000",
+        "knn clusters:300:8 --k 0 => 2: invalid k `0`: expected a whole number from 1 to 256",
         "knn clusters:30:8 --k 31 => 1: ask for 1 to 30",
-        "query1 trips:10 --share 2 => 2: `2` is no share, which is a number from 0 to 1",
+        "query1 trips:10 --share 2 => 2: invalid share `2`: expected a number from 0 to 1",
         "cc kron:4 --source 1 => 2: unexpected argument '--source'",
         // Before the input, which is not there.
         "cc not_here --output x.csv => 1: end it in .txt, .tsv, .npy or .parquet",

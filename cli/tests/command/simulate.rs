@@ -205,7 +205,7 @@ fn wrong_options_are_refused() {
     for (arguments, said) in [
         ("", "--seeds"),
         ("--seeds 5..5", "has no seed"),
-        ("--seeds five", "is no range of seeds"),
+        ("--seeds five", "invalid range of seeds"),
         ("--seeds 0..1 --workload nothing", "there is no workload `nothing`"),
         ("--seeds 0..1 --seed 1", "cannot be used with"),
         ("--seeds 0..1 --trace t.json", "--seed"),

@@ -211,7 +211,7 @@ pub fn check_code(path: &Path) -> Result<(), String> {
     }
     if mode & 0o002 != 0 {
         return Err(format!(
-            "everybody may put other code there (mode {mode:o}): chmod o-w {}",
+            "every user may put other code there (mode {mode:o}): chmod o-w {}",
             whole.display()
         ));
     }
@@ -257,7 +257,7 @@ fn only_ours(known: &Metadata) -> Result<(), String> {
 fn stays_in_place(known: &Metadata) -> Result<(), String> {
     match known.mode() & 0o1002 {
         0o0002 => Err(format!(
-            "everybody may replace what is in it (mode {:o}): chmod o-w",
+            "every user may replace its contents (mode {:o}): chmod o-w",
             known.mode() & 0o7777
         )),
         _ => Ok(()),

@@ -145,7 +145,7 @@ fn clients_of_a_node_that_stops_are_told() {
     drop((own, grant, client));
     let nobody = NodeClient::connect(&address, &named("late"));
     match nobody {
-        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nobody listens at that port"), "{why}"),
+        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nothing listens at that port"), "{why}"),
         other => panic!("{other:?}"),
     }
 }
@@ -161,7 +161,7 @@ fn another_session_with_a_node_that_was_started_again_has_nothing_of_the_one_bef
     eventually("the client is told", || client.failure().is_some());
     let go = AtomicBool::new(false);
     match client.connect_again(&go) {
-        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nobody listens at that port"), "{why}"),
+        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nothing listens at that port"), "{why}"),
         other => panic!("{other:?}"),
     }
 

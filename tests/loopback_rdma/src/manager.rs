@@ -15,7 +15,7 @@ use crate::{Outcome, pointer, set_errno, success, verbs};
 const ROOM: [usize; 3] = [56, 196, 148];
 /// A reject of the consumer's own.
 const CONSUMER: c_int = 28;
-/// Where nobody listens.
+/// Where nothing listens.
 const NOBODY: c_int = 8;
 /// First port that is given to who does not say one.
 const PORT_FIRST: u16 = 20_000;

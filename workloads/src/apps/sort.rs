@@ -60,7 +60,7 @@ impl Sort {
         if keys.is_empty() || part == 0 || part >= 1 << 31 {
             return Err(AppError::Input {
                 what: format!(
-                    "a sort of {} keys in parts of {part}: there is one key at least, and parts have 1 to 2^31 - 1",
+                    "cannot sort {} keys in parts of {part}: there must be at least one key, and parts have 1 to 2^31 - 1",
                     keys.len()
                 ),
             });

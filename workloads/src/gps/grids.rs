@@ -29,7 +29,7 @@ pub(super) fn numbers<const N: usize>(name: &str, text: &str, least: u64, most: 
     match found.filter(|found| found.iter().all(|size| (least..=most).contains(size))) {
         Some(found) => Ok(found),
         None => refuse(format!(
-            "`{text}` is no input of {name}: give {N} sizes from {least} to {most} with x between"
+            "invalid input `{text}` of {name}: give {N} sizes from {least} to {most} with x between"
         )),
     }
 }

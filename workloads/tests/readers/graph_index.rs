@@ -172,7 +172,7 @@ fn links_and_options_that_make_no_index_are_refused() {
     assert_eq!(refused(links([1, NONE, 0, 2]), &[0]), expected);
     assert_eq!(
         refused(links([1, 0, 0, 1]), &[]),
-        "no index can be made: there is no entry; give at least one"
+        "cannot build an index: there is no entry; give at least one"
     );
     assert_eq!(
         refused(links([1, 0, 0, 1]), &[0, 2]),

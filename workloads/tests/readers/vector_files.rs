@@ -112,7 +112,7 @@ fn values_that_are_no_rows_are_refused() {
     for (width, values) in [(0, 0), (0, 3), (3, 0), (3, 4), (65_537, 65_537)] {
         let error = Rows::new(width, vec![0_u8; values]).unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("{values} values are no rows of {width}: ")),
+            error.starts_with(&format!("{values} values are not rows of {width}: ")),
             "{error}"
         );
     }

@@ -79,4 +79,4 @@ const NO_ORDER: &[&str] = &[
     "did not end within",
 ];
 /// How lanes show that use a place of the queue at once: words are lost, or some wait for each other.
-const UNLOCKED: &[&str] = &["the copy of view", "what lanes read", "the host:", "can never end"];
+const UNLOCKED: &[&str] = &["the copy of view", "what lanes read", "the host:", "deadlock in kernel"];
