@@ -29,7 +29,7 @@ enum Copies {
     /// Perhaps more than the home holds: a launch there may have written since the last flush.
     Dirty,
     /// What the home holds, but launches that read ran beside the flush: pages that they held may be marked as dirty still, and would be
-    /// written home once more.
+    /// written back once more.
     Flushed,
 }
 

@@ -86,7 +86,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Two regions over the same memory or file, not both read-only: one would not see what the other writes home.
+    /// Two regions over the same memory or file, not both read-only: one would not see what the other writes back.
     #[error("region `{region}` overlaps region `{other}` in host memory; make both read-only, or use one region")]
     Overlap {
         /// The new region.

@@ -190,7 +190,7 @@ impl Fault {
                 "no frame for page {page} of region `{region}` within {:?}: of {frames} frames {pinned} are pinned, {written_back} being written back, \
                  {fetching} being filled, {free} free; {}",
                 self.waited,
-                // Nobody holds a page, yet none leaves: they are dirty and cannot go home.
+                // Nobody holds a page, yet none leaves: they are dirty and cannot be written back.
                 if pinned == 0 && written_back == 0 {
                     "the remaining frames hold dirty pages that cannot be written back: salvage and drop the regions whose memory node is lost"
                 } else {

@@ -266,13 +266,13 @@ impl Kernel {
 
     /// Enqueues a launch on the default stream of the kernel's GPU and returns at once, unless it names a region that launches on another
     /// GPU use: before it reads what may have been written there, and before it writes what is used there, it waits until those launches
-    /// have ended, at their deadlines at the latest, and has their dirty pages written home. Launches that only read wait for no other
+    /// have ended, at their deadlines at the latest, and has their dirty pages written back. Launches that only read wait for no other
     /// readers. Whoever uses one of its regions meanwhile from another thread waits as well.
     ///
     /// # Errors
     /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory that belongs to another GPU, [`crate::Error::Spans`],
     /// [`crate::Error::Gpu`] for a shape that the GPU cannot launch. For regions of other GPUs also: as for a region that is made on this
-    /// GPU; [`crate::Error::Fault`] when another GPU's dirty pages cannot be written home, and [`crate::Error::WritesLost`] when that GPU
+    /// GPU; [`crate::Error::Fault`] when another GPU's dirty pages cannot be written back, and [`crate::Error::WritesLost`] when that GPU
     /// is lost.
     pub fn launch(&self, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
         self.launch_raw(config, &args.args())

@@ -257,7 +257,7 @@ pub(crate) trait Memory: Send + Sync {
     /// launch's deadline, and runs kernels of the runtime. Called with the launches locked, before the launch's arguments are made.
     ///
     /// # Errors
-    /// What another GPU holds could not be brought home: the launch must not begin.
+    /// What another GPU holds could not be written back: the launch must not begin.
     fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()>;
 
     /// Lets its pages leave their frames again on the GPU at `place`, unless launches use it there. False where they do. It waits for who uses

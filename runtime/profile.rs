@@ -118,7 +118,7 @@ impl RegionProfile {
         self.sum(|page| page.referenced.into())
     }
 
-    /// Those of them in which the page had been written and was not home yet.
+    /// Those of them in which the page had been written and not written back yet.
     pub fn dirty(&self) -> u64 {
         self.sum(|page| page.dirty.into())
     }

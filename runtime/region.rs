@@ -335,7 +335,7 @@ impl RegionInner {
         }
         let mut launches = self.quiesce();
         let graphs = self.end_graphs();
-        // Whatever became of graphs: what is dirty goes home.
+        // Whatever became of graphs: what is dirty is written back.
         let flushed = self.flush_at_last(&mut launches);
         let synced = self.sync(true);
         let everywhere = self.everywhere();

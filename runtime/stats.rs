@@ -87,11 +87,11 @@ counts! {
     coalesced,
     /// Pages fetched, prefetches included.
     pages_fetched,
-    /// Pages written home.
+    /// Pages written back.
     pages_written_back,
     /// Bytes fetched.
     bytes_fetched,
-    /// Bytes written home.
+    /// Bytes written back.
     bytes_written_back,
     /// Pages that left their frame.
     evictions,

@@ -399,11 +399,11 @@ impl VmGpu {
     }
 
     /// Runs `body` with a scope in which regions may borrow host memory. Before this returns every region of the scope
-    /// has waited for its launches, has written its dirty pages home and has left the NIC, whatever `body` did with
+    /// has waited for its launches, has written its dirty pages back and has left the NIC, whatever `body` did with
     /// the handles.
     ///
     /// # Errors
-    /// What `body` returns, else the first error of a region that could not write its pages home.
+    /// What `body` returns, else the first error of a region that could not write its pages back.
     pub fn scope<'env, R>(&self, body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>) -> Result<R> {
         Scope::run(&self.place, body)
     }

@@ -126,7 +126,7 @@ pub struct RequestRecord {
     /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
     /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     pub pins: u32,
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
+    /// What the page table entry's frame field holds while this fetch is in flight: 0, or a request token. With
     /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     pub token: u32,
 }

@@ -67,7 +67,7 @@ pub const ARRAY_FETCH_WHILE_FREE: u32 = 0x2000_0000;
 /// follows from the rules that compete in the region's [`TableHead`].
 pub const ARRAY_DUELS: u32 = 0x1000_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: kernels write the region, so a read at the home must be followed by a second
-/// look at the page's word.
+/// look at the page's entry.
 pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`ArrayDesc::region`]: stores to a page without a frame go to its home, which lanes reach by stores and which begins at a
 /// multiple of 16 bytes. All launches that are in flight together agree about it.
@@ -183,7 +183,7 @@ pub const fn page_id(region: u32, page: u64) -> u64 {
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct ArrayDesc {
-    /// Address of the region's page table words. Before them: a [`TableHead`].
+    /// Address of the region's page table entries. Before them: a [`TableHead`].
     pub words: u64,
     /// Address of frame 0.
     pub frames: u64,
@@ -201,7 +201,7 @@ pub struct ArrayDesc {
     pub region: u32,
     /// Page size less one: an element's offset in its page is its byte number under this mask.
     pub offset_mask: u32,
-    /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
+    /// Page size over 16: the frame field of a page table entry, in place, times this is the frame's offset.
     pub frame_scale: u32,
 }
 
@@ -303,7 +303,7 @@ pub struct TableHead {
     pub looks: [u64; 2],
     /// Unused, to the end of the line.
     pub reserved: [u64; 3],
-    /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
+    /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's entry.
     pub absent: u64,
 }
 
@@ -354,7 +354,7 @@ pub struct RegionDesc {
     pub reserved: u64,
 }
 
-/// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
+/// Bit of the frame field of an absent page's entry in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
 /// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
 pub const USE_BIT: u32 = 1 << 27;
 /// Below [`USE_BIT`]: position of the age in which the count was right. It halves with each age.
@@ -396,7 +396,7 @@ pub struct VictimsDesc {
     pub reserved: [u32; 8],
 }
 
-/// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
+/// The filling of one large page by several warps, chunk by chunk. The page's entry holds the place in the table plus one
 /// as its token.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

@@ -428,9 +428,9 @@ class Vm:
         self._core.sync()
 
     def close(self) -> None:
-        """Waits for all launches, closes all arrays, whose dirty pages go home, and gives all memory back. Once is enough.
+        """Waits for all launches, closes all arrays, whose dirty pages are written back, and gives all memory back. Once is enough.
 
-        Raises the first error of a page that could not be written home, or of a launch that nobody waited for; the rest ends all the same.
+        Raises the first error of a page that could not be written back, or of a launch that nobody waited for; the rest ends all the same.
         """
         self._core.close()
 

@@ -120,13 +120,13 @@ impl Region {
         py.apart(|| region.write_bytes(first, values.bytes())).raised()
     }
 
-    /// Writes dirty pages home.
+    /// Writes dirty pages back.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.when_idle(py)?;
         py.apart(|| region.flush()).raised()
     }
 
-    /// Writes dirty pages home and gives the frames back.
+    /// Writes dirty pages back and gives the frames back.
     fn evict(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.when_idle(py)?;
         py.apart(|| region.evict()).raised()

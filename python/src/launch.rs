@@ -170,7 +170,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Tells how it ended, and lets go of what it was given: an array that Python has forgotten is written home now.
+    /// Tells how it ended, and lets go of what it was given: an array that Python has forgotten is written back now.
     fn ended(&self, py: Python<'_>, flight: &Flight, ended: gpuvm::Result<gpuvm::LaunchReport>) -> PyResult<()> {
         flight.told.store(true, Ordering::Relaxed);
         self.flights.prune(py);

@@ -444,7 +444,7 @@ def test_inference_mode(vm, numbers):
 
 def test_an_array_ends_with_its_last_reference(vm):
     data, ids = np.zeros((200, 64), np.float32), torch.arange(200)
-    # Memory is lent once at a time, and what is in frames goes home at the end.
+    # Memory is lent once at a time, and what is in frames is written back at the end.
     for turn in range(1, 3):
         table = paged.from_numpy(data, vm)
         for _ in range(2):

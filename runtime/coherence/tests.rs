@@ -327,7 +327,7 @@ fn each_mistake_in_the_rule_is_found() {
 fn readers_wait_for_nobody_once_what_was_written_is_home() {
     let mut world = World::new(8);
     world.launch(3, true, None).unwrap();
-    // The first reader brings it home, the writer's own GPU among them.
+    // The first reader writes it back, the writer's own GPU among them.
     for gpu in [3, 0, 1, 2, 4, 5, 6, 7] {
         let waits = world.rule.before(gpu, false);
         let expected: &[Step] = match gpu {

@@ -79,7 +79,7 @@ __global__ void gpuvm_read_home(const gpuvm::detail::pair64* home, unsigned long
     if (scattered > 1) *sink = static_cast<unsigned>(found);
 }
 
-// Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with
+// Gives every frame of the pages [first, last) of a region back. Dirty pages are written back, or dropped with
 // `discard`.
 __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                               unsigned long long last, unsigned discard) {

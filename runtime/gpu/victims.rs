@@ -517,7 +517,7 @@ fn slot_in(field: u32) -> u32 {
     if field & layout::USE_BIT == 0 { field } else { 0 }
 }
 
-/// The slot that an absent page's word names.
+/// The slot that an absent page's entry names.
 pub(super) fn slot_of(word: u64) -> Option<u32> {
     let is_absent = word & layout::STATE_MASK == layout::STATE_ABSENT << layout::STATE_SHIFT;
     let named = slot_in(((word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32);

@@ -60,7 +60,7 @@ impl PageTable {
         marks(self.pages)
     }
 
-    /// Address of the first page's word.
+    /// Address of the first page's entry.
     pub fn addr(&self) -> u64 {
         self.memory.addr() + (self.head() + HEAD) * size_of::<u64>() as u64
     }
@@ -116,7 +116,7 @@ impl PageTable {
 
 /// So many launches in a row only read a region that was written, before its pages come to slots at neighbours.
 const READS_BEFORE_SLOTS: u32 = 4;
-/// So many launches are few, for all of a region to be written home behind them.
+/// So many launches are few, for all of a region to be written back behind them.
 const FEW: u32 = 4;
 /// So often, before launches that write mark pages again.
 const COSTLY: u32 = 2;
@@ -126,7 +126,7 @@ const LAUNCHES_BEFORE_RETRY: u32 = 64;
 /// What it costs that launches over plain memory mark nothing.
 #[derive(Default)]
 struct Costly {
-    /// Launches since all of it was written home last, or that did without plain memory.
+    /// Launches since all of it was written back last, or that did without plain memory.
     launches: u32,
     /// How often that was behind few launches, one after the other.
     times: u32,
@@ -307,7 +307,7 @@ impl RegionView {
         &*self.home
     }
 
-    /// Address of the first page's word.
+    /// Address of the first page's entry.
     pub fn words_addr(&self) -> u64 {
         self.words_addr
     }
@@ -501,7 +501,7 @@ impl RegionView {
         self.been_plain.load(Ordering::Relaxed)
     }
 
-    /// Whether a launch may use it as plain memory where it lies so. One that `writes` it marks nothing, so that all of it is written home then: not
+    /// Whether a launch may use it as plain memory where it lies so. One that `writes` it marks nothing, so that all of it is written back then: not
     /// where that has happened behind few launches, twice, nor where others write its home besides.
     pub fn may_serve_as_plain(&self, writes: bool) -> bool {
         !writes || !(self.home_is_shared.load(Ordering::Relaxed) || self.costly.lock().times >= COSTLY)

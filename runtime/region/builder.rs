@@ -47,7 +47,7 @@ pub enum Integrity {
     /// None: what the home answers is taken for what was written.
     #[default]
     Unchecked,
-    /// CRC-32C: kept for each page in GPU memory, made when the page is written home, compared when it is fetched.
+    /// CRC-32C: kept for each page in GPU memory, made when the page is written back, compared when it is fetched.
     Crc32c,
 }
 
@@ -78,7 +78,7 @@ impl<E> RegionBuilder<E> {
         self
     }
 
-    /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written home.
+    /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written back.
     pub fn read_only(mut self) -> Self {
         self.kind.read_only = true;
         self

@@ -14,7 +14,7 @@ use crate::{
 
 /// An array in host memory, or at memory nodes, that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
 ///
-/// Dropping it waits for the launches that name it, writes its dirty pages home and gives its frames back; use
+/// Dropping it waits for the launches that name it, writes its dirty pages back and gives its frames back; use
 /// [`close`](Self::close) to see whether that worked.
 pub struct Region<T> {
     pub(crate) inner: Arc<RegionInner>,
@@ -62,7 +62,7 @@ impl<E> Region<E> {
         self.inner.pages.count()
     }
 
-    /// Writes home what the launches that were enqueued before this call, and that name the region, wrote.
+    /// Writes back what the launches that were enqueued before this call, and that name the region, wrote.
     ///
     /// # Errors
     /// [`Error::Fault`] naming the first page that could not be written; it stays dirty in GPU memory and a later
@@ -74,7 +74,7 @@ impl<E> Region<E> {
         self.inner.sync(true)
     }
 
-    /// Writes dirty pages home without waiting for launches: it covers the writes that happened before it, and ends although kernels
+    /// Writes dirty pages back without waiting for launches: it covers the writes that happened before it, and ends although kernels
     /// write on. A never-evicted region is flushed as by [`flush`](Self::flush).
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<E> Region<E> {
         self.inner.sync(false)
     }
 
-    /// Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
+    /// Writes dirty pages back and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
     /// the launches that name the region.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl<E> Region<E> {
         self.inner.release_pages(&mut self.inner.quiesce(), false)
     }
 
-    /// Drops the pages that lie wholly in a range of elements, without writing them home: their frames are free again, and each page
+    /// Drops the pages that lie wholly in a range of elements, without writing them back: their frames are free again, and each page
     /// holds what its home holds. That is what kernels wrote up to the page's last write-back, by a flush or for its frame, so pages of one
     /// range may be of different age. Pages that lie in the range in part stay as they are. A
     /// [never-evicted](super::RegionBuilder::never_evicted) region drops pages as well, and keeps the frames, into which they are fetched
@@ -119,7 +119,7 @@ impl<E> Region<E> {
         inner.release_some(&mut inner.quiesce(), &pages, true)
     }
 
-    /// Writes the dirty pages home that have some of these bytes, and gives their frames back: the host has written there, to other pages than
+    /// Writes the dirty pages back that have some of these bytes, and gives their frames back: the host has written there, to other pages than
     /// launches did. Waits for the launches that name the region.
     ///
     /// # Errors

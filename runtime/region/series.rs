@@ -118,7 +118,7 @@ impl<E> Region<E> {
     }
 
     /// Others have written to its [home](Self::home_memory): waits for all work of the GPU, and gives the frames back. What launches wrote since the last
-    /// [`flush`](Self::flush) goes home first.
+    /// [`flush`](Self::flush) is written back first.
     ///
     /// # Errors
     /// As [`evict`](Self::evict).

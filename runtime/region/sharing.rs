@@ -70,11 +70,11 @@ impl Memory for RegionInner {
         if writes && on.view.came_beside() {
             launches.wait_beside(gpu);
             if on.view.shares_home() {
-                // Launches that read it may mark pages still, and what is written home for that must not replace what others have stored there.
+                // Launches that read it may mark pages still, and what is written back for that must not replace what others have stored there.
                 launches.wait_for(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone);
                 on.gpu.forget_late_marks(&on.view)?;
             }
-            // Else such a page is written home once more than it needs to be.
+            // Else such a page is written back once more than it needs to be.
             on.view.forget_beside();
         }
         on.view.note_use(writes);
@@ -329,7 +329,7 @@ impl RegionInner {
         }
     }
 
-    /// Writes home what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
+    /// Writes back what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
     fn flush_on(&self, launches: &mut LaunchTracker, on: &OnGpu) -> Result<()> {
         let place = on.gpu.place;
         if on.view.is_captured() {
@@ -372,7 +372,7 @@ impl RegionInner {
         Ok(())
     }
 
-    /// Writes dirty pages home, on all GPUs where launches may have written some.
+    /// Writes dirty pages back, on all GPUs where launches may have written some.
     pub(super) fn flush_beside(&self) -> Result<()> {
         self.retry_writes();
         let mut flushed = Ok(());
@@ -393,7 +393,7 @@ impl RegionInner {
     }
 
     /// Writes all dirty pages home while the launches are locked and none that names the region runs: then the home holds everything. The first error is
-    /// returned; what could be written is home all the same.
+    /// returned; what could be written is written back all the same.
     pub(super) fn flush_quiet(&self, launches: &mut LaunchTracker) -> Result<()> {
         self.flush_those(launches, |_| true)
     }

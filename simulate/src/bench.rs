@@ -142,7 +142,7 @@ pub fn check_frames(vm: &Vm) -> Result<(), String> {
     }
 }
 
-/// Ends all faults of a virtual memory's NICs when it goes, before regions that were made earlier: what they hold can go home then,
+/// Ends all faults of a virtual memory's NICs when it goes, before regions that were made earlier: what they hold can be written back then,
 /// also where a launch has failed.
 pub struct Calm<'a>(pub &'a Vm);
 

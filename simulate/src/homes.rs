@@ -94,7 +94,7 @@ impl Homes {
         self.watcher.home_returns(home as u32);
     }
 
-    /// Looks at all copies after everything was written home.
+    /// Looks at all copies after everything was written back.
     ///
     /// # Errors
     /// Two that count differ.

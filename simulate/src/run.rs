@@ -24,7 +24,7 @@ pub struct Passed {
     pub fetched: u64,
     /// Pages that left their frames.
     pub evicted: u64,
-    /// Pages that were written home.
+    /// Pages that were written back.
     pub written_back: u64,
     /// Histories of words that were found linearisable, and those that had too many states to tell.
     pub linear: (u64, u64),

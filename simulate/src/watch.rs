@@ -1,4 +1,4 @@
-//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame, the
+//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page table entries, frame, the
 //! pool, request records and ring indexes, and compares each change with the paging protocol's rules.
 //!
 //! It keeps a shadow of every word it watches, and for each frame what became of it. It reads memory only, so it cannot

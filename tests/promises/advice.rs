@@ -1,4 +1,4 @@
-//! Advice changes what a launch costs and never what it computes; what is discarded is not written home.
+//! Advice changes what a launch costs and never what it computes; what is discarded is not written back.
 
 use crate::common::{
     BASIC, Bench, PAGE_WORDS, compare, config, refused, simulated_soft, small, small_soft, stepped, transports, words,

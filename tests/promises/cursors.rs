@@ -187,7 +187,7 @@ fn a_region_that_is_never_evicted_is_read_without_pins_or_faults() {
     }
 }
 
-/// Changes `a` by cursors, and compares it with `model` before and after it went home.
+/// Changes `a` by cursors, and compares it with `model` before and after it was written back.
 fn changed<T>(bench: &Bench, kernel: &str, a: &Region<T>, model: &mut [T], change: impl Fn(T) -> T)
 where
     T: bytemuck::Pod + PartialEq + std::fmt::Debug,

@@ -65,7 +65,7 @@ fn memory_of_every_alignment_is_copied_to_its_exact_end() {
     let bench = Bench::new(direct(2).placement(Placement::Fetch), BASIC);
     for offset in [0, 1, 2, 4, 7, 8, 15, 16, 24] {
         for bytes in [2, 15, 16, 17, 4095, 4096, 4097, 4096 + 31, 8192] {
-            // Its last byte is written home; then it is fetched and goes home unchanged.
+            // Its last byte is written back; then it is fetched and written back unchanged.
             ragged(&bench, offset, bytes, bytes - 1);
             ragged(&bench, offset, bytes, bytes - 2);
         }

@@ -144,7 +144,7 @@ struct Ends {
     failed: u32,
     /// Seeds in which both did.
     both: u32,
-    /// Pages that could not go home and were salvaged.
+    /// Pages that could not be written back and were salvaged.
     salvaged: usize,
 }
 
@@ -160,7 +160,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
     let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
     let (mut ends, mut tally, started) = (Ends::default(), FaultTally::default(), Instant::now());
     for seed in seeds(0, SEEDS) {
-        // More frames than pages of one region: what cannot go home leaves room for the other's.
+        // More frames than pages of one region: what cannot be written back leaves room for the other's.
         let settings = simulated_soft(PAGES + 2)
             .seed(seed)
             .queue_pairs(1 + (seed % 2) as u32)
@@ -176,7 +176,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         let failed = add_to_both(&bench, &regions, syndromes, seed);
         ends.failed += failed.iter().map(|failed| u32::from(*failed)).sum::<u32>();
         ends.both += u32::from(failed == [true; 2]);
-        // What is dirty can be had while nothing of it can go home.
+        // What is dirty can be had while nothing of it can be written back.
         let salvaged = regions.each_ref().map(|region| region.salvage().unwrap());
         tally.merge(&nic.fault_tally());
         nic.calm();

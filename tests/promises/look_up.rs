@@ -138,7 +138,7 @@ fn pages_that_are_used_take_frames_from_pages_that_are_not_used_any_more() {
     let bench = Bench::new(direct(16), SOURCE);
     let wanted: Vec<u32> = (0..(PAGES * PAGE_WORDS) as u32).map(|i| i.wrapping_mul(7)).collect();
     let a = placed(&bench).from_slice(&wanted).unwrap();
-    // What is stored in frames that others take comes home.
+    // What is stored in frames that others take is written back.
     let mut stored = values(4);
     let b = placed(&bench).from_slice(&stored).unwrap();
     let out = bench

@@ -195,7 +195,7 @@ fn node_death() {
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
     let laps = module.kernel("laps").unwrap();
-    // Twice as many pages as frames, so that pages go home and come back all the time.
+    // Twice as many pages as frames, so that pages are written back and fetched all the time.
     let n = 64 * PAGE_WORDS;
     let size = n as u32;
     let far = vm.region::<u32>().name("far").zeroed(n).unwrap();

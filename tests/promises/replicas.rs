@@ -449,7 +449,7 @@ fn with_both_homes_lost_nothing_hangs_and_dirty_pages_are_kept() {
     let salvaged = a.salvage().unwrap();
     assert!(
         !salvaged.is_empty(),
-        "pages that could not go home are in GPU memory still"
+        "pages that could not be written back are in GPU memory still"
     );
     for page in salvaged {
         for (i, &found) in (page.first as u32..).zip(&page.elements) {

@@ -219,7 +219,7 @@ fn readers_run_side_by_side_also_with_the_gpu_that_wrote() {
             let model = added(&model, 5);
             assert!(first.is_done() && second.is_done());
             compare(&good(region.to_vec()), &model).unwrap();
-            // The page that was held has nothing of its own any more, which could go home when others need its frame.
+            // The page that was held has nothing of its own any more, which could be written back when others need its frame.
             let sweep = good(nodes[0].gpu.region().name("sweep").from_slice(&words(9, 4 * COUNT)));
             assert_eq!(nodes[0].sum(&sweep), total(&words(9, 4 * COUNT)));
             assert_eq!(nodes[1].sum(&region), total(&model));

@@ -168,7 +168,7 @@ class elements : public handle<C, Free> {
 }  // namespace detail
 
 // An array whose pages kernels fetch: the argument for a gpuvm::array<T>. Its destructor waits for the launches that
-// name it; close() says whether all of it came home.
+// name it; close() says whether all of it was written back.
 template <class T>
 class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm_region_length, gpuvm_region_read,
                                        gpuvm_region_write> {

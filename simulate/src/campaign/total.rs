@@ -29,7 +29,7 @@ pub struct Total {
     pub fetched: u64,
     /// Pages evicted.
     pub evicted: u64,
-    /// Pages written home.
+    /// Pages written back.
     pub written_back: u64,
     /// Histories of words found linearisable.
     pub linear: u64,
@@ -104,7 +104,7 @@ impl Total {
         let (lends, borrows) = (self.workload == Workload::Victims, self.workload.borrows());
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
         let never = [
-            (pages, looks.words, "no page's word ever changed"),
+            (pages, looks.words, "no page's entry ever changed"),
             (
                 pages,
                 looks.published,

@@ -75,7 +75,7 @@ pub enum Moment {
     Before(u32),
     /// It has ended, and the host has done what it does between launches.
     After(u32),
-    /// All of them have, and everything was written home and compared.
+    /// All of them have, and everything was written back and compared.
     Ended,
 }
 

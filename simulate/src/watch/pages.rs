@@ -1,4 +1,4 @@
-//! Changes of pages' words and of the pool's slots: which frame is whose, and what it holds.
+//! Changes of pages' entries and of the pool's slots: which frame is whose, and what it holds.
 
 use gpuvm_layouts as layout;
 use layout::{FillState, VmDesc};

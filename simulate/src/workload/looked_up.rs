@@ -560,7 +560,7 @@ impl Both<'_> {
         }
     }
 
-    /// Launches that only read: of what was used at home as many pages come as frames are free, and none is written home.
+    /// Launches that only read: of what was used at home as many pages come as frames are free, and none is written back.
     fn readers(&mut self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         self.regions.iter().try_for_each(|held| held.region.evict())?;
         let before = self.bench.vm.stats()?;
@@ -617,7 +617,7 @@ impl Both<'_> {
         match self.bench.vm.stats()?.pages_written_back - before.pages_written_back {
             0 => Ok(()),
             count => Err(Wrong::Differs(format!(
-                "{count} pages were written home that were only read"
+                "{count} pages were written back that were only read"
             ))),
         }
     }

@@ -286,7 +286,7 @@ fn kernels_that_came_as_ptx_run_as_they_are_over_plain_memory() {
     }
 }
 
-/// What is flushed again and again behind one launch is written home as far as it was written, and no further.
+/// What is flushed again and again behind one launch is written back as far as it was written, and no further.
 #[test]
 fn arrays_that_the_host_looks_at_after_each_launch_are_not_written_home_as_a_whole_for_ever() {
     let bench = Bench::new(direct(PAGES), SOURCE);

@@ -178,7 +178,7 @@ GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 p
     if (block_shift_of(sampling_of(head))) spend_on_duel(c, head, page, page_shift);
 }
 
-// The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of
+// The frame field of an absent page's entry counts what reads at its home have cost: 20 bits of chunks, and in which of
 // 256 epochs. The count halves with each epoch, and a claim forgets it.
 constexpr u64 kUseMask = (1ull << 20) - 1;
 GPUVM_DEVICE u32 epoch_of(const layout::TableHead* head) {

@@ -16,11 +16,11 @@ namespace detail {
 struct Miss {
     layout::ArrayDesc array;
     u64 page;
-    u64 seen;     // the page's word, as `look` acquired it last
+    u64 seen;     // the page's entry, as `look` acquired it last
     u64 started;  // in ticks
     // What the last round left.
     u32 frame;       // kRoundHeld, kRoundOurs: the page's frame
-    u32 token;       // kRoundOurs: what the page's word holds, or the queue that the page came over
+    u32 token;       // kRoundOurs: what the page's entry holds, or the queue that the page came over
     u64 fetched_id;  // kRoundOurs over queue pairs: the page id, with the replica it came from
     u32 group;       // the lanes with this page
     u32 active;      // the lanes of the round
@@ -87,7 +87,7 @@ GPUVM_DEVICE void timeline_round(Miss* miss, u32 outcome) {
 }
 #endif
 
-// What a leader finds at its page's word.
+// What a leader finds at its page's entry.
 constexpr u32 kFollower = 0;
 constexpr u32 kHeld = 1;
 constexpr u32 kWon = 2;     // the page is FETCHING and ours
@@ -198,7 +198,7 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 id, u64 started) {
     // Bounded: a pair that is recovered again and again answers nobody.
     u64 took_ns = took * 1000 / q.vm->ticks_per_us;
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
-    // Not what the page's word has: the error may be forgotten by now.
+    // Not what the page's entry has: the error may be forgotten by now.
     if (outcome == layout::OUTCOME_FAILED)
         report_page_error(q.vm, id, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
     else if (!aborted(q.vm))

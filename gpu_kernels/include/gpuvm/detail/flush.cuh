@@ -1,4 +1,4 @@
-// Whole regions at a time: writing dirty pages home, and giving every frame of a region back.
+// Whole regions at a time: writing dirty pages back, and giving every frame of a region back.
 #pragma once
 
 #include "fault.cuh"

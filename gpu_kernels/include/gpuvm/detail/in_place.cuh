@@ -1,6 +1,6 @@
 // Reads of pages where they live: an element whose page has no frame is read at its home, and the page stays there.
 //
-// Nobody writes the home of a read-only region, so what it holds is right at any time, whatever the page's word says:
+// Nobody writes the home of a read-only region, so what it holds is right at any time, whatever the page's entry says:
 // the word only tells whether a frame is nearer. So one look will do, and no order is needed. The home of a region that
 // kernels write changes by write-backs, in units that nobody promises: a second look, behind a strong load, shows that
 // none was under way.
@@ -156,7 +156,7 @@ GPUVM_DEVICE bool has_no_frame(u64 seen) { return state_of(seen) == kAbsent || s
 
 // An element at a home that write-backs change. False when one may have changed it meanwhile. A page leaves its frame
 // only clean, with its write-back done, and counts its version then: a page that was at home before and after the load,
-// in one version, had no frame between, or one from which nothing was written home.
+// in one version, had no frame between, or one from which nothing was written back.
 template <class T>
 GPUVM_DEVICE bool load_between_looks(u64 home, const u64* word, T* value) {
     // Acquire: pairs with the eviction, so what its write-back stored comes before the load.

@@ -1,4 +1,4 @@
-// Regions whose pages have checksums: made when a page is written home, compared when it is fetched.
+// Regions whose pages have checksums: made when a page is written back, compared when it is fetched.
 //
 // Lanes store to a page while it is written back, and its checksum may be taken of a mixture that its home never holds.
 // That is never seen. A page is fetched only after it left its frame, and it leaves only clean: no lane has stored to
@@ -21,7 +21,7 @@ GPUVM_DEVICE u32* checksum_slot(const layout::RegionDesc* region, u64 page) {
 GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 id, u32 frame) {
     const layout::RegionDesc* region = region_of(vm, id);
     u32 bytes = source_of(vm, id).bytes;
-    // Relaxed: the page word's release and acquire carry it to who fetches the page next.
+    // Relaxed: the page table entry's release and acquire carry it to who fetches the page next.
     st_relaxed_gpu(checksum_slot(region, page_of(id)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
 

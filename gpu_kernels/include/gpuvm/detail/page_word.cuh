@@ -1,4 +1,4 @@
-// The page table word and its transitions. layouts.h has the bits; nothing else may touch a word.
+// The page table entry and its transitions. layouts.h has the bits; nothing else may touch a word.
 #pragma once
 
 #include "platform.cuh"
@@ -19,7 +19,7 @@ GPUVM_DEVICE bool is_resident(u64 word) { return state_of(word) == kResident; }
 GPUVM_DEVICE u32 frame_of(u64 word) { return static_cast<u32>((word & layout::FRAME_MASK) >> layout::FRAME_SHIFT); }
 GPUVM_DEVICE u64 pins_of(u64 word) { return word >> layout::PIN_SHIFT; }
 
-// The word of a page that leaves its frame: next version, no frame. Only for a clean, unpinned page.
+// The entry of a page that leaves its frame: next version, no frame. Only for a clean, unpinned page.
 GPUVM_DEVICE u64 evicted(u64 word) {
     return ((word & layout::VERSION_MASK) + (1ull << layout::VERSION_SHIFT)) & layout::VERSION_MASK;
 }
@@ -74,7 +74,7 @@ GPUVM_DEVICE void clear_error(u64* word) {
 // those before it, so that the last one comes after all that was published before any of them.
 GPUVM_DEVICE void count_resident(u64* words) { atom_add_release_gpu(words - 1, ~u64{0}); }
 GPUVM_DEVICE void count_absent(u64* words) { atom_add_release_gpu(words - 1, u64{1}); }
-// Weak, through L1, as are the reads of the data behind it: an old value only sends the reader to the page's word, and
+// Weak, through L1, as are the reads of the data behind it: an old value only sends the reader to the page's entry, and
 // no line of a page's data is in L1 before its fill.
 GPUVM_DEVICE bool all_resident(const u64* words) { return ld_weak(words - 1) == 0; }
 

@@ -97,7 +97,7 @@ GPUVM_DEVICE bool pool_pop(const layout::PoolDesc* pool, u32* frame) {
     return true;
 }
 
-// The page that a frame belongs to, or 0. Relaxed: a hint that the page's word confirms.
+// The page that a frame belongs to, or 0. Relaxed: a hint that the page's entry confirms.
 GPUVM_DEVICE u64* page_in_frame(const layout::VmDesc* vm, u32 frame) {
     return reinterpret_cast<u64*>(vm->frame_pages) + frame;
 }

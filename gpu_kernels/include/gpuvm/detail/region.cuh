@@ -1,4 +1,4 @@
-// Regions and pages by their page ids: where the page's word and its frames are. source.cuh has their homes.
+// Regions and pages by their page ids: where the page's entry and its frames are. source.cuh has their homes.
 #pragma once
 
 #include "page_word.cuh"

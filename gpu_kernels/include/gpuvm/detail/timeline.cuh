@@ -99,7 +99,7 @@ GPUVM_DEVICE void timeline_posted(const layout::VmDesc* vm, u64 id, u32 frame, u
     timeline_mark(vm, fetch ? layout::TIMELINE_PREFETCH_POSTED : layout::TIMELINE_WRITE_POSTED, id, frame, queue, 0);
 }
 
-// A page is written home, by the calling lane if that took some ticks.
+// A page is written back, by the calling lane if that took some ticks.
 GPUVM_DEVICE void timeline_written(const layout::VmDesc* vm, u64 id, u32 frame, u32 took) {
     if (timeline_draws_request(vm, id, frame)) timeline_mark(vm, layout::TIMELINE_WRITTEN, id, frame, kNoQueue, took);
 }

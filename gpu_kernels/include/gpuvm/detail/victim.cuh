@@ -93,7 +93,7 @@ GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
     if (!ld_relaxed_gpu(&victims->keeps) && free > 2 * static_cast<i64>(victims->spare_min)) set_keeps(victims, 1);
 }
 
-// The slot plus one that an absent page's word names: its victim's, or where launches look it up.
+// The slot plus one that an absent page's entry names: its victim's, or where launches look it up.
 GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
     return kVictims && region->victims && state_of(seen) == kAbsent ? slot_in(frame_of(seen)) : 0;
 }

@@ -2,7 +2,7 @@
 // several.
 //
 // It begins in one of two ways. The clock cleans a page that nobody holds, for its frame, and does not wait. A flush
-// brings a page home, held or not, and waits. Whoever handles the last completion ends it.
+// writes a page back, held or not, and waits. Whoever handles the last completion ends it.
 #pragma once
 
 #include "queue.cuh"
@@ -32,7 +32,7 @@ GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
     if (ld_relaxed_gpu(back_off_word(region)) != 0) st_relaxed_gpu(back_off_word(region), 0u);
 }
 
-// Writes a page home whose write-back mark is ours, and takes the mark away.
+// Writes a page back whose write-back mark is ours, and takes the mark away.
 GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
     Source source = source_of(vm, id);
     GPUVM_TIMELINE_ONLY(u64 begun = ticks();)
@@ -147,7 +147,7 @@ GPUVM_DEVICE u32 begin_flush(u64* word, u64 seen) {
     return kNoFrame;
 }
 
-// Writes home a page of a region with replicas or checksums whose write-back mark is ours, and waits for it: OUTCOME_*
+// Writes back a page of a region with replicas or checksums whose write-back mark is ours, and waits for it: OUTCOME_*
 // with the syndromes of a failure, or 0 when a wait ended first.
 GPUVM_NOINLINE u32 flush_reliable(const layout::VmDesc* vm, u64 id, u32 frame, u32* queue, u64* index) {
     const layout::RegionDesc* region = region_of(vm, id);

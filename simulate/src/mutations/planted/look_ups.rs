@@ -105,7 +105,7 @@ planted! {
         BESIDE "        if (atom_and_relaxed_gpu(own + n, ~bit) & bit)" => "        if (ld_relaxed_gpu(own + n) & bit)",
         BESIDE "        return atom_and_relaxed_gpu(own + frame / 64, ~bit) & bit ? frame : kNoFrame;"
             => "        return ld_relaxed_gpu(own + frame / 64) & bit ? frame : kNoFrame;";
-    "late-marks-say-written", LookUps(15), LookedUp, &["pages were written home that were only read", "a dirty page was evicted"], "what readers mark late is no page that was written":
+    "late-marks-say-written", LookUps(15), LookedUp, &["pages were written back that were only read", "a dirty page was evicted"], "what readers mark late is no page that was written":
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    return fold_mark(vm, id, false);";
     "marks-gone-before-readers", LookUps(15), LookedUp, LOST, "what was written is dirty before pages come beside readers":
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    (void)folds;";
@@ -191,7 +191,7 @@ const BYTES: &[&str] = &["was published clean, but"];
 const CAME: &[&str] = &["pages have come instead of"];
 /// How it shows that launches take pages to be in frames that are at home: odd addresses, besides.
 const SOME_AT_HOME: &[&str] = &["pages have come instead of", "what lanes", "the host:"];
-/// How a store shows that never comes home, or is made elsewhere.
+/// How a store shows that is never written back, or is made elsewhere.
 const LOST: &[&str] = &[
     "differ",
     "what lanes",
@@ -201,7 +201,7 @@ const LOST: &[&str] = &[
     "salvaged",
     "instead of",
 ];
-/// How a page shows that is written home although nobody has written it.
-const READ_ONLY: &[&str] = &["pages were written home that were only read"];
+/// How a page shows that is written back although nobody has written it.
+const READ_ONLY: &[&str] = &["pages were written back that were only read"];
 /// How an index past the end shows.
 const PAST: &[&str] = &["an access past the end"];

@@ -1,4 +1,4 @@
-//! Orders of memory, each taken out alone, rules of queues that a NIC watches, and of what moves a page's word.
+//! Orders of memory, each taken out alone, rules of queues that a NIC watches, and of what moves a page's entry.
 
 use super::{FAULT, MLX5, POOL, QUEUE, STUCK, WIRE, WORD};
 

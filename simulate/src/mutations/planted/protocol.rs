@@ -37,7 +37,7 @@ planted! {
         COMPLETION "    if (!done.arrived) return false;\n    // One handler"
             => "    if (!done.arrived || !own) return false;\n    // One handler";
     "no-second-look", Protocol(9), Linear, &["no order of its operations explains"],
-    "a reader looks at the page's word again after the data":
+    "a reader looks at the page's entry again after the data":
         ACCESS "if (difference & kSameStay) return false;" => "";
     "second-look-before-data", Protocol(9), Linear, &["no order of its operations explains"],
     "the second look comes after the data, not before":

@@ -82,7 +82,7 @@ impl Borrower {
         self.step();
     }
 
-    /// The page's word in frame 0 becomes one that names the slot.
+    /// The page's entry in frame 0 becomes one that names the slot.
     fn keep(&mut self, page: usize, slot: usize) {
         self.fake.word(page, self.fake.words[page] | layout::WRITE_BACK_BIT);
         let version = (self.fake.words[page] & layout::VERSION_MASK) + (1 << layout::VERSION_SHIFT);

@@ -97,7 +97,7 @@ fn ran(client: &Machine, case: &Case, nodes: &str) -> Result<(), Error> {
         format!("{sent} bytes went over the cable: {report}")
     })?;
     println!(
-        "         {} {nodes}: {} values verified twice, {:.2} s cold, {} faults, {fetched} bytes fetched and {received} received, {written} written home and {sent} sent",
+        "         {} {nodes}: {} values verified twice, {:.2} s cold, {} faults, {fetched} bytes fetched and {received} received, {written} written back and {sent} sent",
         case.run,
         of("verified")?,
         of("cold_seconds")?,

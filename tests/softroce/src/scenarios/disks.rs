@@ -277,7 +277,7 @@ impl Disks<'_> {
         self.unmount()
     }
 
-    /// The disk takes no writes of a part of the file: flushes and launches say so, and a flush after the repair brings all of it home.
+    /// The disk takes no writes of a part of the file: flushes and launches say so, and a flush after the repair writes all of it back.
     fn writes_fail(&self) -> Result<(), Error> {
         let seed = seeds(1)[0];
         self.make_mapped(Begins::Zeros)?;
