@@ -381,7 +381,7 @@ impl Turns {
         let mut missed = self.missed;
         if gpu.settings.reliable && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
-            // What cannot be read is told by whoever launches something.
+            // What cannot be read is told by the next launch.
             missed = gpu.meters.replicas_missed(&*gpu.device).unwrap_or(missed);
         }
         self.spoke_again |= gpu.queues().is_some_and(|queues| queues.spoke_again());

@@ -116,7 +116,7 @@ enum Thread {
     #[default]
     NotYet,
     Runs(Background),
-    /// Whoever waits for launches takes its turns.
+    /// A thread that waits for launches takes its turns.
     Stepped,
     /// All goes on without it, each growth at its own cost.
     Cannot,

@@ -116,7 +116,7 @@ struct Lost {
 /// Who catches up with homes that have returned, and why.
 #[derive(Default)]
 pub(crate) struct CatchingUp {
-    /// Held by whoever catches up.
+    /// Held by the thread that catches up.
     pub turn: Mutex<()>,
     /// Catching up failed, or the host has found copies to be stale: there may be some at homes that are there.
     pub behind: AtomicBool,
@@ -491,7 +491,7 @@ impl PagedGpu {
         written.doing(|| format!("describing region `{}`", view.name()))
     }
 
-    /// Ends a region here: hands its page table to whoever gives it back once no lane can look at it any more.
+    /// Ends a region here: hands its page table to the code that gives it back once no lane can look at it any more.
     pub fn retire(&self, view: &RegionView, frames_left: bool) {
         let mut state = self.lock();
         // Frames of the region that are left, if any, are found by the host's pass.

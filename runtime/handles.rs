@@ -203,7 +203,7 @@ impl Handles {
         given
     }
 
-    /// Asks other tenants of the GPU for `bytes` bytes, once more for the same request: whether they are free now, for whoever takes them first.
+    /// Asks other tenants of the GPU for `bytes` bytes, once more for the same request: whether they are free now, for the first taker.
     ///
     /// # Errors
     /// [`AskError`], where they keep what they hold, or this process is at its limit.

@@ -267,7 +267,7 @@ impl Kernel {
     /// Enqueues a launch on the default stream of the kernel's GPU and returns at once, unless it names a region that launches on another
     /// GPU use: before it reads what may have been written there, and before it writes what is used there, it waits until those launches
     /// have ended, at their deadlines at the latest, and has their dirty pages written back. Launches that only read wait for no other
-    /// readers. Whoever uses one of its regions meanwhile from another thread waits as well.
+    /// readers. A thread that uses one of its regions meanwhile from another thread waits as well.
     ///
     /// # Errors
     /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory that belongs to another GPU, [`crate::Error::Spans`],

@@ -92,7 +92,7 @@ pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str,
     }
 }
 
-/// A launch that was enqueued, for whoever waits for it. It keeps alive what the kernel reaches.
+/// A launch that was enqueued, for the thread that waits for it. It keeps alive what the kernel reaches.
 pub(crate) struct InFlight {
     pub flight: Arc<Flight>,
     /// A region that it reaches and that is not among its memories, with its index.
@@ -158,7 +158,7 @@ impl InFlight {
         *self.memories.get_mut() = memories;
     }
 
-    /// It has ended and its outcome was looked at: what it named goes with its owners, whoever keeps the launch's handle.
+    /// It has ended and its outcome was looked at: what it named goes with its owners, even if a caller keeps the launch's handle.
     pub fn let_go(&self) {
         let memories = std::mem::take(&mut *self.memories.lock());
         // Not under the lock: an owner's end is anybody's code.

@@ -206,7 +206,7 @@ impl StateSlot {
 
     /// Makes the launch's slow paths end: lanes look at the flag again and again.
     pub fn abort(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
-        // Before the write, for `drop`: the slot is not clean then, whatever was read of it. Relaxed: whoever drops the
+        // Before the write, for `drop`: the slot is not clean then, whatever was read of it. Relaxed: the thread that drops the
         // slot has synchronised with every other holder.
         self.aborted.store(true, Ordering::Relaxed);
         gpu.write(self.stop_addr(), &1u32.to_ne_bytes())
@@ -220,7 +220,7 @@ impl StateSlot {
     /// The first fault of the ended launch, and the number of later ones. It is copied from the GPU once, and only where there may be
     /// one. A launch that was `stopped` where it stood may have recorded one and not told it.
     pub fn fault(&self, gpu: &dyn Gpu, stopped: bool) -> Result<Option<(FaultRecord, u32)>, GpuError> {
-        // Relaxed: the launch has ended, and whoever learnt of that is ordered behind its last store.
+        // Relaxed: the launch has ended, and the thread that learnt of that is ordered behind its last store.
         let told = self.place.told().is_none_or(|told| told.load(Ordering::Relaxed) != 0);
         if !told && !stopped {
             self.untouched.store(true, Ordering::Relaxed);

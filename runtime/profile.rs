@@ -1,4 +1,4 @@
-//! What a run does with each page of each region, for whoever wants to know why it pages as it does.
+//! What a run does with each page of each region: why it pages as it does.
 //!
 //! A host thread reads the page tables by plain copies while kernels run, and clears nothing. Each eviction counts a page's version up,
 //! so two tables tell how often a page was fetched between them, and nothing has to be counted on the way of an access. Whether a page

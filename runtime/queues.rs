@@ -81,7 +81,7 @@ pub(crate) struct Queues {
     flush_reads: bool,
     /// Given completion rings are collapsed.
     collapsed: bool,
-    /// Held by whoever takes queue pairs through reset.
+    /// Held by the thread that takes queue pairs through reset.
     resetting: Mutex<()>,
     /// Queue pairs recovered while kernels ran.
     recovered: AtomicU64,

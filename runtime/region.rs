@@ -257,7 +257,7 @@ impl RegionInner {
         on.direct_addr()
     }
 
-    /// Where loads of a GPU's threads reach its home, whoever moves pages; 0 where they do not.
+    /// Where loads of a GPU's threads reach its home; 0 where they do not.
     pub fn loads_from(&self, on: &OnGpu) -> u64 {
         match on.home().host_memory() {
             // The simulated GPU's memory is the host's.
@@ -289,7 +289,7 @@ impl RegionInner {
         launches
     }
 
-    /// Whoever asks for a write-back may have fixed what earlier ones failed for: nothing fails for those.
+    /// A caller that asks for a write-back may have fixed what earlier ones failed for: nothing fails for those.
     fn retry_writes(&self) {
         self.own.rows().for_each(|(_, home)| home.retry_writes());
     }

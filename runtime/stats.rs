@@ -133,7 +133,7 @@ counts! {
     /// let them in, or a span asked for them. The other pages of such regions came while frames were free.
     admissions,
     /// Evictions of pages of such regions for another page of their own region. The other evictions are for pages of other regions, or
-    /// for whoever waits for a frame too long.
+    /// for the thread that waits for a frame too long.
     displacements,
     /// Clean pages that left their frames and were copied to borrowed memory of a neighbour GPU
     /// ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)). A page that came from there and was not written is there still, and leaves

@@ -88,7 +88,7 @@ pub(crate) trait Occupant: Send + Sync {
     fn lingering_bytes(&self) -> u64;
 }
 
-/// This process as a tenant of a GPU. Whoever holds memory there keeps it.
+/// This process as a tenant of a GPU. A process that holds memory there keeps it.
 pub(crate) struct Member {
     ledger: Arc<Ledger>,
     /// None where it could not join.
@@ -157,7 +157,7 @@ impl Member {
         occupants.push(occupant);
     }
 
-    /// Asks other tenants for `bytes` bytes of the GPU. If it says so they are free then, for whoever takes them first. Of what the driver
+    /// Asks other tenants for `bytes` bytes of the GPU. If it says so they are free then, for the first taker. Of what the driver
     /// says to be free, one part in `kept` cannot be had.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub(crate) struct Tiers {
     priority: AtomicI32,
     /// Chunks on the GPU, for who asks and waits for nobody. Relaxed: a count by itself.
     resident: AtomicU64,
-    /// Whoever moves chunks asks others for handles: they need not ask this buffer.
+    /// A thread that moves chunks asks others for handles: they need not ask this buffer.
     asking: AtomicBool,
     /// Its address was told: kernels may use it in launches that do not name it.
     lent: AtomicBool,
@@ -107,7 +107,7 @@ impl Tiers {
         if self.is_lent() {
             return;
         }
-        // Under it whoever moves chunks looks whether the address was told: nobody is told it while some move. Relaxed: the lock orders it.
+        // Under it the thread that moves chunks looks whether the address was told: nobody is told it while some move. Relaxed: the lock orders it.
         let _state = self.state.lock();
         self.lent.store(true, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ impl Tiers {
         Ok(pieces)
     }
 
-    /// Handles of the GPU's memory for so many chunks, of whoever gives some up.
+    /// Handles of the GPU's memory for so many chunks, that others give up.
     fn gpu_memory(&self, state: &State, chunks: usize) -> Result<Vec<Handle>> {
         // Relaxed: a thread that misses it waits until its timeout.
         self.asking.store(true, Ordering::Relaxed);

@@ -101,7 +101,7 @@ impl Vm {
     }
 
     /// Runs `iteration` once and notes which pages of the [broadcast arrays](Self::broadcast) each GPU reads meanwhile. Then each GPU
-    /// subscribes to those that it has read, and to no others: stores go to nobody who does not read them. Whoever reads another page later
+    /// subscribes to those that it has read, and to no others: stores go to nobody who does not read them. A thread that reads another page later
     /// reads the owner's copy, slower and right. Reads by `gpuvm::broadcast<T>::data()` are not seen.
     ///
     /// # Errors
@@ -806,7 +806,7 @@ impl VmGpu {
 
     /// As [`resize_frames`](Self::resize_frames), with the time that frames have to empty. No kernel is stopped or waits. Pages in frames
     /// that go leave as others do that are evicted; pages that lanes hold stay, and so do frames for all spans of launches in flight:
-    /// [`Resized::kept_bytes`]. The memory goes to whoever needs some next on this GPU ([`trim`](Self::trim) gives it to the
+    /// [`Resized::kept_bytes`]. The memory goes to what needs some next on this GPU ([`trim`](Self::trim) gives it to the
     /// driver). A unit is a handle of memory, 2 MiB on NVIDIA GPUs and 64 KiB on simulated ones, or one page if that is larger.
     ///
     /// A kernel of the runtime empties frames, and lanes that look for a frame help it. Kernels that look for none and leave the runtime's

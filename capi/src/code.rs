@@ -25,7 +25,7 @@ pub enum gpuvm_code {
     InvalidValue = 5,
     /// A GPU, a transport or a feature that this machine, this build or this Vm does not have.
     Unavailable = 6,
-    /// GPU or host memory is short, and whoever holds it gives none. Nothing was changed, and the same may work later.
+    /// GPU or host memory is short, and its holders release none. Nothing was changed, and the same may work later.
     OutOfMemory = 7,
     /// The GPU refused.
     Gpu = 8,

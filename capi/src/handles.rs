@@ -1,7 +1,7 @@
 //! Handles: numbers that name what the library made for the program, and that it looks up in one table.
 //!
 //! A number has a place in the table and how often the place was used, so that one which was freed, or which nobody made, names nothing.
-//! What it names is kept by who uses it: a call takes a share out of the table, and whoever frees the handle takes it out of the table
+//! What it names is kept by who uses it: a call takes a share out of the table, and the call that frees the handle takes it out of the table
 //! and waits for the calls that run.
 
 use std::sync::{Arc, LazyLock};

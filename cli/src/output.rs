@@ -27,7 +27,7 @@ static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
 /// How often a process is looked after.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The signals that ask this process to end. Whoever started it with `nohup` wants it to outlive its terminal: SIGHUP is
+/// The signals that ask this process to end. Under `nohup` it is to outlive its terminal: SIGHUP is
 /// left ignored then.
 pub fn ending_signals() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM, SIGQUIT];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::CliError;
 
-/// The longest secret, with its line ending: whoever names a longer file means another one.
+/// The longest secret, with its line ending: a longer file is the wrong file.
 pub const SECRET_BYTES_MAX: usize = 4096;
 
 /// How long a pipe may be silent.

@@ -90,7 +90,7 @@ pub enum Engine {
     Ring,
     /// Threads.
     Threads,
-    /// Whoever polls, one operation a time, in an order that the seed draws: for runs that are to repeat.
+    /// A thread that polls, one operation a time, in an order that the seed draws: for runs that are to repeat.
     Polled(u64),
 }
 
@@ -204,7 +204,7 @@ impl Engines {
     }
 }
 
-/// Operations that whoever polls does. A device reads and writes memory at any time between an operation's begin and its end: here at
+/// Operations that the thread that polls does. A device reads and writes memory at any time between an operation's begin and its end: here at
 /// one of the two.
 struct Polled {
     waiting: Vec<(Op, Option<io::Result<u64>>)>,
@@ -239,7 +239,7 @@ struct Ring {
     fresh: usize,
 }
 
-// SAFETY: the vectors are plain addresses of slots, which whoever holds the ring may use; the ring itself is Send.
+// SAFETY: the vectors are plain addresses of slots, which the thread that holds the ring may use; the ring itself is Send.
 unsafe impl Send for Ring {}
 
 impl Ring {

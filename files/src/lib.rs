@@ -5,7 +5,7 @@
 //! (S3-FIFO), so a scan of a file displaces little. A block that is written stays in memory until its slot is wanted or its file is
 //! [synced](File::sync).
 //!
-//! Whoever serves many requests at a time, as a NIC in software does, asks without waiting: [`File::expect`] what will be needed,
+//! A server of many requests at a time, as a NIC in software does, asks without waiting: [`File::expect`] what will be needed,
 //! [`File::acquire`] what is needed now, [`Tier::poll`] between. Others read and write, and wait.
 //!
 //! ```

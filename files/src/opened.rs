@@ -12,7 +12,7 @@ use crate::{
     storage::{Look, Storage},
 };
 
-/// A file that is open, whoever uses it.
+/// An open file.
 pub(crate) struct Opened {
     /// Distinguishes it in the tier.
     pub id: u32,

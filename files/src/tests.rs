@@ -208,7 +208,7 @@ fn what_a_full_disk_does_not_take_stays_in_memory() {
     (0..20).for_each(|block| assert_eq!(disk.byte(block * BLOCK), block as u8 + 1));
 }
 
-/// Whoever repaired the disk and says so is not told of writes that it refused before, those on their way among them.
+/// A caller that repaired the disk and says so is not told of writes that it refused before, those on their way among them.
 #[test]
 fn a_repaired_disk_takes_writes_at_once() {
     let engines = (0..20).map(Engine::Polled).chain([Engine::Threads]);

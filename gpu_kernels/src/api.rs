@@ -485,7 +485,7 @@ pub trait Gpu: Send + Sync {
     /// It is live.
     unsafe fn is_captured(&self, stream: u64) -> bool;
 
-    /// Waits until all work of the GPU's context has ended, whoever enqueued it.
+    /// Waits until all work of the GPU's context has ended, whatever enqueued it.
     ///
     /// # Errors
     /// [`GpuError::Lost`].

@@ -109,7 +109,7 @@ pub struct QueueState {
     pub pad3: [u32; 28],
 }
 
-/// The record of the request in one ring slot. Whoever needs the request finished can finish it.
+/// The record of the request in one ring slot. A thread that needs the request finished can finish it.
 ///
 /// `state` is `index << RECORD_INDEX_SHIFT | phase` for the request with that 64-bit index.
 #[repr(C, align(32))]

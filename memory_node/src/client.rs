@@ -64,7 +64,7 @@ impl NodeClient {
         for peer in peers {
             match NodeClient::join(address, peer, &channel, options, None) {
                 Ok(client) => return Ok(client),
-                // Whoever refuses is there.
+                // A node that refuses is there.
                 Err(error @ (NodeError::Refused { .. } | NodeError::NodeNotProved { .. })) => return Err(error),
                 Err(error) => failure = error,
             }

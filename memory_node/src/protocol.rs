@@ -317,7 +317,7 @@ pub enum Body {
         /// Its number.
         grant: u64,
     },
-    /// Client: whoever has the key that you give me may read the grant.
+    /// Client: every client with the key that you give me may read the grant.
     Share {
         /// Its number.
         grant: u64,

@@ -36,7 +36,7 @@ def make(vm: "Vm", arrays: Sequence[Array], slots: int, policy: str) -> _core.Sl
 
 
 class _Slots(Buffer):
-    """A buffer that calls of a cache fill: whoever looks at it from the host waits for them."""
+    """A buffer that calls of a cache fill: the thread that looks at it from the host waits for them."""
 
     def __init__(self, cache: "SlotCache", shape: Tuple[int, ...], dtype: np.dtype[Any], core: _core.Buffer) -> None:
         super().__init__(cache.vm, shape, dtype, core)

@@ -76,7 +76,7 @@ class Vm:
     threads and memory of the simulated GPU.
 
     ``frame_capacity``: lets that memory change, up to so many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
-    ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
+    ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be kept free whatever uses
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
     ``file_cache``: bytes of host memory that cache blocks of files. Files are read and written through it as kernels need them, and may be
@@ -135,7 +135,7 @@ class Vm:
 
     def resize_frames(self, memory: Union[int, str], *, within: float = 1.0) -> Resized:
         """Gives pages ``memory`` bytes of GPU memory, at most ``frame_capacity``, rounded down to whole handles of the GPU's memory (2 MiB; 64 KiB
-        on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for whoever needs
+        on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for what needs
         some next on this GPU; :meth:`trim` gives it to the driver.
         """
         return Resized(*self._core.resize_frames(bytes_of(memory, "memory"), seconds(within, "within")))

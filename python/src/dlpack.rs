@@ -130,7 +130,7 @@ unsafe fn let_go(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(context.cast::<Kept>()) };
     Python::try_attach(|_| {
-        // PyO3 takes a thread for attached that has called it. Whoever lets go may have detached it since: PyTorch does while it frees a tensor, which
+        // PyO3 takes a thread for attached that has called it. A thread that lets go may have detached it since: PyTorch does while it frees a tensor, which
         // Python's collector has it do within any call.
         // SAFETY: there is an interpreter, and this is released below, on the same thread.
         let state = unsafe { ffi::PyGILState_Ensure() };
@@ -143,7 +143,7 @@ unsafe fn let_go(context: *mut c_void) {
 }
 
 unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: both boxes were made by `capsule`, and whoever has the structure calls this once.
+    // SAFETY: both boxes were made by `capsule`, and the thread that has the structure calls this once.
     unsafe { let_go(Box::from_raw(managed).context) }
 }
 

@@ -34,7 +34,7 @@ impl Elastic {
         py: Python<'_>,
         grow: impl FnOnce(&RawElasticBuffer) -> gpuvm::Result<Grown> + Send,
     ) -> PyResult<Growth> {
-        // Relaxed: whoever waits without need waits for launches that end. Here signals are looked for; the runtime looks for none.
+        // Relaxed: the thread that waits without need waits for launches that end. Here signals are looked for; the runtime looks for none.
         let buffer = match self.packed.load(Ordering::Relaxed) {
             true => self.flights.when_idle(py, &self.slot)?,
             false => self.slot.get()?,

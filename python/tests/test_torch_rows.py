@@ -520,7 +520,7 @@ def test_a_graph_captures_operations(vm, numbers):
         graph.replay()
         assert torch.equal(found, own[ids])
         own.index_add_(0, ids, added)
-        # Whoever reads it waits for the graph, and sees what it wrote.
+        # A thread that reads it waits for the graph, and sees what it wrote.
         assert torch.equal(array.tensor(), own)
         assert torch.equal(torch.from_numpy(array.numpy()).cuda(), own)
         gpuvm.ops.take(array, [1, 2])

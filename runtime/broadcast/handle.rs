@@ -331,7 +331,7 @@ impl BroadcastInner {
 
 impl<T> Drop for Broadcast<T> {
     fn drop(&mut self) {
-        // Launches keep the memory alive; whoever drops the array expects to be told of nothing after it.
+        // Launches keep the memory alive; the thread that drops the array expects to be told of nothing after it.
         self.inner.launches.lock().wait_idle();
     }
 }

@@ -23,7 +23,7 @@ impl BroadcastInner {
         let mut first = Ok(());
         for (view, on) in self.on.iter().enumerate() {
             let Some(marked) = on.marked.word(0) else { continue };
-            // Relaxed: the launches that set it have ended, and whoever learnt of that is ordered behind them.
+            // Relaxed: the launches that set it have ended, and the thread that learnt of that is ordered behind them.
             if marked.load(Ordering::Relaxed) == 0 {
                 continue;
             }

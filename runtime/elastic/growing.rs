@@ -221,7 +221,7 @@ impl ElasticInner {
                 return Ok(0);
             }
         }
-        // Whoever has one of them may wait for the other, or for one of the caller's: the timeout ends that.
+        // A thread that has one of them may wait for the other, or for one of the caller's: the timeout ends that.
         let mapping = self.mapping.try_lock_for(timeout).ok_or(Busy)?;
         let launches = self.launches.try_lock_for(timeout).ok_or(Busy)?;
         if !launches.is_idle() {

@@ -85,7 +85,7 @@ impl PagedGpu {
     /// Whether the last one has brought a page.
     fn has_brought(&self, beside: &Beside) -> bool {
         let of = |memory: &BesideMemory| memory.desc.read(&*self.device, 0, 1);
-        // What cannot be read is found by whoever works on the GPU next.
+        // What cannot be read is found by the thread that works on the GPU next.
         let last = beside.memory.as_ref().map(of).and_then(std::result::Result::ok);
         last.is_none_or(|last| last[0].brought != 0)
     }

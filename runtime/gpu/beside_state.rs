@@ -57,7 +57,7 @@ pub(super) struct Prepared<'a> {
     pub rebuilt: u64,
     pub watchers: u32,
     pub ask: Ask,
-    /// Whoever changes the number of frames finds a launch to ask for those that are taken.
+    /// A thread that changes the number of frames finds a launch to ask for those that are taken.
     pub _changing: MutexGuard<'a, Option<Returning>>,
 }
 

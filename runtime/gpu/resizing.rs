@@ -130,7 +130,7 @@ impl PagedGpu {
         }
     }
 
-    /// Has whoever finds no memory ask the frames for some, and other tenants all that is there.
+    /// Has what finds no memory ask the frames for some, and other tenants all that is there.
     pub(super) fn lend_frames(self: &Arc<Self>, member: Option<&Member>) {
         if let Some(member) = member {
             let occupant: Weak<Self> = Arc::downgrade(self);

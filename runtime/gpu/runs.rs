@@ -87,7 +87,7 @@ impl PagedGpu {
         if pages == 0 || free == 0 || !(fill || used != 0) || !may_begin {
             return Ok(());
         }
-        // Whoever changes the number of frames would wait for those that are taken here.
+        // A thread that changes the number of frames would wait for those that are taken here.
         match self.pool.changing.try_lock() {
             Some(changing) if changing.is_none() => self.bring_into_own(region, fill, own),
             _ => Ok(()),

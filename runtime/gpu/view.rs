@@ -293,7 +293,7 @@ impl RegionView {
 
     /// `ARRAY_*` of the kernel argument of launches to come.
     pub fn array_flags(&self) -> u32 {
-        // Relaxed: a number by itself; whoever changes it holds the region's advice.
+        // Relaxed: a number by itself; the thread that changes it holds the region's advice.
         self.array_flags.load(Ordering::Relaxed)
     }
 
@@ -413,7 +413,7 @@ impl RegionView {
 
     /// Others use its home besides, and say what they wrote there page by page.
     pub fn share_home(&self) {
-        // Relaxed: whoever is given the home has it from here on.
+        // Relaxed: the thread that is given the home has it from here on.
         self.home_is_shared.store(true, Ordering::Relaxed);
     }
 
@@ -475,7 +475,7 @@ impl RegionView {
     }
 
     /// Whether pages of it may come to slots at neighbours: of what launches write, and others, they would soon be old. A home that is a neighbour's memory
-    /// is as near. What graphs read is written by whoever is launched beside them.
+    /// is as near. What graphs read is written by launches beside them.
     pub fn may_use_slots(&self) -> bool {
         let is_read = self.rests.load(Ordering::Relaxed) == 0;
         is_read && !self.is_captured() && !self.shares_home() && self.home.host_memory().is_some()

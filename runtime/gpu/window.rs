@@ -175,7 +175,7 @@ impl Window {
         let (before, behind) = (first.saturating_sub(1), (first + used + 1).min(all));
         self.entries.fill(handles, before * ENTRY_BYTES..behind * ENTRY_BYTES)?;
         self.marks.fill(handles, first..first + used)?;
-        // Of whoever had the place before.
+        // Of the former owner of the place.
         let places = self.places(&slot);
         let cleared = handles.gpu().zero(places.marks, used);
         cleared.doing(|| "clearing marks of a window".into())?;

@@ -100,7 +100,7 @@ impl Queues {
                         self.end_waiting(gpu, index, &waiting)?;
                         continue;
                     }
-                    // Opened by whoever takes the home back.
+                    // Opened by the thread that takes the home back.
                     _ if lost => continue,
                     // `failed` stays as it is: a lane may store an error of its own at this moment, and closes the pair again.
                     Rest::Stray => self.let_reserve(gpu, index, next)?,
@@ -204,7 +204,7 @@ impl Queues {
             answered |= state.answered != 0;
             unanswered |= no_answer(state);
         }
-        // Relaxed: of whoever holds `resetting`. 0 says that it answers.
+        // Relaxed: of the holder of `resetting`. 0 says that it answers.
         let since_ns = group.silent_since_ns.load(Ordering::Relaxed);
         let until_ns = group.silent_until_ns.load(Ordering::Relaxed);
         if !unanswered && (until_ns == 0 || (!answered && now_ns < until_ns)) {
@@ -237,7 +237,7 @@ impl Queues {
 
     /// What was counted of an earlier stay of a home counts no more. Before its queue pairs are opened.
     pub(super) fn begin_stay(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
-        // Relaxed: of whoever holds `resetting`.
+        // Relaxed: of the holder of `resetting`.
         group.tries.store(0, Ordering::Relaxed);
         group.silent_since_ns.store(0, Ordering::Relaxed);
         group.silent_until_ns.store(0, Ordering::Relaxed);
@@ -291,7 +291,7 @@ impl Queues {
     pub(super) fn recover(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
         let recovered = self.begin_anew(gpu, group, turn, next);
         match &recovered {
-            // Relaxed: a count of whoever holds `resetting`.
+            // Relaxed: a count of the holder of `resetting`.
             Ok(()) => group.tries.store(0, Ordering::Relaxed),
             Err(error) => {
                 tracing::warn!(
@@ -360,7 +360,7 @@ impl Queues {
 
     fn reset_kept(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
         let _held = group.local.as_ref().map(|local| local.hold());
-        // Relaxed: a count of whoever holds `resetting`.
+        // Relaxed: a count of the holder of `resetting`.
         group.resets.fetch_add(1, Ordering::Relaxed);
         for turn in 0..group.count {
             self.clear_pair(gpu, group.first + turn, 0)?;

@@ -201,7 +201,7 @@ impl Queues {
             let address = session.address().to_owned();
             return Err(NodeError::Dead { address, why }).doing(|| format!("taking {} back", group.home_name()));
         }
-        // Relaxed: whoever changes it holds the lock.
+        // Relaxed: the thread that changes it holds the lock.
         if group.resets.load(Ordering::Relaxed) != resets {
             return Err(Error::Unavailable {
                 what: group.home_name(),

@@ -1,4 +1,4 @@
-//! How a region's homes are, for whoever asks.
+//! The state of a region's homes.
 
 use super::{OnGpu, Region};
 use crate::error::Result;

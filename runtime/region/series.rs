@@ -1,5 +1,5 @@
 //! Series: kernels over one region that are enqueued on any streams, one call of the driver each, and end together. Pages stay where they are
-//! until somebody waits for the series: whoever reads, flushes or moves them does.
+//! until somebody waits for the series: the thread that reads, flushes or moves them does.
 
 use std::sync::{
     Arc,

@@ -96,7 +96,7 @@ impl Memory for RegionInner {
     fn let_go_unless_used(&self, place: usize) -> Result<bool> {
         match self.launches.try_lock() {
             Some(mut launches) => self.if_idle(&mut launches, place, |_, on| on.gpu.let_go(&on.view)),
-            // Whoever has the lock is about to use it.
+            // A thread that has the lock is about to use it.
             None => Ok(false),
         }
     }

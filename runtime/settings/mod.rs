@@ -147,7 +147,7 @@ impl VmBuilder {
         /// ([`VmGpu::set_frame_priority`](crate::VmGpu::set_frame_priority)). Default: 0.
         frame_priority(priority: i32) => settings.frame_priority = priority;
 
-        /// With [`frame_capacity`](Self::frame_capacity): has the frames follow what is free of the GPU's memory, whoever uses it. Where less
+        /// With [`frame_capacity`](Self::frame_capacity): has the frames follow the free memory of the GPU. Where less
         /// than `bytes` bytes are free they give memory to the driver, down to [`frame_minimum`](Self::frame_minimum), after what gives way
         /// before them. Where more are free and pages leave their frames, they grow by an eighth each time. A thread of the host looks 50 times
         /// a second. Default: nobody looks.

@@ -43,7 +43,7 @@ enum Of {
     Simulated,
     /// These transports, by their names.
     Transports(&'static [&'static str]),
-    /// Whoever has this setting.
+    /// Those with this setting.
     Beside(&'static str),
 }
 
@@ -343,7 +343,7 @@ impl Setting {
         whose + self.what.trim_start()
     }
 
-    /// Whether whoever has it was asked for.
+    /// Whether what has it was asked for.
     fn check(&self, (name, text): (&'static str, &str), vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
         let reason = match self.of {
             Simulated if !vm.gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => {

@@ -1,4 +1,4 @@
-//! Calls of a slot cache: kernels on the stream of whoever calls.
+//! Calls of a slot cache: kernels on the stream of the caller.
 
 use std::sync::Arc;
 

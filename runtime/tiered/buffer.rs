@@ -35,7 +35,7 @@ use crate::{
 /// - *Chunks* are as large as the GPU maps at once: 2 MiB on NVIDIA GPUs. A kernel reads and writes each where it lies: on the GPU at its
 ///   memory's speed, in host memory over the wire. Nothing faults, and nothing moves by itself while kernels run.
 /// - *Moves* ([`move_to`](Self::move_to), [`set_budget`](Self::set_budget)) wait for the launches that name the buffer, and keep others
-///   from beginning meanwhile. Once its [address](Buffer::addr) was told they wait for all work of the GPU's context too, and whoever was
+///   from beginning meanwhile. Once its [address](Buffer::addr) was told they wait for all work of the GPU's context too, and the thread that was
 ///   told it enqueues nothing with it meanwhile.
 /// - *Eviction*: when something else of this virtual memory finds no GPU memory, chunks go to host memory, of buffers of low priority
 ///   first; the caller waits for the copies, and for no launch. A buffer that a launch uses, or whose address was told, keeps its chunks.

@@ -142,7 +142,7 @@ fn lock_new(path: &Path) -> io::Result<Option<File>> {
         let _ = std::fs::remove_file(path);
         return Ok(None);
     }
-    // Whoever removes a file does so under its lock: from here on it stays.
+    // A thread that removes a file does so under its lock: from here on it stays.
     if file.metadata()?.nlink() == 0 {
         return Ok(None);
     }

@@ -179,7 +179,7 @@ fn names(folder: &File, path: &Path) -> Result<Vec<String>, FolderError> {
 /// Opens a folder that belongs to this process's user, and that others cannot change.
 fn open_own(path: &Path) -> Result<File, FolderError> {
     let path_owned = || path.to_owned();
-    // Not followed: whoever may place a link could lead here into a folder that the user uses for something else.
+    // Not followed: a user who may place a link could lead here into a folder that the user uses for something else.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let opened = OpenOptions::new()
         .read(true)

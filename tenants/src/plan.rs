@@ -5,7 +5,7 @@
 pub struct Stake {
     /// What it holds, in bytes.
     pub holding: u64,
-    /// What it keeps whoever asks, in bytes.
+    /// What it always keeps, in bytes.
     pub minimum: u64,
     /// What it may hold at most, in bytes; any amount where there is none.
     pub limit: Option<u64>,

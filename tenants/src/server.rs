@@ -115,7 +115,7 @@ impl Shared {
         };
         let holding = || Some(self.holder.read().as_ref()?.holding().total());
         let Some(held) = holding() else { return leaving() };
-        // Whoever had the turn before may have taken some of it.
+        // A thread that had the turn before may have taken some of it.
         let give = |holder: &dyn Holder, deadline| {
             let limit = self.terms.lock().limit();
             let above = limit.map_or(0, |limit| holder.holding().total().saturating_sub(limit));

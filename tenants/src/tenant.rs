@@ -38,7 +38,7 @@ pub struct Tenant {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Memory that is there for whoever takes it first.
+/// Memory that is there for the first taker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// What others gave up: processes and bytes. Nobody where enough was free.

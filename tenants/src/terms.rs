@@ -10,7 +10,7 @@ use crate::size::{MemorySize, parse_bytes, spell_bytes};
 
 /// The most that a tenant may hold: a size, a share of the GPU's memory, or `none`.
 pub const LIMIT_VARIABLE: &str = "GPUVM_MEMORY_LIMIT";
-/// What a tenant keeps whoever asks: a size, or a share of the GPU's memory.
+/// What a tenant always keeps: a size, or a share of the GPU's memory.
 pub const MINIMUM_VARIABLE: &str = "GPUVM_MEMORY_MIN";
 /// Which tenant goes first: a whole number from -100 to 100.
 pub const PRIORITY_VARIABLE: &str = "GPUVM_PRIORITY";
@@ -107,7 +107,7 @@ impl Terms {
         Terms::default().changed(&change)
     }
 
-    /// What the tenant keeps whoever asks, in bytes.
+    /// What the tenant always keeps, in bytes.
     pub fn minimum(&self) -> u64 {
         self.minimum
     }

@@ -294,7 +294,7 @@ fn a_paused_buffer_gives_its_memory_and_comes_back_where_it_was() {
     );
     assert!(stats.handles.held < before.handles.held && one.capacity() == 0 && one.len() == size * 7 / 2);
     assert_eq!(wrong(&bench, &other, 0, 9), 0);
-    // Whoever uses it is told so.
+    // A thread that uses it is told so.
     let args = (&one, 0u64, 1u64, 1u32);
     let launched = bench.kernel("fill").launch(config(), args);
     assert!(matches!(&launched, Err(Error::Paused { tag, .. }) if tag == "kv"));
@@ -435,7 +435,7 @@ fn who_has_more_than_it_uses_gives_it_to_who_needs_it() {
         cheap.capacity() <= 2 * size && dear.capacity() <= 2 * size,
         "nothing is left ahead of them"
     );
-    // What the hog no longer needs is found, whoever has mapped it.
+    // What the hog no longer needs is found, whichever buffer has mapped it.
     hog.shrink(8 * size).unwrap();
     dear.grow(4 * size).unwrap();
     bench.must("fill", config(), (&dear, size, dear.len(), 5u32));

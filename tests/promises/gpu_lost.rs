@@ -106,7 +106,7 @@ fn lent_memory_comes_back_from_a_lost_gpu() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_between_launches_is_noticed_by_whoever_comes_next() {
+fn a_gpu_that_is_lost_between_launches_is_noticed_by_the_next_caller() {
     let gpu = MockGpu::new(None);
     let bench = Bench::new(on(&gpu), BASIC);
     let a = region(&bench, "a");

@@ -1,4 +1,4 @@
-//! A prefetch is finished by whoever needs it, never waits, and never takes what others need.
+//! A prefetch is finished by the thread that needs it, never waits, and never takes what others need.
 
 use crate::common::{
     Adjust, Bench, HOLDING, PAGE_WORDS, planted, refused, says, scaled, simulated_soft, small, small_soft, with_causes,

@@ -48,7 +48,7 @@ fn pages_of_low_priority_leave_first() {
             without > 12,
             "{without} pages left without a priority: this test shows nothing"
         );
-        // Whoever is named, and whenever.
+        // Whichever process is named, and whenever.
         stream.set_priority(-3).unwrap();
         assert_eq!(lost(&bench, &kept, &stream), 0);
         stream.set_priority(7).unwrap();

@@ -55,7 +55,7 @@ const SOURCE: &str = include_str!("tenants.cu");
 const LAUNCH: Duration = Duration::from_millis(10);
 /// The part of a period for which the other process has its memory.
 const HELD_PART: u32 = 3;
-/// Of the bytes that the other process wants, the part that is kept free for whoever comes.
+/// Of the bytes that the other process wants, the part that is kept free for other processes.
 const HEADROOM_PART: u64 = 16;
 /// How long frames may take to come back before the first burst.
 const BACK_LIMIT: Duration = Duration::from_secs(20);

@@ -211,7 +211,7 @@ impl Model {
         seen
     }
 
-    /// The bytes have arrived, and whoever waits for them may know.
+    /// The bytes have arrived, and the thread that waits for them may know.
     fn put(&mut self, place: usize) {
         let user = &mut self.users[place];
         let mut data = Vec::new();

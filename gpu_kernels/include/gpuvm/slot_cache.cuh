@@ -11,7 +11,7 @@
 //   give_out ids of misses find their slots
 //   fetch    misses are copied, and each is entered in the index when all of it is in its slot
 //
-// One call of a cache runs at a time. Whoever reads frames or the index is behind a call, or ahead of it, by its
+// One call of a cache runs at a time. A thread that reads frames or the index is behind a call, or ahead of it, by its
 // stream.
 #pragma once
 
@@ -360,7 +360,7 @@ GPUVM_DEVICE void copy_piece(const layout::SlotTable& table, u32 record, u32 slo
 // stores.
 GPUVM_DEVICE void publish(const SlotCache& c, layout::SlotMiss* miss) {
     if (c.pieces > 1) {
-        // Release of this part, and acquire of those before it by whoever is last.
+        // Release of this part, and acquire of those before it by the thread that is last.
         fence_acq_rel_gpu();
         if (atom_add_relaxed_gpu(&miss->pieces_left, ~0u) != 1) return;
         fence_acq_rel_gpu();

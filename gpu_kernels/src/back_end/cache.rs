@@ -129,7 +129,7 @@ impl Cache {
         let mut bytes = Vec::new();
         entry.read_to_end(&mut bytes).ok()?;
         let split = bytes.len().checked_sub(DIGEST_BYTES)?;
-        // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
+        // A damaged entry: the thread that asked rebuilds it, and the rename replaces it.
         let whole = Sha256::digest(&bytes[..split])[..] == bytes[split..];
         bytes.truncate(split);
         whole.then_some(bytes)

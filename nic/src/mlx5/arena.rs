@@ -1,7 +1,7 @@
 //! Memory that the NIC's driver, this process and the GPU share: rings and doorbell records.
 //!
 //! libmlx5 asks a parent domain's allocators for the memory of each ring and record. They cut it, in whole pages, from
-//! slabs that whoever opened the NIC provides, so that all of it is within the GPU's reach at known addresses.
+//! slabs that the NIC's opener provides, so that all of it is within the GPU's reach at known addresses.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! A mover moves what the software NIC would copy: completions follow their data, whoever is slow or breaks.
+//! A mover moves what the software NIC would copy: completions follow their data, whatever is slow or breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

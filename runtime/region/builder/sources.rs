@@ -369,7 +369,7 @@ impl RegionBuilder<Untyped> {
     }
 
     /// Memory of this host that `owner` keeps, `bytes` bytes of whole elements from `base` on, in place: nothing is copied. The owner
-    /// is dropped when neither the region nor a launch of it is left. Whoever lends memory and waits for no owner gives `()`: the memory is
+    /// is dropped when neither the region nor a launch of it is left. A caller that lends memory and waits for no owner gives `()`: the memory is
     /// the lender's again when [`close`](Region::close) has returned. The pages live in this host's memory, whatever memory nodes there are.
     ///
     /// # Errors

@@ -167,7 +167,7 @@ impl Worker {
             let kept = Arc::clone(&errors);
             readers.push(std::thread::spawn(move || {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    // A line of text is whole, whoever panicked.
+                    // A line of text is whole, whatever panicked.
                     let mut kept = kept.lock();
                     if kept.len() == STDERR_LINES {
                         kept.pop_front();

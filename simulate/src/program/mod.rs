@@ -68,7 +68,7 @@ pub fn run_on<T: Element>(
     run_watched::<T>(builder, rng, shape, options, &mut |_, _| Ok(()))
 }
 
-/// When a run calls whoever watches it.
+/// When a run calls its watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// A launch will begin.

@@ -59,7 +59,7 @@ fn stepped(values: &[u32], by: u32) -> Vec<u32> {
 }
 
 #[test]
-fn launches_of_a_series_are_seen_by_whoever_waits_for_it() {
+fn launches_of_a_series_are_seen_by_what_waits_for_it() {
     for frames in [40, 7, 1] {
         let bench = Bench::new(direct(frames), STEPS);
         let wanted = values(1);

@@ -87,7 +87,7 @@ impl<T: Pod> Array<T> {
             },
         };
         // SAFETY: memory of this array, for its whole length or for the part that the launch's rows need. The array outlives
-        // the launch, which whoever launches waits for, and only its methods reach the memory from the host.
+        // the launch, which the thread that launches waits for, and only its methods reach the memory from the host.
         Ok(unsafe { Arg::address(ElementType::of::<T>(), address) })
     }
 

@@ -166,7 +166,7 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 id, u32 most) {
 
 // Waits for the outcome of a request that was written with `pins` not 0, finishing it when nobody else does.
 // Returns OUTCOME_* with the syndrome in bits 8 to 15 and the vendor's in 16 to 23, or 0 when the wait ended first:
-// then whoever finishes the request later does so without us.
+// then the thread that finishes the request later does so without us.
 GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
     layout::RequestRecord* record = q.record(index);
     Wait wait(q.vm);

@@ -1,4 +1,4 @@
-// How a page leaves its frame, whoever wants the frame.
+// How a page leaves its frame.
 #pragma once
 
 #include "duel.cuh"

@@ -58,7 +58,7 @@ GPUVM_DEVICE bool allows(const layout::NicEngine& engine, u32 key, u32 side, u64
     u32 index = (key >> 8) - layout::NIC_KEY_FIRST;
     if (index >= engine.key_count) return false;
     const pair64* entry = reinterpret_cast<const pair64*>(engine.keys) + 2 * index;
-    // Whoever names a key has it from the host, which had written all of it. A guess finds a mix at most of the key
+    // A thread that names a key has it from the host, which had written all of it. A guess finds a mix at most of the key
     // that is being made and of zeros, which allow nothing.
     pair64 names = load_for_all(entry), span = load_for_all(entry + 1);
     u32 lkey = static_cast<u32>(names.lo), rights = static_cast<u32>(names.lo >> 32);

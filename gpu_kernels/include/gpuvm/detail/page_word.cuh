@@ -38,7 +38,7 @@ GPUVM_DEVICE void set_token(u64* word, u32 token) {
 }
 
 // Publication. An ADD and never a store: pins of others come and go in every state. Release: the frame's
-// data, which the caller acquired with the completion, comes before the word for whoever acquires it.
+// data, which the caller acquired with the completion, comes before the word for the thread that acquires it.
 GPUVM_DEVICE void publish(u64* word, u32 token, u32 frame, u32 pins) {
     u64 fields = (static_cast<u64>(frame) - token) << layout::FRAME_SHIFT;
     atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);
@@ -59,7 +59,7 @@ GPUVM_DEVICE void publish_error(u64* word, u32 token, u32 code) {
 }
 
 // A failed fetch is over with: its page is absent, for the next access to fetch. Pins of lanes that are about to undo
-// them stay. Whoever claims the page acquires it again: an error has no data.
+// them stay. A thread that claims the page acquires it again: an error has no data.
 GPUVM_DEVICE void clear_error(u64* word) {
     u64 seen = ld_relaxed_gpu(word);
     while (state_of(seen) == kError) {
@@ -117,7 +117,7 @@ GPUVM_DEVICE bool try_clean(u64* word, u64 seen) {
     return atom_cas_acq_rel_gpu(word, seen, (seen & ~layout::DIRTY_BIT) | layout::WRITE_BACK_BIT) == seen;
 }
 
-// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: whoever had the mark
+// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: the thread that had the mark
 // before has left what goes with the frame.
 GPUVM_DEVICE bool try_mark(u64* word, u64 seen) {
     return atom_cas_acquire_gpu(word, seen, seen | layout::WRITE_BACK_BIT) == seen;

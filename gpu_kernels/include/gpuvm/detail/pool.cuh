@@ -102,7 +102,7 @@ GPUVM_DEVICE u64* page_in_frame(const layout::VmDesc* vm, u32 frame) {
     return reinterpret_cast<u64*>(vm->frame_pages) + frame;
 }
 
-// After an eviction: the frame has no page, and whoever waits for a frame sees that frames do turn over.
+// After an eviction: the frame has no page, and the thread that waits for a frame sees that frames do turn over.
 GPUVM_DEVICE void frame_left(const layout::VmDesc* vm, u32 frame) {
     count(&counters(vm)->evictions, 1);
     GPUVM_TIMELINE_ONLY(timeline_eviction(vm, ld_relaxed_gpu(page_in_frame(vm, frame)), frame);)

@@ -88,7 +88,7 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 id, u32 fr
     st_relaxed_gpu(&record->page_id, id);
     st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     GPUVM_TIMELINE_ONLY(timeline_posted(vm, id, frame, kind, token, q.number);)
-    // Release: whoever reads POSTED reads this record.
+    // Release: the thread that reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }
 

@@ -142,7 +142,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     if (leads) {
         if (!together) fetch.empty(frames + (static_cast<u64>(frame) << page_shift));
-        fetch.release();  // whoever waits for the buffer need not wait for the frame
+        fetch.release();  // the thread that waits for the buffer need not wait for the frame
         if (!together) Fetch::emptied();
         end_quickly(&view, word, frame, victim, lent);
         count_latency(histogram, ticks() - started);

@@ -50,7 +50,7 @@ GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     }
     Queue q(fetch->vm(), fetch->queue);
     u32 token = q.number << layout::TOKEN_SLOT_BITS | (static_cast<u32>(fetch->index & q.desc->mask) + 1);
-    // Before the request is written, so that whoever finishes it takes the token away.
+    // Before the request is written, so that the thread that finishes it takes the token away.
     set_token(fetch->word(), token);
     write_slot(q, fetch->index, layout::REQUEST_FETCH, fetch->id, fetch->frame, 0, token);
     commit(q, fetch->index, 1);

@@ -2,7 +2,7 @@
 // several.
 //
 // It begins in one of two ways. The clock cleans a page that nobody holds, for its frame, and does not wait. A flush
-// writes a page back, held or not, and waits. Whoever handles the last completion ends it.
+// writes a page back, held or not, and waits. A thread that handles the last completion ends it.
 #pragma once
 
 #include "queue.cuh"
@@ -38,7 +38,7 @@ GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word,
     GPUVM_TIMELINE_ONLY(u64 begun = ticks();)
     drop_kept(region_of(vm, id), frame);
     copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);
-    // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
+    // Its release carries the home's bytes to who fetches the page next. To the host, or the owner of the home,
     // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of
     // all other pages, made write-backs to a neighbour GPU take half as long again.
     write_back_done(word);

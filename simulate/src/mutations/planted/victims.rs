@@ -3,7 +3,7 @@
 use super::{FLUSH, LEAVE, VICTIM, WRITE_BACK};
 
 planted! {
-    "copy-of-lent-memory-believed", Victims(1), Victims, NOT_ITS_BYTES, "whoever copied from a slot looks whether the memory is lent still":
+    "copy-of-lent-memory-believed", Victims(1), Victims, NOT_ITS_BYTES, "the thread that copied from a slot looks whether the memory is lent still":
         VICTIM "bool lent = is_lent(victim.victims, named(victim) - 1);" => "bool lent = true;";
     "look-before-the-copy", Victims(1), Victims, NOT_ITS_BYTES, "a reader's look at the loan comes after its copy":
         // What was seen goes along in the lowest bit of the address.
