@@ -154,7 +154,7 @@ impl<E> Buffer<E> {
         self.gpu.map_device_lost(read.doing(|| "reading a buffer".into()))
     }
 
-    /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
+    /// The first byte of elements from `first` on, if this many bytes are whole elements that there are.
     fn offset_of(&self, first: u64, bytes: usize) -> Result<u64> {
         let count = self.element.count("buffer", bytes)?;
         check_range("buffer", &(first..first.saturating_add(count)), self.length)?;

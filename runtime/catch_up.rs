@@ -66,7 +66,7 @@ fn nodes_to_call(gpu: &PagedGpu, due: bool) -> Vec<Arc<Node>> {
     lost.map(|(_, node)| Arc::clone(node)).collect()
 }
 
-/// Calls each, so many at once that those which do not answer keep others waiting for a few time limits only. Answers in their order.
+/// Calls each, this many at once that those which do not answer keep others waiting for a few time limits only. Answers in their order.
 fn at_once<T: Sync, R: Send>(each: &[T], call: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let call = &call;
     let some_at_once = |some: &[T]| -> Vec<R> {

@@ -470,7 +470,7 @@ fn lost_writes(regions: &[String]) -> String {
 /// The runtime's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Whether a range of the host lies in what has so many elements.
+/// Whether a range of the host lies in what has this many elements.
 ///
 /// # Errors
 /// [`Error::OutOfRange`].

@@ -378,7 +378,7 @@ impl PagedGpu {
         view.home().holder(page)
     }
 
-    /// The shape of a kernel of the runtime over so many pages.
+    /// The shape of a kernel of the runtime over this many pages.
     fn service_config(&self, pages: u64) -> LaunchConfig {
         let threads = 64;
         let blocks = pages.div_ceil(u64::from(threads)).clamp(1, 8) as u32;
@@ -730,7 +730,7 @@ impl PagedGpu {
 }
 
 impl GpuState {
-    /// With places for so many regions.
+    /// With places for this many regions.
     fn new(regions_max: u32) -> Self {
         Self {
             places: RegionPlaces::new(regions_max),

@@ -26,7 +26,7 @@ pub(crate) trait GivesHandles: Send + Sync {
     /// Those of low priority are asked first. It may change at any time.
     fn priority(&self) -> i32;
 
-    /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
+    /// Gives up to this many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
     /// for no launch, nor long for others and not beyond `until`, and passes over what is in use.
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize;
 }
@@ -169,7 +169,7 @@ impl Handles {
         state.stats.to_driver += made.len() as u64;
     }
 
-    /// Uses free handles again, until there are so many.
+    /// Uses free handles again, until there are this many.
     fn reuse(&self, count: usize, taken: &mut Vec<Handle>) {
         let mut state = self.state.lock();
         let left = state.free.len().saturating_sub(count - taken.len());
@@ -191,7 +191,7 @@ impl Handles {
         !self.state.lock().free.is_empty() || self.givers().iter().any(|giver| giver.holds().1 > 0)
     }
 
-    /// Asks others of this process for so many handles: how many came.
+    /// Asks others of this process for this many handles: how many came.
     fn ask(&self, wanted: usize, until: Option<Instant>) -> usize {
         let mut given = 0;
         for giver in self.givers() {

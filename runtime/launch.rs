@@ -27,7 +27,7 @@ pub use config::LaunchConfig;
 #[derive(Default)]
 pub(crate) struct Peers {
     pub launches: Vec<Weak<Flight>>,
-    /// So many of them are looked through for those that are gone.
+    /// This many of them are looked through for those that are gone.
     crowd: usize,
     /// Why the virtual memory must be recovered before anything else runs on that GPU.
     pub broken: Option<String>,
@@ -142,7 +142,7 @@ impl InFlight {
         }
     }
 
-    /// It is put on a stream, after so many others of its GPU.
+    /// It is put on a stream, after this many others of its GPU.
     pub fn set_number(&self, number: u64) {
         // It is put once.
         let _ = self.number.set(number);
@@ -362,7 +362,7 @@ pub(crate) enum Table {
 #[derive(Default)]
 pub(crate) struct LaunchTracker {
     in_flight: Vec<(LaunchKind, Weak<InFlight>)>,
-    /// So many of them are looked through for those that have ended.
+    /// This many of them are looked through for those that have ended.
     crowd: usize,
     pub coherence: Coherence,
 }

@@ -166,7 +166,7 @@ impl StateSlot {
         self.place.addr() + CHANGED as u64
     }
 
-    /// Where the launch leaves an index past the end of an array of so many elements that it looks up, of the region with that index. More
+    /// Where the launch leaves an index past the end of an array of this many elements that it looks up, of the region with that index. More
     /// arrays than are told apart share the last place.
     pub fn watch_past(&self, region: u32, length: u64) -> u64 {
         let mut watched = self.watched.lock();

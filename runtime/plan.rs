@@ -21,7 +21,7 @@ pub(crate) use queues::{PAIRS, PAIRS_WITH_FILE_CACHE, QueuePlan, fitting};
 /// How much memory a neighbour GPU lends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loan {
-    /// So many bytes, from the start on.
+    /// This many bytes, from the start on.
     Bytes(u64),
     /// What its owner does not use, no more than what was free when the virtual memory was made. A sixteenth of its memory always stays free
     /// there. The loan begins small, and grows by a quarter of itself at most when few slots are free, between launches. When the owner, or another process there, leaves less free than the reserve, what

@@ -212,7 +212,7 @@ fn plain(text: &str) -> String {
     std::iter::once(first).chain(rest).collect()
 }
 
-/// So many ticks, rounded up.
+/// This many ticks, rounded up.
 fn nanoseconds(ticks: u64, tick_ps: u64) -> u64 {
     let ns = (u128::from(ticks) * u128::from(tick_ps)).div_ceil(1000);
     u64::try_from(ns).unwrap_or(u64::MAX)

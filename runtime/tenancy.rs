@@ -77,7 +77,7 @@ pub(crate) trait Occupant: Send + Sync {
     /// Bytes of its frames that are GPU memory.
     fn frame_bytes(&self) -> u64;
 
-    /// Gives back so many bytes by then, rounded up to what it gives at once but to no more than `most`: how many the driver has now, or will
+    /// Gives back this many bytes by then, rounded up to what it gives at once but to no more than `most`: how many the driver has now, or will
     /// have when the launches in flight have ended.
     fn give_back(&self, bytes: u64, most: u64, until: Instant) -> u64;
 
@@ -191,7 +191,7 @@ impl Member {
         self.tenant.as_ref().map_or(self.terms, Tenant::terms)
     }
 
-    /// What will be held with so many bytes more, or the limit that it is above.
+    /// What will be held with this many bytes more, or the limit that it is above.
     fn count_more(&self, held: u64, bytes: u64) -> Result<u64, u64> {
         let limit = self.terms().limit().unwrap_or(u64::MAX);
         held.checked_add(bytes).filter(|all| *all <= limit).ok_or(limit)

@@ -84,7 +84,7 @@ impl State {
         self.at(TierPlace::Gpu).count()
     }
 
-    /// So many chunks on the GPU that leave first: those that have been there longest, the last ones first.
+    /// This many chunks on the GPU that leave first: those that have been there longest, the last ones first.
     fn first_to_leave(&self, count: usize, stay: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut leaving: Vec<usize> = self.at(TierPlace::Gpu).filter(|n| !stay(*n)).collect();
         leaving.sort_by_key(|n| (self.chunks[*n].since, std::cmp::Reverse(*n)));
@@ -137,7 +137,7 @@ impl Tiers {
         self.resident.load(Ordering::Relaxed) * self.chunk_bytes()
     }
 
-    /// So many chunks do not move, since that place has no memory for them.
+    /// This many chunks do not move, since that place has no memory for them.
     fn not_moved(&self, state: &State, chunks: usize, place: TierPlace, source: Error) -> Error {
         let resident = state.resident() as u64;
         Error::NotMoved {
@@ -151,7 +151,7 @@ impl Tiers {
         }
     }
 
-    /// Host memory for so many chunks: what was used before, then new pieces. None is taken after an error.
+    /// Host memory for this many chunks: what was used before, then new pieces. None is taken after an error.
     fn host_memory(&self, state: &mut State, chunks: usize) -> Result<Vec<Handle>> {
         let kept = state.spare.len().saturating_sub(chunks);
         let mut pieces = state.spare.split_off(kept);
@@ -168,7 +168,7 @@ impl Tiers {
         Ok(pieces)
     }
 
-    /// Handles of the GPU's memory for so many chunks, that others give up.
+    /// Handles of the GPU's memory for this many chunks, that others give up.
     fn gpu_memory(&self, state: &State, chunks: usize) -> Result<Vec<Handle>> {
         // Relaxed: a thread that misses it waits until its timeout.
         self.asking.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! When what happened: launches, single faults with their steps, evictions, write-backs, doorbells and what the host did meanwhile, in a
 //! file that Perfetto and Chrome open.
 //!
-//! Lanes note one of so many events in a ring in GPU memory, which the host empties while they run: the whole of a fault is one entry of 64
+//! Lanes note one in this many events in a ring in GPU memory, which the host empties while they run: the whole of a fault is one entry of 64
 //! bytes. Kernels of a virtual memory without a timeline have none of that. The same operations of the host are ranges for NVIDIA's tools
 //! (`nvtx`), with a timeline or without.
 
@@ -64,11 +64,11 @@ impl Timeline {
     }
 
     stored! {
-        /// Notes one of so many faults, evictions, write-backs, prefetches and doorbells, at least 1, drawn by chance. Launches and what the
+        /// Notes one in this many faults, evictions, write-backs, prefetches and doorbells, at least 1, drawn by chance. Launches and what the
         /// host does are all there. Default: 64.
         one_in(events: u32) => one_in = events;
 
-        /// So many events, rounded up to a power of two, have room in GPU memory before the host has read them, 64 bytes each, on each GPU; at
+        /// This many events, rounded up to a power of two, have room in GPU memory before the host has read them, 64 bytes each, on each GPU; at
         /// most 2^24. What finds no room is dropped and counted. Default: 65,536.
         ring_events(events: u64) => ring_events = events;
 

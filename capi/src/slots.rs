@@ -42,7 +42,7 @@ impl Growing for gpuvm_slot_options {
     const NAME: &'static str = "gpuvm_slot_options";
 }
 
-/// A table of a slot cache: a region whose bytes are records of so many each, a multiple of 16.
+/// A table of a slot cache: a region whose bytes are records of this many each, a multiple of 16.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_slot_table {

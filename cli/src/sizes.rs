@@ -22,7 +22,7 @@ pub struct Borrow {
 }
 
 impl Borrow {
-    /// So many bytes of a GPU.
+    /// This many bytes of a GPU.
     pub fn of_bytes(gpu: u32, bytes: u64) -> Self {
         let loan = bytes.into();
         Self { gpu, loan }

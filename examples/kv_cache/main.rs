@@ -182,7 +182,7 @@ impl Bench {
         })
     }
 
-    /// Quads of room for the keys of so many sequences, or for their values.
+    /// Quads of room for the keys of this many sequences, or for their values.
     fn room(&self, sequences: u32) -> u64 {
         u64::from(sequences) * u64::from(self.capacity) * u64::from(self.row)
     }

@@ -90,7 +90,7 @@ type Same = ((u64, u64), bool, u64);
 #[derive(Default)]
 pub(crate) struct OpenFiles {
     files: HashMap<Same, Weak<Opened>>,
-    /// So many of them are looked through for those that are closed.
+    /// This many of them are looked through for those that are closed.
     full: usize,
     next: u32,
 }

@@ -44,7 +44,7 @@ const JOINED_BYTES: u64 = 64 << 10;
 const JOINED_BLOCKS: usize = 256;
 /// Most bytes that are read ahead of one stream.
 const AHEAD_BYTES: u64 = 8 << 20;
-/// Blocks are written without being asked for once one in so many slots is dirty.
+/// Blocks are written without being asked for once one in this many slots is dirty.
 const DIRTY_SHARE: usize = 4;
 /// Failed reads that are remembered.
 const FAILED_MOST: usize = 4096;
@@ -141,7 +141,7 @@ struct Slot {
     again: bool,
     /// It was never read, and its writer has not released it.
     blank: bool,
-    /// Loaded for a request that has not come yet: it stays until so many loads have begun.
+    /// Loaded for a request that has not come yet: it stays until this many loads have begun.
     wanted_until: u64,
     /// Read ahead of a stream, and nobody has asked for it.
     unasked: bool,

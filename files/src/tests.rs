@@ -14,7 +14,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 7 % 251) as u8).collect()
 }
 
-/// A file of so many bytes with the pattern.
+/// A file of this many bytes with the pattern.
 fn file_of(length: usize) -> (tempfile::TempDir, PathBuf) {
     // Not where files are memory: O_DIRECT is to be tried.
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

@@ -125,7 +125,7 @@ pub enum ParamKind {
     Broadcast,
     /// A read-only array of which several GPUs hold copies.
     BroadcastConst,
-    /// So many bytes of a kernel that came as PTX: a pointer is a number there, and so may be a structure.
+    /// This many bytes of a kernel that came as PTX: a pointer is a number there, and so may be a structure.
     Bytes,
 }
 

@@ -85,7 +85,7 @@ pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
 pub const REGION_FETCH_WHILE_FREE: u32 = 512;
 
-/// Marks before a [`TableHead`], a byte a page and one more, begin so many bytes before it, or a multiple.
+/// Marks before a [`TableHead`], a byte a page and one more, begin this many bytes before it, or a multiple.
 pub const MARKS_STEP: u64 = 128;
 /// Walks that a region's page table remembers: more than warps that run through it far apart, or some are forgotten.
 pub const STREAMS: u32 = 256;
@@ -105,7 +105,7 @@ pub const RULE_FIRST_COME: u32 = 0;
 pub const RULE_FETCH: u32 = 1;
 /// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
 pub const RULE_FREQUENCY: u32 = 2;
-/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read.
+/// Of this many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read.
 pub const DRAW_ALL: u32 = 0;
 /// Each page is fetched, and no read asks.
 pub const DRAW_FETCH: u32 = 0x80;

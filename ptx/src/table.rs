@@ -158,7 +158,7 @@ impl TableLayout {
         }
     }
 
-    /// Pages of a window: so many entries and marks there have to be.
+    /// Pages of a window: this many entries and marks there have to be.
     #[must_use]
     pub fn pages(&self, window: &Window) -> u64 {
         window.bytes >> self.page_shift

@@ -73,7 +73,7 @@ class Numbers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of an array: so many of so many bytes, from a byte on, of elements of that name."""
+    """Rows of an array: this many of this many bytes, from a byte on, of elements of that name."""
 
     array: "Array"
     rows: int

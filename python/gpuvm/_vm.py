@@ -75,7 +75,7 @@ class Vm:
     ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``, ``gpu_memory``:
     threads and memory of the simulated GPU.
 
-    ``frame_capacity``: lets that memory change, up to so many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
+    ``frame_capacity``: lets that memory change, up to this many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
     ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be kept free whatever uses
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 

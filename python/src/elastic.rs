@@ -70,7 +70,7 @@ impl Elastic {
         Ok(self.slot.get()?.pointer())
     }
 
-    /// Makes it longer by so many elements.
+    /// Makes it longer by this many elements.
     fn grow(&self, py: Python<'_>, elements: u64) -> PyResult<Growth> {
         self.growth(py, |buffer| buffer.grow(elements))
     }
@@ -80,7 +80,7 @@ impl Elastic {
         self.growth(py, |buffer| buffer.ensure(elements))
     }
 
-    /// Makes it shorter by so many elements.
+    /// Makes it shorter by this many elements.
     fn shrink(&self, elements: u64) -> PyResult<()> {
         self.slot.get()?.shrink(elements).raised()
     }

@@ -29,7 +29,7 @@ pub trait Child: Send + Sync {
 /// A list of what others end.
 struct Crowd<T> {
     all: Vec<T>,
-    /// So many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
+    /// This many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
     full: usize,
 }
 

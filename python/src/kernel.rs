@@ -157,7 +157,7 @@ impl Kernel {
         })
     }
 
-    /// Enqueues a launch of the package's own over an array, of so many blocks and threads of each, on another library's stream: false where
+    /// Enqueues a launch of the package's own over an array, of this many blocks and threads of each, on another library's stream: false where
     /// pages are not looked up.
     fn enqueue(
         &self,

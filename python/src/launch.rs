@@ -189,7 +189,7 @@ impl Launch {
         }
     }
 
-    /// Waits at most so many seconds: whether it has ended.
+    /// Waits at most this many seconds: whether it has ended.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let limit = seconds(timeout, "timeout")?;
         let flight = self.slot.get()?;

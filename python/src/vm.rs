@@ -154,7 +154,7 @@ impl Vm {
         Ok((vm.frames(), vm.frame_capacity()))
     }
 
-    /// Gives frames so many bytes: bytes of those that there are then, that stay and were to go, that are missing, and seconds.
+    /// Gives frames this many bytes: bytes of those that there are then, that stay and were to go, that are missing, and seconds.
     fn resize_frames(&self, py: Python<'_>, bytes: u64, within: f64) -> PyResult<(u64, u64, u64, f64)> {
         let within = seconds(within, "within")?;
         let vm = self.slot.get()?;
@@ -256,7 +256,7 @@ impl Vm {
         })
     }
 
-    /// A region over a file's pages, or over so many elements from a byte on.
+    /// A region over a file's pages, or over this many elements from a byte on.
     #[pyo3(signature = (wanted, path, span))]
     fn file(
         &self,

@@ -43,7 +43,7 @@ pub struct BroadcastBuilder<E> {
     _elements: PhantomData<E>,
 }
 
-/// One line in so many, as a power of two, is counted.
+/// One line in this many, as a power of two, is counted.
 const SAMPLE_SHIFT: u32 = 8;
 
 impl<E> BroadcastBuilder<E> {
@@ -74,7 +74,7 @@ impl<E> BroadcastBuilder<E> {
         self
     }
 
-    /// So many views on the first GPU, which all hold all pages: for tests of what lanes do in one simulated GPU.
+    /// This many views on the first GPU, which all hold all pages: for tests of what lanes do in one simulated GPU.
     #[doc(hidden)]
     pub fn views_on_one_gpu(mut self, count: usize) -> Self {
         self.gpus = vec![Arc::clone(&self.gpus[0]); count];

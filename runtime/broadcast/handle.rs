@@ -174,7 +174,7 @@ impl<T> Broadcast<T> {
         &self.inner.element
     }
 
-    /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
+    /// The first byte of elements from `first` on, if this many bytes are whole elements that there are.
     fn offset_of(&self, first: u64, bytes: usize) -> Result<u64> {
         let count = self.inner.element.count(&self.inner.name, bytes)?;
         self.inner.check_range(&(first..first.saturating_add(count)))?;

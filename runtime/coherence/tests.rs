@@ -240,7 +240,7 @@ impl World {
         Ok(world.renamed())
     }
 
-    /// All that can happen, with at most so many launches on a stream.
+    /// All that can happen, with at most this many launches on a stream.
     fn actions(&self, on_a_stream: usize) -> Vec<Action> {
         let mut actions = vec![Action::HostRead, Action::HostWrite, Action::Discard];
         for (gpu, OneGpu { frame, stream }) in self.gpus.iter().enumerate() {

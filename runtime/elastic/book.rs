@@ -287,7 +287,7 @@ impl<H: Clone> Book<H> {
         }
     }
 
-    /// Further handles that it takes for the buffer to have so many bytes.
+    /// Further handles that it takes for the buffer to have this many bytes.
     pub fn missing(&self, id: BufferId, bytes: u64) -> usize {
         let Some(entry) = self.buffers.get(&id) else { return 0 };
         let slots = self.slots_of(entry.head, entry.head + bytes);

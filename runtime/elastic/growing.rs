@@ -103,7 +103,7 @@ impl ElasticInner {
         Ok(Some(first))
     }
 
-    /// Maps so many bytes, if that takes new handles alone.
+    /// Maps this many bytes, if that takes new handles alone.
     fn map_up_to(&self, mapping: &Mapping, bytes: u64) -> Result<Mapped> {
         let family = &self.family;
         let (has_rest, mapped, missing, slots) = {
@@ -209,7 +209,7 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Gives back up to so many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for
+    /// Gives back up to this many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for
     /// at most `timeout`, for each of the buffer's locks.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl ElasticInner {
         Ok(freed)
     }
 
-    /// Bytes that stay mapped, of `had`, when no more handles go than so many.
+    /// Bytes that stay mapped, of `had`, when no more handles go than this many.
     fn kept(&self, state: &State, head: u64, had: u64, ahead: u64, handles: u64) -> u64 {
         let size = self.family.handle_bytes();
         let used = self.bytes_of(state.length).saturating_add(ahead);
@@ -317,7 +317,7 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Maps so many bytes, with handles that nobody else has to give up.
+    /// Maps this many bytes, with handles that nobody else has to give up.
     fn map_ahead(&self, bytes: u64) -> Result<()> {
         let mapping = self.mapping.lock();
         if self.state.lock().paused {

@@ -163,7 +163,7 @@ impl<E> ElasticBuffer<E> {
         })
     }
 
-    /// Calls `act` with the address of an element behind which so many bytes of elements lie, when no launch that names the buffer runs.
+    /// Calls `act` with the address of an element behind which this many bytes of elements lie, when no launch that names the buffer runs.
     fn access(&self, first: u64, bytes: usize, act: impl FnOnce(&ElasticInner, u64) -> Result<()>) -> Result<()> {
         let inner = &*self.inner;
         let count = inner.element.count(&inner.name, bytes)?;

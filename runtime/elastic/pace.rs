@@ -47,12 +47,12 @@ impl Pace {
         self.grows
     }
 
-    /// Whether more is to be mapped when so many bytes are mapped and not in use.
+    /// Whether more is to be mapped when this many bytes are mapped and not in use.
     pub fn is_short(&self, unused: u64, handle_bytes: u64) -> bool {
         self.grows && unused < self.ahead.max(handle_bytes)
     }
 
-    /// Whether some of so many bytes, mapped and not in use, may go. More than what is mapped ahead, so that nothing goes to and fro.
+    /// Whether some of this many bytes, mapped and not in use, may go. More than what is mapped ahead, so that nothing goes to and fro.
     pub fn is_ample(&self, unused: u64, handle_bytes: u64) -> bool {
         match self.grows {
             true => unused > 2 * self.ahead + handle_bytes,

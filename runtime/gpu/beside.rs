@@ -328,7 +328,7 @@ fn keep_run(there: &[u64], kept: &mut [u64], run: u32, pages: u64) {
     }
 }
 
-/// Keeps so many others.
+/// Keeps this many others.
 fn keep_some(there: &[u64], kept: &mut [u64], mut count: u64) {
     for (there, kept) in there.iter().zip(kept) {
         let mut left = there & !*kept;

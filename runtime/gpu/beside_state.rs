@@ -33,7 +33,7 @@ pub(super) struct BesideMemory {
 }
 
 impl BesideMemory {
-    /// With so many places of the ring.
+    /// With this many places of the ring.
     pub fn new(gpu: &dyn Gpu, places: u64) -> std::result::Result<Self, GpuError> {
         Ok(Self {
             stop: Arc::new(gpu.allocate_host(4)?),

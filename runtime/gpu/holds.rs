@@ -16,7 +16,7 @@ use crate::{
     launch::Memory,
 };
 
-/// So many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
+/// This many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
 pub(super) const LOOKING_SHARE: u32 = 20;
 
 impl PagedGpu {

@@ -586,7 +586,7 @@ impl PagedGpu {
         )
     }
 
-    /// Passes on the lines of a broadcast array that this GPU has marked, of so many. `array`: the argument, given the launch's `VmDesc`.
+    /// Passes on the lines of a broadcast array that this GPU has marked, of this many. `array`: the argument, given the launch's `VmDesc`.
     pub fn forward_atomics(
         &self,
         array: impl FnOnce(u64) -> layout::BroadcastDesc,
@@ -621,7 +621,7 @@ impl PagedGpu {
         self.run(&support.stream, &support.bring_copy, config, args, None, &label)
     }
 
-    /// The shape of a kernel that goes over so many words at memory's speed.
+    /// The shape of a kernel that goes over this many words at memory's speed.
     fn over_memory(&self, words: u64) -> LaunchConfig {
         let multiprocessors = u64::from(self.capabilities().sm_count).max(1);
         let blocks = words.div_ceil(256).clamp(1, 4 * multiprocessors) as u32;

@@ -41,7 +41,7 @@ impl Descs {
         }
     }
 
-    /// Makes the table longer by what `take` gives for so many handles.
+    /// Makes the table longer by what `take` gives for this many handles.
     fn grow(&self, gpu: &dyn Gpu, id: u32, take: impl FnOnce(usize) -> Result<Vec<Handle>>) -> Result<()> {
         let Self::Growing { space, held } = self else {
             return Ok(());

@@ -159,7 +159,7 @@ impl PagedGpu {
 }
 
 impl Change<'_> {
-    /// Up to so many units more, of memory that is free: how many there are more.
+    /// Up to this many units more, of memory that is free: how many there are more.
     fn add_frames(&mut self, count: usize) -> Result<usize> {
         let (added, short) = self.units.add(count);
         self.bring_back(&added, self.gpu.change_timeout())?;
@@ -246,7 +246,7 @@ impl Change<'_> {
         self.gpu.write_low_water(state)
     }
 
-    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
+    /// Empties up to this many units, the last ones, and gives their handles to the pool: how many.
     fn withdraw(&mut self, count: usize, timeouts: Timeouts) -> Result<usize> {
         let Some((going, left)) = self.choose_going(count)? else {
             self.bring_back(&[], timeouts.longer)?;
@@ -278,7 +278,7 @@ impl Change<'_> {
         ended.map(|()| gone.len())
     }
 
-    /// Up to so many units that are to go, and how many of their frames have to. Launches to come count on those that stay.
+    /// Up to this many units that are to go, and how many of their frames have to. Launches to come count on those that stay.
     fn choose_going(&self, count: usize) -> Result<Option<(Vec<usize>, u32)>> {
         let state = self.gpu.lock();
         let present = self.units.present();

@@ -23,10 +23,10 @@ use crate::{
     turns::Looks,
 };
 
-/// While one of so many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
+/// While one in this many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
 /// With less, what room there is goes to pages that have no frame.
 const SPARE_SHARE: u32 = 64;
-/// A loan that may grow does so when fewer than one of so many slots is free.
+/// A loan that may grow does so when fewer than one in this many slots is free.
 const DRY_SHARE: u64 = 16;
 /// Base-two logarithm of the turns of the hand over the slots with which counts of fetches halve: so few pages get a slot in one turn, at
 /// worst a quarter of the slots, that counts which halved with each would forget what is fetched once a round.
@@ -211,7 +211,7 @@ impl Victims {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// So many more have come.
+    /// This many more have come.
     pub fn note_filled(&self, pages: u64) {
         self.filled.fetch_add(pages, Ordering::Relaxed);
     }

@@ -70,7 +70,7 @@ impl PageTable {
         self.memory.addr()
     }
 
-    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    /// Has this many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<(), GpuError> {
         let at = self.memory.addr() + self.head() * 8 + core::mem::offset_of!(TableHead, sampling) as u64;
         // The low half of the word: host and GPU are little-endian.
@@ -114,9 +114,9 @@ impl PageTable {
     }
 }
 
-/// So many launches in a row only read a region that was written, before its pages come to slots at neighbours.
+/// This many launches in a row only read a region that was written, before its pages come to slots at neighbours.
 const READS_BEFORE_SLOTS: u32 = 4;
-/// So many launches are few, for all of a region to be written back behind them.
+/// This many launches are few, for all of a region to be written back behind them.
 const FEW: u32 = 4;
 /// So often, before launches that write mark pages again.
 const COSTLY: u32 = 2;
@@ -210,7 +210,7 @@ pub(crate) struct RegionView {
     home_is_shared: AtomicBool,
     /// See `slots_since`.
     slots_since: AtomicU64,
-    /// So many launches to come that only read it, before its pages come to slots at neighbours again.
+    /// This many launches to come that only read it, before its pages come to slots at neighbours again.
     rests: AtomicU32,
 }
 
@@ -453,7 +453,7 @@ impl RegionView {
         self.slots_since.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Whether some may be in memory that was given back since, when so many bytes were.
+    /// Whether some may be in memory that was given back since, when this many bytes were.
     pub fn may_have_slots_from(&self, given_back: u64) -> bool {
         self.slots_since().is_some_and(|since| since != given_back)
     }
@@ -562,7 +562,7 @@ impl RegionView {
         }
     }
 
-    /// Where it lies for kernels whose PTX was rewritten, which `take` finds for so many pages.
+    /// Where it lies for kernels whose PTX was rewritten, which `take` finds for this many pages.
     pub fn places(&self, take: impl FnOnce(u64) -> Result<(Slot, Places)>) -> Result<Places> {
         if let Some(places) = self.places_there() {
             return Ok(places);
@@ -704,7 +704,7 @@ impl RegionView {
         self.with_words("ending the profile of", |words| words.count_chunks_at(gpu, 0))
     }
 
-    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    /// Has this many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<()> {
         self.with_words("advising region", |words| words.write_draws(gpu, draws))
     }

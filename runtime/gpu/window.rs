@@ -187,7 +187,7 @@ impl Window {
         self.addresses.is_none()
     }
 
-    /// Where so many pages of a home lie.
+    /// Where this many pages of a home lie.
     fn page_of_home(&self, home: u64, pages: u64) -> Result<u64> {
         let gpuvm_ptx::Window { base, bytes, .. } = self.described;
         let (offset, page) = (home.wrapping_sub(base), 1 << self.page_shift);

@@ -13,7 +13,7 @@ pub(crate) const PAIRS: u32 = 8;
 /// With a file cache, whose blocks come in any order while a queue pair's requests complete in theirs: fewer wait behind a slow one.
 pub(crate) const PAIRS_WITH_FILE_CACHE: u32 = 64;
 
-/// Queue pairs for each of so many groups, where `wanted` were not asked for but chosen: fewer where all of them would be too many.
+/// Queue pairs for each of this many groups, where `wanted` were not asked for but chosen: fewer where all of them would be too many.
 pub(crate) fn fitting(wanted: u32, groups: u64) -> u32 {
     let room = u64::from(layout::QUEUES_MAX) / groups.max(1);
     // More groups than queue pairs are refused before.

@@ -106,7 +106,7 @@ impl<E> RegionBuilder<E> {
         /// Whose pages stay while frames are short: see [`Region::set_priority`]. Default: 0.
         priority(priority: i32) => priority = priority;
 
-        /// Keeps each page at so many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
+        /// Keeps each page at this many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
         /// there are none, at two homes of this host ([`Queues::host_homes`](crate::Queues::host_homes)). Default: 1.
         replicas(count: u32) => replicas = count;
 
@@ -119,7 +119,7 @@ impl<E> RegionBuilder<E> {
         home_on_gpu(ordinal: u32) => neighbour = Some(ordinal);
     }
 
-    /// With so many elements.
+    /// With this many elements.
     fn of_length(mut self, length: u64) -> Self {
         self.length = length;
         self

@@ -217,7 +217,7 @@ impl<E> Region<E> {
         self.inner.own.gpu.map_device_lost(copied)
     }
 
-    /// The elements that so many bytes are, from `first` on.
+    /// The elements that this many bytes are, from `first` on.
     fn elements_of(&self, first: u64, bytes: usize) -> Result<Range<u64>> {
         let count = self.inner.element.count(&self.inner.name, bytes)?;
         Ok(first..first.saturating_add(count))

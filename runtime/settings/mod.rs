@@ -132,7 +132,7 @@ impl VmBuilder {
         /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
         frame_memory(bytes: u64) => settings.frame_memory = bytes;
 
-        /// Lets the frames come and go, up to so many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
+        /// Lets the frames come and go, up to this many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
         /// Addresses and 16 bytes a frame are taken for all of it, memory for [`frame_memory`](Self::frame_memory) alone, in handles of 2 MiB
         /// (64 KiB on a simulated GPU) or one page if that is larger. When a buffer finds no memory the frames give some, down to
         /// [`frame_minimum`](Self::frame_minimum). It is for frames that no RDMA NIC reaches. Default: the number of frames stays as it is.
@@ -154,7 +154,7 @@ impl VmBuilder {
         frames_leave_free(bytes: u64) => settings.frames_leave_free = Some(bytes);
     }
 
-    /// Borrows memory of the neighbour GPU `ordinal`, so many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
+    /// Borrows memory of the neighbour GPU `ordinal`, this many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
     /// between frames and homes. Pages that launches look up ([`Placement::LookUp`](crate::Placement)) and that find no free frame are copied there
     /// between launches, and read there in place by launches that only read their region. Of a region whose placement is `Fetch` a clean page that leaves
     /// its frame is copied there, and fetched from there when it is used again. Nothing is lost with that memory, which
@@ -187,7 +187,7 @@ impl VmBuilder {
         /// ```
         timeline(timeline: impl Into<Timeline>) => settings.timeline = Some(timeline.into());
 
-        /// Keeps files out of memory but for so many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
+        /// Keeps files out of memory but for this many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
         /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
         /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
         /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.

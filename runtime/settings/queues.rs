@@ -44,7 +44,7 @@ impl Queues {
     stored! {
         /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8, with a file cache
         /// ([`VmBuilder::file_cache`](crate::VmBuilder::file_cache)) 64; over `mlx5` as many as keep the link busy, by the
-        /// latency that is measured at the start and the READs that the device keeps in flight for each. With so many memory
+        /// latency that is measured at the start and the READs that the device keeps in flight for each. With this many memory
         /// nodes that all of these would be more than 4096, the default is as many as fit.
         pairs(count: u32) => pairs = Some(count);
 

@@ -70,7 +70,7 @@ impl SimulatedGpu {
         neighbours(count: u32) => neighbours = count;
     }
 
-    /// So many neighbours, where nobody said how many it has: those that are to lend.
+    /// This many neighbours, where nobody said how many it has: those that are to lend.
     pub(super) fn unless_said(&mut self, neighbours: u32) {
         if self.neighbours == 0 {
             self.neighbours = neighbours;

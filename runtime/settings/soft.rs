@@ -39,7 +39,7 @@ pub enum NicEngine {
     /// Threads of the processor; beside an NVIDIA GPU its copy engines move the bytes.
     #[default]
     Cpu,
-    /// A kernel on so many multiprocessors of the GPU, 1 to 4.
+    /// A kernel on this many multiprocessors of the GPU, 1 to 4.
     Gpu(u32),
 }
 
@@ -87,7 +87,7 @@ fn obstacle(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, 
 /// Which software NICs.
 #[derive(Clone)]
 pub(super) enum Nics {
-    /// One that is started, as fast as it can be, with so many engine threads.
+    /// One that is started, as fast as it can be, with this many engine threads.
     Started { engines: usize },
     /// Those that are there.
     Given(Vec<Arc<SoftNic>>),

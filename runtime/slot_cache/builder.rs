@@ -46,7 +46,7 @@ impl SlotCacheBuilder {
         }
     }
 
-    /// One more table: a region whose bytes are records of so many each, a multiple of 16 up to 64 MiB. All tables of a cache have as many
+    /// One more table: a region whose bytes are records of this many each, a multiple of 16 up to 64 MiB. All tables of a cache have as many
     /// records, and one id names a record of each.
     #[must_use]
     pub fn table<E>(mut self, region: &Region<E>, record_bytes: u64) -> Self {

@@ -117,7 +117,7 @@ impl SlotCache {
     /// As there; [`crate::Error::Gpu`] for a stream that is captured, if the tables have to be made ready.
     ///
     /// # Safety
-    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. Kernels write so many `i32` from
+    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. Kernels write this many `i32` from
     /// `slots` on, until the stream has come past the call, and of a captured one as long as its graph is launched.
     pub unsafe fn ensure_on(&self, stream: u64, ids: Ids, slots: u64) -> Result<()> {
         let call = Call {
@@ -313,7 +313,7 @@ impl SlotCache {
             .sum()
     }
 
-    /// Blocks and their threads, for so many threads' work, at most so many blocks a multiprocessor.
+    /// Blocks and their threads, for this many threads' work, at most this many blocks a multiprocessor.
     fn shape(&self, threads: u64, most: u64) -> (u32, u32) {
         let each = match self.gpu.device.simulation() {
             Some(_) => SIMULATED_THREADS / 2,

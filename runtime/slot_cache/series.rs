@@ -21,7 +21,7 @@ pub(super) struct Calls {
     pub broken: bool,
 }
 
-/// After so many calls a series ends, as memory that was given back meanwhile is free only then. The host waits for the calls then.
+/// After this many calls a series ends, as memory that was given back meanwhile is free only then. The host waits for the calls then.
 const CALLS_MOST: u32 = 4096;
 
 impl Calls {

@@ -129,7 +129,7 @@ impl<E> TieredBuilder<E> {
 }
 
 impl Tiers {
-    /// Gives so many chunks their first memory.
+    /// Gives this many chunks their first memory.
     fn fill(&self, chunks: usize) -> Result<()> {
         let state = &mut *self.state.lock();
         let budget = usize::try_from(state.budget / self.chunk_bytes()).unwrap_or(usize::MAX);

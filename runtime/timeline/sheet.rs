@@ -16,9 +16,9 @@ use rustix::{
 };
 use serde::Serialize;
 
-/// Written when so many bytes have gathered, if nobody asks before.
+/// Written when this many bytes have gathered, if nobody asks before.
 const GATHERED: usize = 256 << 10;
-/// Of the most bytes, so many are kept for what is said at the end.
+/// Of the most bytes, this many are kept for what is said at the end.
 const RESERVE: u64 = 16 << 10;
 
 /// How an array begins, and how a timeline does.

@@ -83,7 +83,7 @@ __device__ void use_chunk(const Lender& at, unsigned chunk) {
 }
 
 // What a lender does. The host does it by copies to this GPU's memory that are made one after the other; here each is
-// one access among those of all lanes. From chunk `end` down to `first`, so many together, it ends the loan, waits
+// one access among those of all lanes. From chunk `end` down to `first`, this many together, it ends the loan, waits
 // until nobody copies there, and uses what it has back. `turns` has how far it is with each chunk.
 __global__ void take_back(const u64* where, unsigned first, unsigned end, unsigned together, unsigned when,
                           unsigned after_ns, unsigned looks, u64 mark) {

@@ -53,7 +53,7 @@ impl Homes {
         Ok(self.homes[home].lose()?)
     }
 
-    /// Takes a home away after so many steps of the scheduler, if kernels run for so long.
+    /// Takes a home away after this many steps of the scheduler, if kernels run for so long.
     pub fn lose_within(&self, vm: &Vm, home: usize, steps: u32) {
         let taker = Arc::new(Taker {
             watcher: Arc::clone(&self.watcher),
@@ -111,7 +111,7 @@ impl Homes {
     }
 }
 
-/// Takes a home away after so many steps of the scheduler.
+/// Takes a home away after this many steps of the scheduler.
 struct Taker {
     watcher: Arc<Watcher>,
     place: u32,

@@ -76,7 +76,7 @@ pub enum Keeps {
         /// What it gave.
         gave: u64,
     },
-    /// It would give so many bytes, which are not enough.
+    /// It would give this many bytes, which are not enough.
     Would {
         /// The bytes.
         bytes: u64,

@@ -154,7 +154,7 @@ pub struct TermsChange {
 pub enum LimitChange {
     /// There is none from now on.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
@@ -163,7 +163,7 @@ pub enum LimitChange {
 pub struct Minimum(MemorySize);
 
 impl Minimum {
-    /// The bytes, of a GPU with so many.
+    /// The bytes, of a GPU with this many.
     pub fn bytes_of(self, total_bytes: u64) -> u64 {
         self.0.bytes_of(total_bytes)
     }
@@ -185,7 +185,7 @@ impl FromStr for Minimum {
 pub struct Limit(Option<MemorySize>);
 
 impl Limit {
-    /// The change that it stands for, on a GPU with so many bytes.
+    /// The change that it stands for, on a GPU with this many bytes.
     pub fn change(self, total_bytes: u64) -> LimitChange {
         match self.0 {
             None => LimitChange::None,

@@ -138,7 +138,7 @@ impl MockGpu {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// So many launches to come fail, of whatever kernel.
+    /// This many launches to come fail, of whatever kernel.
     pub fn fail_launches(&self, count: u64) {
         self.shared.launches_fail.store(count, Ordering::Relaxed);
     }
@@ -148,12 +148,12 @@ impl MockGpu {
         self.shared.submits.load(Ordering::Relaxed)
     }
 
-    /// So many pieces of host memory can be had from now on.
+    /// This many pieces of host memory can be had from now on.
     pub fn limit_host_pieces(&self, count: u64) {
         self.shared.host_pieces_left.store(count, Ordering::Relaxed);
     }
 
-    /// After `more` placings of memory at addresses so many fail, and leave nothing at those addresses.
+    /// After `more` placings of memory at addresses this many fail, and leave nothing at those addresses.
     pub fn fail_placings_after(&self, more: u64, count: u64) {
         self.shared.placings.store(more, Ordering::Relaxed);
         self.shared.placings_fail.store(count, Ordering::Relaxed);

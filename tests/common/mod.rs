@@ -82,7 +82,7 @@ pub fn counts(usual: &[usize]) -> Vec<usize> {
     text.split(',').map(count).collect()
 }
 
-/// The simulated GPU, with memory for so many frames.
+/// The simulated GPU, with memory for this many frames.
 pub fn simulated_gpu(frames: u64) -> SimulatedGpu {
     SimulatedGpu::new().memory(frames * PAGE + (64 << 20))
 }

@@ -117,7 +117,7 @@ where
     bench.vm.stats().unwrap().difference(&before)
 }
 
-/// Elements of each size, on so many pages and a part of one.
+/// Elements of each size, on this many pages and a part of one.
 fn copies(bench: &Bench, lanes: u32, pages: u64, placement: Placement) {
     let bytes = pages * PAGE + 5 * 256;
     // The last page ends within a chunk of 16 bytes where elements are smaller.

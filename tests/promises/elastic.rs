@@ -22,7 +22,7 @@ fn bench() -> Bench {
     Bench::new(small(4).workers(2), ELASTIC)
 }
 
-/// One whose GPU has memory for so many handles, and some more for itself.
+/// One whose GPU has memory for this many handles, and some more for itself.
 fn bench_of(handles: u64) -> Bench {
     let gpu = simulated_gpu(4).memory((handles << 16) + (4 << 20)).workers(2);
     Bench::new(simulated(4).gpu(gpu), ELASTIC)

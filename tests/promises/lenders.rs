@@ -1,5 +1,5 @@
 //! Memory of several neighbours at once, and GPUs that all borrow of each other. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of
-//! simulated ones, `GPUVM_TEST_COUNTS=4,8,16` so many simulated ones.
+//! simulated ones, `GPUVM_TEST_COUNTS=4,8,16` this many simulated ones.
 
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ impl Case {
     }
 }
 
-/// Takes a home away after so many steps of the scheduler.
+/// Takes a home away after this many steps of the scheduler.
 struct Taker {
     home: OnceLock<HostHome>,
     steps: AtomicU32,
@@ -212,7 +212,7 @@ fn nothing_races_for_stale_bits_and_checksums() {
     survive("nothing_races_for_stale_bits_and_checksums", &case, 3000, 6);
 }
 
-/// A bug that one of so many programs must show.
+/// A bug that one in this many programs must show.
 fn found(case: &Case, most: u64) {
     let wrong = (0..most).find_map(|seed| Some((seed, losses(seed, case, &mut 0).err()?)));
     let (seed, wrong) = wrong.unwrap_or_else(|| panic!("none of {most} programs shows the bug"));

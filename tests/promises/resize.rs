@@ -27,7 +27,7 @@ fn beside_others() -> LaunchConfig {
     LaunchConfig::new(1, 64)
 }
 
-/// With so many units of frames and room for as many again, and more.
+/// With this many units of frames and room for as many again, and more.
 fn changing(units: u64) -> VmBuilder {
     let probe = small(4).placement(Placement::Fetch).workers(1).build().unwrap();
     let unit = unit(&probe);
@@ -74,7 +74,7 @@ fn add_one(bench: &Bench, region: &Region<u32>) {
     bench.must("churn", config(), (region, &told(&bench.vm, 1)));
 }
 
-/// `words` after so many times of it.
+/// `words` after this many times of it.
 fn added(words: &[u32], times: u32) -> Vec<u32> {
     words.iter().map(|word| word.wrapping_add(times)).collect()
 }

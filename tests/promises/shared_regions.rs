@@ -1,5 +1,5 @@
 //! A region that kernels of several GPUs use: readers side by side, a writer alone, and the next one finds what was written last.
-//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those GPUs in turns, in place of simulated ones; `GPUVM_TEST_COUNTS=4,8,16` takes so many.
+//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those GPUs in turns, in place of simulated ones; `GPUVM_TEST_COUNTS=4,8,16` takes this many.
 
 use std::{sync::Arc, time::Duration};
 

@@ -177,7 +177,7 @@ impl Known {
         }
     }
 
-    /// Has so many elements from now on; what it cannot have it does without. Returns whether it could.
+    /// Has this many elements from now on; what it cannot have it does without. Returns whether it could.
     fn resize(&self, length: u64) -> bool {
         let before = self.buffer.len();
         if length <= before {

@@ -129,7 +129,7 @@ fn took(bench: &Bench, kernel: &str, args: impl gpuvm::KernelArgs) -> Stats {
     bench.vm.stats().unwrap().difference(&before)
 }
 
-/// That a launch stored so many bytes, and used no frame.
+/// That a launch stored this many bytes, and used no frame.
 fn went_past_the_frames(took: &Stats, bytes: u64) {
     let moved = (took.pages_fetched, took.evictions, took.pages_written_back, took.faults);
     assert_eq!((moved, took.bytes_stored_in_place), ((0, 0, 0, 0), bytes));

@@ -50,7 +50,7 @@ impl Place {
         self.above.path().join("registry")
     }
 
-    /// A virtual memory there, with frames of so many handles.
+    /// A virtual memory there, with frames of this many handles.
     fn vm(&self, handles: u64, terms: Terms) -> VmBuilder {
         let gpu: Arc<dyn Gpu> = Arc::clone(&self.gpu) as _;
         simulated(4)

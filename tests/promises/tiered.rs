@@ -24,7 +24,7 @@ fn bench() -> Bench {
     Bench::new(small(4).workers(2), KERNELS)
 }
 
-/// One whose GPU has so many handles left, and who has the others.
+/// One whose GPU has this many handles left, and who has the others.
 fn bench_of(handles: u64) -> (Bench, ElasticBuffer<u32>) {
     let gpu = simulated_gpu(4).memory((handles << 16) + (4 << 20)).workers(2);
     let bench = Bench::new(simulated(4).gpu(gpu), KERNELS);

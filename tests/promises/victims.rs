@@ -25,7 +25,7 @@ fn borrowing() -> VmBuilder {
     borrowing_of(CHUNK)
 }
 
-/// A GPU with few frames that borrows so many bytes of its neighbour.
+/// A GPU with few frames that borrows this many bytes of its neighbour.
 fn borrowing_of(bytes: u64) -> VmBuilder {
     let simulated = || simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1).into();
     Vm::builder()

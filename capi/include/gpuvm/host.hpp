@@ -60,7 +60,7 @@ T sized() {
     return out;
 }
 
-// The type of elements of a T: a number's, or that of a structure of so many bytes.
+// The type of elements of a T: a number's, or that of a structure of this many bytes.
 template <class T>
 gpuvm_element element_of() {
     static_assert(std::is_trivially_copyable_v<T>, "elements are plain data: they are copied byte by byte");
@@ -224,7 +224,7 @@ class Buffer : public detail::elements<T, gpuvm_buffer, gpuvm_buffer_free, gpuvm
     // The device address of the first element.
     std::uint64_t pointer() const { return detail::stored<std::uint64_t>(gpuvm_buffer_pointer, this->raw()); }
 
-    // Of those that Vm::tiered made: moves the chunks that hold some of so many elements.
+    // Of those that Vm::tiered made: moves the chunks that hold some of this many elements.
     gpuvm_moved move_to(gpuvm_tier_place place, std::uint64_t first, std::uint64_t count) const {
         return detail::filled<gpuvm_moved>(gpuvm_buffer_move_to, this->raw(), first, count,
                                            static_cast<std::uint32_t>(place));
@@ -362,7 +362,7 @@ class [[nodiscard]] Launch : public detail::handle<gpuvm_launch, gpuvm_launch_fr
 
     // Waits for its end, and throws its error.
     gpuvm_launch_report sync() const { return detail::filled<gpuvm_launch_report>(gpuvm_launch_sync, raw()); }
-    // Waits for so many nanoseconds at most; whether it has ended. Throws its error.
+    // Waits for this many nanoseconds at most; whether it has ended. Throws its error.
     bool wait(std::uint64_t timeout_ns) const {
         const gpuvm_code code = gpuvm_launch_wait(raw(), timeout_ns, nullptr);
         if (code == GPUVM_CODE_STILL_RUNS) return false;
@@ -550,7 +550,7 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         check(gpuvm_region_map_file(raw(), &options, element_of<T>(), path.c_str(), &region));
         return Region<T>(region);
     }
-    // So many elements of a file from a byte on, in place.
+    // This many elements of a file from a byte on, in place.
     template <class T>
     Region<T> map_file_span(const std::string& path, std::uint64_t offset_bytes, std::uint64_t length,
                             const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {

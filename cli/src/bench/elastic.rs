@@ -134,7 +134,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Growths by so many bytes whose memory was pre-mapped.
+    /// Growths by this many bytes whose memory was pre-mapped.
     fn premapped(&self, name: &str, step: u64) -> Result<Row, CliError> {
         let words = step / 8;
         self.row(name, |bench| {
@@ -231,7 +231,7 @@ impl Bench<'_> {
     }
 }
 
-/// Waits until so many elements are mapped ahead.
+/// Waits until this many elements are mapped ahead.
 fn ahead(buffer: &ElasticBuffer<u64>, words: u64) -> Result<(), CliError> {
     let began = Instant::now();
     while buffer.capacity() < buffer.len() + words {

@@ -514,7 +514,7 @@ struct Ceilings<'a> {
     sources: usize,
     page_bytes: u64,
     sparse: u64,
-    /// By what was measured: reads in order or not, those of several neighbours, reads beside so many percent of writes.
+    /// By what was measured: reads in order or not, those of several neighbours, reads beside this many percent of writes.
     found: HashMap<(&'static str, u32), Runs>,
 }
 

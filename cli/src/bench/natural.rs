@@ -537,7 +537,7 @@ impl<'a> Form<'a> {
         Ok(())
     }
 
-    /// Compares what so many launches have made of `y`.
+    /// Compares what this many launches have made of `y`.
     fn check_written(&self, which: Loop, y: &Arg<'_>, launches: f32) -> Result<(), CliError> {
         let half = self.natural.words / 2;
         let (factor, grid) = match which {

@@ -351,7 +351,7 @@ struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    /// Bursts of so many bytes.
+    /// Bursts of this many bytes.
     ///
     /// # Errors
     /// The runtime's.

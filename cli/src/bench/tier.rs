@@ -385,7 +385,7 @@ impl<'a> Borrower<'a> {
         self.finish(&launch, passes)
     }
 
-    /// How often to read all pages in one launch, at least twice, for so many seconds where each time takes `pass`.
+    /// How often to read all pages in one launch, at least twice, for this many seconds where each time takes `pass`.
     fn passes_for(seconds: f64, pass: f64) -> u64 {
         (seconds.min(LAUNCH_SECONDS_MAX) / pass).ceil().clamp(2.0, 1e6) as u64
     }

@@ -336,7 +336,7 @@ fn reads(report: &Report) -> Outcome {
     Ok(Found::new(said, figures))
 }
 
-/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many.
+/// Who rang for the pages of a step with those figures, over this many queue pairs, of which a proxy serves this many.
 fn rings(transport: TransportKind, (pairs, proxied): (u32, u32), figures: &Map<String, Value>) -> Outcome {
     let (doorbells, calls, pages) = (
         figure(figures, "doorbells"),

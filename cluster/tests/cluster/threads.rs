@@ -76,7 +76,7 @@ impl Ranks for Threads<'_> {
     }
 }
 
-/// What each of so many ranks makes of it.
+/// What each of this many ranks makes of it.
 fn on<R: Send>(size: usize, work: impl Fn(&Vm, &dyn Ranks) -> R + Sync) -> Vec<R> {
     let board = Board {
         barrier: Barrier::new(size),

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Dtype, Elements, FormatError, Result};
 
-/// A record batch of a file: so many rows of each column.
+/// A record batch of a file: this many rows of each column.
 #[derive(Debug)]
 pub struct Batch<'a> {
     file: &'a ArrowFile,

@@ -15,7 +15,7 @@ pub(super) enum Form {
     Text(Dtype),
     /// Validity, offsets of items, which are the only child.
     List(Dtype),
-    /// Validity; so many items of the only child for each row.
+    /// Validity; this many items of the only child for each row.
     FixedList(u64),
     /// Validity; the fields are the children.
     Struct,

@@ -93,7 +93,7 @@ fn another_type_and_another_name_are_refused() {
     says(&refused(v.region::<f32>(&vm)), &["`v`", "No such file"]);
 }
 
-/// A file with that header, which claims so many bytes, and `data` bytes after it.
+/// A file with that header, which claims this many bytes, and `data` bytes after it.
 fn by_header(claimed: u64, header: &str, data: usize) -> Vec<u8> {
     [&claimed.to_le_bytes(), header.as_bytes(), &vec![0; data]].concat()
 }

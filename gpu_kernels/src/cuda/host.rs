@@ -46,7 +46,7 @@ struct Live {
 /// What memory is a part of.
 #[derive(Clone, Copy)]
 enum Of {
-    /// A slab, at this device address, of which so many bytes are taken.
+    /// A slab, at this device address, of which this many bytes are taken.
     Slab(u64, u64),
     /// A pinned allocation of its own.
     Pinned,

@@ -21,7 +21,7 @@ const MANAGED_PERCENT_MAX: u64 = 80;
 pub enum Copying {
     /// One after the other.
     InTurn,
-    /// So many in one call.
+    /// This many in one call.
     Batches(usize),
     /// The first beside the second, the third beside the fourth.
     TwoAtOnce,

@@ -23,7 +23,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Memory that this process and the GPU reach under the same address.
 ///
 /// # Safety
-/// What [`allocate`](Self::allocate) returns is the start of so many bytes, zeroed, page-aligned, readable and writable in
+/// What [`allocate`](Self::allocate) returns is the start of this many bytes, zeroed, page-aligned, readable and writable in
 /// this process, that nobody else uses, for as long as the object lives.
 pub unsafe trait SharedMemory: Send + Sync {
     /// More memory: its address.

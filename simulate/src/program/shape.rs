@@ -98,7 +98,7 @@ pub struct ProgramShape {
     pub never_evicted: bool,
     /// Where reads of a page without a frame are made, in regions with memory of their own.
     pub placement: Placement,
-    /// The elements lie in memory that the host lends, so many elements behind the begin of a system page and between guards that must
+    /// The elements lie in memory that the host lends, this many elements behind the begin of a system page and between guards that must
     /// stay as they are; none: in memory of the region's own. Without the options of a region.
     pub lent: Option<u64>,
     /// Homes of each page, of both regions: 1, or 2 in this host's memory, of which one may be lost.

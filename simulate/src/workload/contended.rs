@@ -65,7 +65,7 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
 /// Words of a short page, and how many of them are used.
 const SHORT: (u64, u64) = (32, 4);
 
-/// Operations on `words` for each of so many lanes and steps, as the kernel `linear` reads them. The last `short` words lie on a short
+/// Operations on `words` for each of this many lanes and steps, as the kernel `linear` reads them. The last `short` words lie on a short
 /// page, which gets half of the moves.
 fn drawn(rng: &mut ChaCha8Rng, words: &[u64], short: u64, (lanes, steps): (u64, u32)) -> Vec<u64> {
     let (mut used, mut at) = (vec![0usize; words.len()], 0);

@@ -487,7 +487,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// Whether the neighbour has so many pages' memory back: lanes of a launch that was stopped in the middle of a copy count as copying
+    /// Whether the neighbour has this many pages' memory back: lanes of a launch that was stopped in the middle of a copy count as copying
     /// until the GPU recovers.
     fn give_back(&self, pages: u32) -> Result<bool, Wrong> {
         match self.bench.vm.give_back_borrowed(u64::from(pages) * PAGE) {

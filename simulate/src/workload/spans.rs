@@ -202,7 +202,7 @@ fn walkers(frames: u64) -> (LaunchConfig, u64) {
     (LaunchConfig::new(blocks as u32, threads as u32), blocks * threads)
 }
 
-/// Where the stretches of so many lanes begin, `words` words each: at a row's first word, so many columns from there a lane.
+/// Where the stretches of this many lanes begin, `words` words each: at a row's first word, this many columns from there a lane.
 fn stretches(
     bench: &Bench,
     rng: &mut ChaCha8Rng,

@@ -45,7 +45,7 @@ const PAGES: u64 = N.div_ceil(PAGE_WORDS);
 const FRAMES: u64 = PAGES / 4;
 const SLOTS: u64 = PAGES / 2;
 
-/// A GPU with few frames that borrows so many pages each of so many neighbours.
+/// A GPU with few frames that borrows this many pages each of this many neighbours.
 fn borrowing(neighbours: u32, each: u64) -> VmBuilder {
     let builder = Vm::builder()
         .gpu(simulated_gpu(FRAMES + 64).neighbours(neighbours).seed(1))

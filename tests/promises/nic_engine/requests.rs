@@ -44,7 +44,7 @@ enum Named {
 struct Wanted {
     opcode: u8,
     remote: (u64, Named),
-    /// Offset, length, key; none: so many bytes in the request.
+    /// Offset, length, key; none: this many bytes in the request.
     local: Vec<(u64, u32, Option<Named>)>,
     signalled: bool,
     fence: bool,
@@ -248,7 +248,7 @@ fn named(rng: &mut ChaCha8Rng) -> Named {
     }
 }
 
-/// An offset for so many bytes; now and then they end past the memory, or begin before it.
+/// An offset for this many bytes; now and then they end past the memory, or begin before it.
 fn offset(rng: &mut ChaCha8Rng, bytes: u64) -> u64 {
     let align = [1, 1, 2, 4, 8, 16, 16, 64][rng.random_range(0..8)];
     match rng.random_range(0..60) {

@@ -162,7 +162,7 @@ pub trait Streamed {
     fn usage(&self) -> Use;
     /// The address of its home in pinned memory, where it has one.
     fn home(&self) -> Option<u64>;
-    /// Rooms for two chunks of at most so many bytes: their addresses.
+    /// Rooms for two chunks of at most this many bytes: their addresses.
     ///
     /// # Errors
     /// Device memory is short.

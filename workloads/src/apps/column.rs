@@ -75,7 +75,7 @@ impl Column {
         }
     }
 
-    /// So many values a row.
+    /// This many values a row.
     pub fn wide(name: &'static str, width: usize, values: impl Into<Values>) -> Self {
         Self {
             width: Some(width),

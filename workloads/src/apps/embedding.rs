@@ -25,7 +25,7 @@ const BLOCKS: u32 = 4;
 const EXPONENT: f64 = 0.99;
 /// A prime above all numbers of rows, so that multiples of it name each row once.
 const APART: u64 = 4_294_967_311;
-/// A sum of so many values is exact as a float.
+/// A sum of this many values is exact as a float.
 const BAG_MAX: u64 = 1 << 16;
 
 /// Four neighbouring columns of a row, which a lane reads at once.

@@ -249,7 +249,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Makes room for parts of so many keys, where there is less.
+    /// Makes room for parts of this many keys, where there is less.
     fn make_room(&mut self, keys: u64) -> Result<(), AppError> {
         if self.room.as_ref().is_none_or(|room| room.keys < keys) {
             // The smaller one goes first.

@@ -173,7 +173,7 @@ impl Space {
     }
 
     /// A launch that fills the GPU with warps that share out work by their numbers, for kernels with bounds of 128 threads and
-    /// `blocks` blocks of a multiprocessor. A warp holds so many spans at once. With few frames there are fewer warps; spans of arrays
+    /// `blocks` blocks of a multiprocessor. A warp holds this many spans at once. With few frames there are fewer warps; spans of arrays
     /// with frames of their own hold none of them.
     pub fn whole_gpu(&self, blocks: u32, spans: u64) -> LaunchConfig {
         let gpu = self.gpu();

@@ -77,7 +77,7 @@ impl<W: Kept> Adjacency<W> {
     }
 }
 
-/// All edges of a file that promises so many, one a line; `parse` makes none of a comment.
+/// All edges of a file that promises this many, one a line; `parse` makes none of a comment.
 pub(super) fn entries<W>(
     lines: &mut Lines<'_>,
     promised: u64,

@@ -47,7 +47,7 @@ const KIND: FileKind = FileKind {
     is: "a table is a CSV file with a trip a line, or a Parquet file",
 };
 
-/// The most rows of a table: sums of so many cells of 32 bits fit into 64 bits.
+/// The most rows of a table: sums of this many cells of 32 bits fit into 64 bits.
 pub const MAX_ROWS: u64 = 1 << 32;
 
 /// A trip: a row of a table.
@@ -190,7 +190,7 @@ impl Trips {
     }
 }
 
-/// Fails where the machine lacks the memory for so many rows.
+/// Fails where the machine lacks the memory for this many rows.
 fn require_memory(rows: u64) -> Result<(), MemoryError> {
     crate::input::require_memory(rows.saturating_mul(size_of::<Trip>() as u64))
 }

@@ -50,7 +50,7 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
 // A bit for each frame of a window.
 constexpr u32 kWidestWindow = 64;
 static_assert(2 * kClockWindow <= kWidestWindow, "a window, and as much for pages that are read once");
-// Frames to look at for so many that are needed. A page that was used is passed twice before it leaves.
+// Frames to look at for this many that are needed. A page that was used is passed twice before it leaves.
 GPUVM_DEVICE u32 window_for(u32 need) { return need <= kClockWindow / 2 ? kClockWindow : kWidestWindow; }
 
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
@@ -72,7 +72,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     u32 limit = static_cast<u32>(limits);
     if (window > limit) window = limit;
     u32 n = 0, found = 0, cleaning = 0, rung = kNoFrame;
-    // So many frames are searched for pages that are read once, alone.
+    // This many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
     if (once + window > kWidestWindow) once = window = kWidestWindow / 2;
     window += once;
@@ -157,7 +157,7 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
 constexpr u32 kOwnSampleTurns = 8;
-// After so many turns, when no page leaves its frame, pages of the next rank may leave, too.
+// After this many turns, when no page leaves its frame, pages of the next rank may leave, too.
 constexpr u32 kSparingTurns = 64;
 // Pages up to `rank` leave: for as far as the search went, and once round at least, so that others need not search
 // again.

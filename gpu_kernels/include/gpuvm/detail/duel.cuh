@@ -15,10 +15,10 @@ constexpr u32 kNoSample = layout::PLACEMENT_RULES;
 constexpr u32 kChunkShift = 4;
 // Decisions of each round for which no sample rests.
 constexpr u32 kTurnsAwake = 3;
-// A rule holds when its sample costs less than so many 32nds of what the sample of first come costs.
+// A rule holds when its sample costs less than this many 32nds of what the sample of first come costs.
 constexpr u64 kLeastByFetching = 29;
 constexpr u64 kLeastByCounting = 22;
-// Lanes are spread from so many pages on, when half of them have a page for themselves.
+// Lanes are spread from this many pages on, when half of them have a page for themselves.
 constexpr int kSpreadPages = 8;
 
 GPUVM_DEVICE layout::TableHead* head_of(u64* words) { return reinterpret_cast<layout::TableHead*>(words) - 1; }

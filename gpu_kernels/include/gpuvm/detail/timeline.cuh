@@ -25,7 +25,7 @@ GPUVM_DEVICE const layout::TimelineDesc* timeline_of(const layout::VmDesc* vm) {
     return reinterpret_cast<const layout::TimelineDesc*>(launch_of(vm)->timeline);
 }
 
-// Draws one event of so many, by a number that differs from event to event; none where there is no timeline.
+// Draws one event of this many, by a number that differs from event to event; none where there is no timeline.
 GPUVM_DEVICE bool timeline_draws(const layout::VmDesc* vm, u64 number) {
     const layout::TimelineDesc* timeline = timeline_of(vm);
     return timeline && static_cast<u32>(number * 0x9e3779b97f4a7c15ull >> 32) <= timeline->threshold;

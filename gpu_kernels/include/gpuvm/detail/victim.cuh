@@ -168,7 +168,7 @@ GPUVM_DEVICE void end_copy(const layout::VictimsDesc* victims, u32 slot) {
 
 // Slots that a page without one looks at, for one whose page it displaces.
 constexpr u32 kSlotWindow = 4;
-// By so many fetches more it was used than the other: that copy and that fetch from home cost something, too.
+// By this many fetches more it was used than the other: that copy and that fetch from home cost something, too.
 constexpr u32 kLeastGain = 2;
 
 // Takes the slot of a page that is absent and was fetched less often than `uses`, by the exchange of its exact word:
