@@ -214,7 +214,7 @@ impl<'a> Arg<'a> {
     /// memory, host memory that the GPU reaches, or managed memory.
     ///
     /// # Safety
-    /// Kernels of this GPU reach what lies there, as the kernel uses it, until the launch has ended. Nobody holds a Rust reference to
+    /// Kernels of this GPU reach what lies there, as the kernel uses it, until the launch has ended. Nothing holds a Rust reference to
     /// what the kernel writes meanwhile, nor one to what it reads that lets it change otherwise than by atomics.
     pub unsafe fn address(element: ElementType, address: u64) -> Self {
         Self(Kind::Address { element, address })

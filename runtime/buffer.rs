@@ -64,7 +64,7 @@ pub type RawBuffer = Buffer<Untyped>;
 /// Zeroed memory: of the driver's own, or else of handles.
 fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
     let handles = &gpu.handles;
-    // What the GPU cannot hold at all nobody of this process makes room for.
+    // What the GPU cannot hold at all nothing of this process makes room for.
     let can_be = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
     let take = || match DeviceArray::zeroed(&*gpu.device, bytes).doing(|| doing.into()) {
         Err(error) if error.is_out_of_memory() && can_be && handles.has_some() => {

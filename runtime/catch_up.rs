@@ -390,7 +390,7 @@ impl Turns {
         if (returned.is_empty() && !behind) || !self.backoff.is_due(now) {
             return;
         }
-        // Nobody but this thread has it when the last handle is gone. Relaxed: to be late with it costs a slice of work.
+        // Nothing but this thread has it when the last handle is gone. Relaxed: to be late with it costs a slice of work.
         let wanted = || Arc::strong_count(gpu) > 1 && !stop.load(Ordering::Relaxed);
         let catching = Catching { gpu, regions };
         match catching.catch_up(true, &wanted) {

@@ -260,7 +260,7 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Leaves the buffer its first `bytes` bytes in the book, and gives back the handles that nobody has a part of: how many.
+    /// Leaves the buffer its first `bytes` bytes in the book, and gives back the handles that nothing has a part of: how many.
     fn release(&self, bytes: u64) -> usize {
         let free = self.family.book.lock().cut(self.id, bytes);
         let count = free.len();
@@ -319,10 +319,10 @@ impl GivesHandles for ElasticInner {
 
 impl ElasticInner {
     /// Gives back its memory when its handle goes, unless a launch that names it is in flight: then with the last of those. Its addresses
-    /// go later; nobody uses them.
+    /// go later; nothing uses them.
     fn close(&self) {
         if !self.launches.lock().is_idle() {
-            // Nobody uses an element when those have ended, also where their handles live on: then it is for who needs memory.
+            // Nothing uses an element when those have ended, also where their handles live on: then it is for who needs memory.
             self.state.lock().length = 0;
             return;
         }

@@ -335,7 +335,7 @@ pub enum Error {
         /// Its tag.
         tag: String,
     },
-    /// GPU memory is short of handles, and nobody gives one up.
+    /// GPU memory is short of handles, and nothing gives one up.
     #[error(
         "out of GPU memory: {missing} of {wanted} allocations of {} failed{}{}; shrink, pause or drop buffers",
         ByteSize(*handle_bytes).display().iec(), held_by(holders), said_by(asked.as_deref())

@@ -63,7 +63,7 @@ pub enum FaultKind {
     },
 }
 
-/// Instead of a multiprocessor: nobody knows which thread it was.
+/// Instead of a multiprocessor: nothing knows which thread it was.
 pub(crate) const NO_MULTIPROCESSOR: u32 = u32::MAX;
 
 /// The first fault of a launch. Of an index past the end of an array that is looked up ([`Placement::LookUp`](crate::Placement)) the thread
@@ -190,7 +190,7 @@ impl Fault {
                 "no frame for page {page} of region `{region}` within {:?}: of {frames} frames {pinned} are pinned, {written_back} being written back, \
                  {fetching} being filled, {free} free; {}",
                 self.waited,
-                // Nobody holds a page, yet none leaves: they are dirty and cannot be written back.
+                // Nothing holds a page, yet none leaves: they are dirty and cannot be written back.
                 if pinned == 0 && written_back == 0 {
                     "the remaining frames hold dirty pages that cannot be written back: salvage and drop the regions whose memory node is lost"
                 } else {

@@ -158,7 +158,7 @@ pub(crate) struct PagedGpu {
     pub stream: Arc<dyn Stream>,
     state: Mutex<GpuState>,
     lost: OnceLock<Lost>,
-    /// None where nobody asked for one.
+    /// None where nothing asked for one.
     timeline: Option<Arc<GpuTimeline>>,
     /// Held while a launch is put on a stream, alone by one that looks pages up: all that run do, or none.
     form: RwLock<()>,
@@ -338,7 +338,7 @@ impl PagedGpu {
         Span::new(self.timeline.as_ref(), label)
     }
 
-    /// None where nobody asked for one.
+    /// None where nothing asked for one.
     pub fn timeline(&self) -> Option<&Arc<GpuTimeline>> {
         self.timeline.as_ref()
     }
@@ -566,7 +566,7 @@ impl PagedGpu {
     }
 
     /// Puts kernels on a stream that finish requests of earlier launches, and make pages absent again whose fetches have failed: before a
-    /// launch, which finds none of what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
+    /// launch, which finds none of what earlier ones met. Nothing is waited for. Launches in flight may see their own errors forgotten, and fetch such a
     /// page once more.
     fn clear_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
         // Of a launch on another stream: it may be far behind.
@@ -576,7 +576,7 @@ impl PagedGpu {
         }
         let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
         let mut clearing = Vec::new();
-        // Requests that nobody waits for any more may have failed, too: else the next launch's lanes find that out.
+        // Requests that nothing waits for any more may have failed, too: else the next launch's lanes find that out.
         let queue_pairs = self.queues.as_ref().map_or(0, |queues| queues.count());
         let reaping = (
             "finishing requests of earlier launches".into(),
@@ -629,7 +629,7 @@ impl PagedGpu {
         self.update_loans_locked(state, 0).map(drop)
     }
 
-    /// Waits for graphs that use regions here, of which nobody is told.
+    /// Waits for graphs that use regions here, of which the library is not told.
     fn drain_graphs_of(&self, state: &GpuState) -> Result<()> {
         match state.live().any(|region| region.is_captured()) {
             true => self.device.drain().doing(|| "waiting for graphs".into()),

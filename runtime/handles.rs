@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::tenancy::Member;
 
 /// Other tenants are asked so often for one request, since somebody else may take what they give, and since the driver may call free what
-/// nobody can have: of that, this part is taken to be so each time. None, an eighth, all.
+/// nothing can have: of that, this part is taken to be so each time. None, an eighth, all.
 const FREE_NOT_HAD: [Option<u64>; 3] = [None, Some(8), Some(1)];
 
 /// A handle of memory.
@@ -111,7 +111,7 @@ impl Handles {
         self.take_with(count, Ask::Tenants)
     }
 
-    /// As [`take`](Self::take), but asks nobody: for who can do without.
+    /// As [`take`](Self::take), but asks no one: for who can do without.
     ///
     /// # Errors
     /// As for [`take`](Self::take).
@@ -220,7 +220,7 @@ impl Handles {
     /// `take` until it finds memory for `bytes` bytes: what others of this process give up, then other tenants. `doing`: what it is for.
     ///
     /// # Errors
-    /// [`Error::Tenants`] where nobody gives any, else as `take`.
+    /// [`Error::Tenants`] where nothing gives any, else as `take`.
     pub fn make_room<T>(&self, bytes: u64, doing: &str, mut take: impl FnMut() -> Result<T>) -> Result<T> {
         let is_short = |taken: &Result<T>| taken.as_ref().is_err_and(Error::is_out_of_memory);
         let mut taken = take();
@@ -398,7 +398,7 @@ mod tests {
         let between = Giver::with("between", &pool, 0, 3);
         let three = pool.take(3).unwrap();
         assert_eq!((cheap.left(), between.left(), dear.left()), (0, 2, 3));
-        // Who can do without asks nobody.
+        // Who can do without asks no one.
         assert!(matches!(pool.take_unasked(1), Err(Error::OutOfHandles { .. })));
         assert_eq!((between.left(), dear.left()), (2, 3));
         // It may change at any time.

@@ -56,7 +56,7 @@ pub(crate) trait Home: Send + Sync {
     /// Of a home that is elsewhere.
     ///
     /// # Safety
-    /// The span lies in the home, and nobody writes it meanwhile.
+    /// The span lies in the home, and nothing writes it meanwhile.
     unsafe fn read(&self, gpu: &dyn Gpu, offset: u64, out: &mut [u8]) -> Result<()>;
 
     /// Copies bytes in.
@@ -65,7 +65,7 @@ pub(crate) trait Home: Send + Sync {
     /// Of a home that is elsewhere.
     ///
     /// # Safety
-    /// The span lies in the home, which may be written, and nobody else reads or writes it meanwhile.
+    /// The span lies in the home, which may be written, and nothing else reads or writes it meanwhile.
     unsafe fn write(&self, gpu: &dyn Gpu, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Lets a GPU's NICs or lanes reach it, until the answer is [withdrawn](Reach::withdraw).
@@ -108,7 +108,7 @@ pub(crate) trait Home: Send + Sync {
     /// [`Error::Sync`](crate::Error::Sync).
     fn sync(&self) -> Result<()>;
 
-    /// Gives memory of other machines and GPUs back. Nobody reaches it any more.
+    /// Gives memory of other machines and GPUs back. Nothing reaches it any more.
     fn give_back(&self);
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct FileSpan {
 
 /// One of a region's homes, and how the region's GPU reaches it.
 pub(crate) struct ReachedHome {
-    // Dropped in this order: nobody reaches memory that is gone.
+    // Dropped in this order: nothing reaches memory that is gone.
     pub reach: Reach,
     pub home: Arc<dyn Home>,
 }
@@ -198,7 +198,7 @@ impl HomeKeys {
 
 impl Drop for HomeKeys {
     fn drop(&mut self) {
-        // A region whose creation failed half way: nobody has used the keys.
+        // A region whose creation failed half way: nothing has used the keys.
         if let Err(error) = self.deregister() {
             tracing::error!(%error, "host memory stays registered with the NIC");
         }
@@ -237,7 +237,7 @@ fn stripes_of_this_host(
     ]
 }
 
-/// The only stripe of a home whose queue pairs nobody looks at: it has no page, or none that a NIC moves.
+/// The only stripe of a home whose queue pairs nothing looks at: it has no page, or none that a NIC moves.
 fn unmoved(home: u64) -> Vec<Vec<StripeDesc>> {
     vec![vec![StripeDesc {
         home,

@@ -339,7 +339,7 @@ impl Kernel {
     /// [`crate::Error::Gpu`]; [`crate::Error::Arguments`] for a kernel that does not come from source.
     ///
     /// # Safety
-    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. The kernel waits for nobody, and stores to the region
+    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. The kernel waits for nothing, and stores to the region
     /// only where the series may. What `args` name lives until its stream has come past it.
     pub unsafe fn launch_in(
         &self,

@@ -270,7 +270,7 @@ pub(crate) trait Memory: Send + Sync {
         Ok(true)
     }
 
-    /// As [`let_go`](Self::let_go), and waits for nobody.
+    /// As [`let_go`](Self::let_go), and waits for nothing.
     ///
     /// # Errors
     /// As there.
@@ -278,7 +278,7 @@ pub(crate) trait Memory: Send + Sync {
         self.let_go(place)
     }
 
-    /// Has its pages on the GPU at `place` leave what neighbours lent and were given back, unless launches or the host use it. It waits for nobody.
+    /// Has its pages on the GPU at `place` leave what neighbours lent and were given back, unless launches or the host use it. It waits for nothing.
     ///
     /// # Errors
     /// As [`let_go`](Self::let_go).

@@ -36,7 +36,7 @@ struct Chunk {
 const TOLD: u64 = 32;
 /// Arrays whose accesses past the end are told apart.
 const WATCHED: usize = (TOLD as usize - 2) / 2;
-/// What the place for such an index holds before. No index is it of an array that has elements; of empty ones nobody uses it.
+/// What the place for such an index holds before. No index is it of an array that has elements; of empty ones nothing uses it.
 const fn nothing(length: u64) -> u64 {
     if length > 0 { 0 } else { u64::MAX / 3 }
 }
@@ -277,7 +277,7 @@ mod tests {
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
         assert_eq!(slot.vm_addr(), addr);
-        // A fault; then an abort after the state was read; then one that nobody ever read.
+        // A fault; then an abort after the state was read; then one that nothing ever read.
         gpu.write(addr + claim, &2u32.to_ne_bytes()).unwrap();
         assert!(slot.fault(&gpu, true).unwrap().is_some());
         drop(slot);

@@ -192,7 +192,7 @@ impl Queues {
         })
     }
 
-    /// Describes it. It lies behind those that lanes look through, and nobody reserves of it.
+    /// Describes it. It lies behind those that lanes look through, and nothing reserves of it.
     fn describe_nowhere(&self, gpu: &dyn Gpu) -> Result<()> {
         let doing = || "describing queue pairs".to_owned();
         let index = self.count();

@@ -151,7 +151,7 @@ impl RegionInner {
         });
         place.regions.enter(&region)?;
         if let Err(error) = place.regions.rank(&region) {
-            // Nobody has its handle.
+            // Nothing has its handle.
             place.regions.leave(&region);
             region.own.gpu.retire(&region.own.view, false);
             return Err(error);

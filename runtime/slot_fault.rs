@@ -27,7 +27,7 @@ pub enum SlotFault {
         "two of its calls ran concurrently on different streams: make one stream wait for the other; the cache was emptied"
     )]
     CallsBeside,
-    /// A slot was let go that nobody held.
+    /// A slot was let go that nothing held.
     #[error("slot {slot} was released more often than it was held")]
     NotHeld {
         /// The slot.

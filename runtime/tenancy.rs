@@ -48,7 +48,7 @@ impl Tenancy {
         Self::default()
     }
 
-    /// No tenant: it asks nobody, nobody asks it, and no limit holds.
+    /// No tenant: it asks no one, nothing asks it, and no limit holds.
     pub fn none() -> Self {
         Self {
             alone: true,
@@ -143,7 +143,7 @@ impl Member {
             tenant: tenant.ok(),
             terms,
         });
-        // Nobody else sets it.
+        // Nothing else sets it.
         let _ = member.ledger.member.set(Arc::downgrade(&member));
         members.retain(|_, member| member.strong_count() > 0);
         members.insert(gpu.key, Arc::downgrade(&member));

@@ -39,7 +39,7 @@ pub(crate) struct Tiers {
     handles: Arc<Handles>,
     /// Who gives up memory first. Relaxed: it orders nothing.
     priority: AtomicI32,
-    /// Chunks on the GPU, for who asks and waits for nobody. Relaxed: a count by itself.
+    /// Chunks on the GPU, for who asks and waits for nothing. Relaxed: a count by itself.
     resident: AtomicU64,
     /// A thread that moves chunks asks others for handles: they need not ask this buffer.
     asking: AtomicBool,
@@ -107,7 +107,7 @@ impl Tiers {
         if self.is_lent() {
             return;
         }
-        // Under it the thread that moves chunks looks whether the address was told: nobody is told it while some move. Relaxed: the lock orders it.
+        // Under it the thread that moves chunks looks whether the address was told: the library is not told it while some move. Relaxed: the lock orders it.
         let _state = self.state.lock();
         self.lent.store(true, Ordering::Relaxed);
     }
@@ -177,7 +177,7 @@ impl Tiers {
         taken.map_err(|error| self.not_moved(state, chunks, TierPlace::Gpu, error))
     }
 
-    /// As [`gpu_memory`](Self::gpu_memory), as much as nobody has to give up.
+    /// As [`gpu_memory`](Self::gpu_memory), as much as nothing has to give up.
     fn free_gpu_memory(handles: &Handles, chunks: usize) -> Result<Vec<Handle>> {
         let mut found = Vec::new();
         while found.len() < chunks {
@@ -309,7 +309,7 @@ impl Release for Tiers {
             .filter(|chunk| chunk.place == TierPlace::Gpu)
             .map(|chunk| chunk.memory);
         match self.is_lent() {
-            // Kernels that no launch names may run still: their memory is nobody else's before it is unmapped.
+            // Kernels that no launch names may run still: their memory is nothing else's before it is unmapped.
             true => self.handles.drop_held(of_gpu.collect()),
             false => self.handles.give(of_gpu.collect()),
         }

@@ -39,7 +39,7 @@ pub(crate) struct Turns {
     loops: Mutex<Vec<Loop>>,
     /// They join the others at the next turn: the thread that takes one holds those.
     new: Mutex<Vec<Loop>>,
-    /// Nobody ends a turn early that is his own.
+    /// Nothing ends a turn early that is his own.
     never: AtomicBool,
 }
 

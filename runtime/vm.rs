@@ -101,7 +101,7 @@ impl Vm {
     }
 
     /// Runs `iteration` once and notes which pages of the [broadcast arrays](Self::broadcast) each GPU reads meanwhile. Then each GPU
-    /// subscribes to those that it has read, and to no others: stores go to nobody who does not read them. A thread that reads another page later
+    /// subscribes to those that it has read, and to no others: stores go to no GPU that does not read them. A thread that reads another page later
     /// reads the owner's copy, slower and right. Reads by `gpuvm::broadcast<T>::data()` are not seen.
     ///
     /// # Errors

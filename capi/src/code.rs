@@ -13,7 +13,7 @@ use gpuvm::{Error, ErrorKind};
 pub enum gpuvm_code {
     /// It was done.
     Ok = 0,
-    /// A handle that was freed, that nobody made, or the null handle.
+    /// A handle that was freed, that was never made, or the null handle.
     InvalidHandle = 1,
     /// A handle of something else than the function takes.
     WrongKind = 2,

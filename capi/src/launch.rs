@@ -119,7 +119,7 @@ pub(crate) enum Kept {
     Broadcast(Arc<Held<RawBroadcast>>, u64),
 }
 
-/// What an argument names, so that nobody frees it.
+/// What an argument names, so that nothing frees it.
 pub(crate) enum Used<'a> {
     Value(&'a ElementType, &'a [u8]),
     Address(&'a ElementType, u64),

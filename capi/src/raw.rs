@@ -11,7 +11,7 @@ use bytemuck::Zeroable;
 
 use crate::code::{Failure, Result};
 
-/// The most bytes that a structure of options may claim to have: more is a number that nobody has set.
+/// The most bytes that a structure of options may claim to have: more is a number that nothing has set.
 const OPTIONS_BYTES_MAX: u64 = 4096;
 
 fn checked<T>(what: &'static str, pointer: *const T) -> Result<NonNull<T>> {

@@ -253,7 +253,7 @@ pub unsafe extern "C" fn gpuvm_region_from_file(
 }
 
 /// Makes a region over the pages of the file at `path`, in place: what kernels write goes into the file, unless the options say read-only. It
-/// is as long as the file, which nobody makes shorter while the region lives. Else as `gpuvm_region_zeroed`.
+/// is as long as the file, which nothing makes shorter while the region lives. Else as `gpuvm_region_zeroed`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_map_file(
     vm: gpuvm_vm,

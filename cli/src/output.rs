@@ -59,7 +59,7 @@ pub fn end_on_signals() -> io::Result<()> {
             // Held to the end: the main thread must not rename a file under the removal.
             let paths = UNFINISHED.lock();
             for path in paths.iter() {
-                // Nobody is left to tell where this fails.
+                // No one is left to tell where this fails.
                 let _ = std::fs::remove_file(path);
             }
             // Without exit handlers: kernels may still run on other threads.
@@ -180,7 +180,7 @@ impl Output {
                 });
             }
             Ok(known) => {
-                // Nobody reads the new file who may not read the old one, not even while it is written.
+                // No one reads the new file who may not read the old one, not even while it is written.
                 mode = Permissions::from_mode(0o600);
                 kept = Some(Permissions::from_mode(known.mode() & 0o777));
             }

@@ -17,7 +17,7 @@ const THREADS: usize = 16;
 
 /// One read or write of neighbouring blocks.
 ///
-/// Its slots belong to the operation until it is done: nobody frees or reuses their memory, which outlives every engine.
+/// Its slots belong to the operation until it is done: nothing frees or reuses their memory, which outlives every engine.
 pub(crate) struct Op {
     pub file: Arc<Opened>,
     pub write: bool,
@@ -64,7 +64,7 @@ impl Op {
                 self.file.storage.write_at(offset, data)?;
                 done += bytes;
             } else {
-                // SAFETY: a slot's memory that is being loaded: nobody else reaches it.
+                // SAFETY: a slot's memory that is being loaded: nothing else reaches it.
                 let out = unsafe { std::slice::from_raw_parts_mut(memory, bytes as usize) };
                 let got = self.file.storage.read_at(offset, out)? as u64;
                 done += got;
@@ -372,7 +372,7 @@ impl AtWork {
             let (listen, tell) = (Arc::clone(&listen), tell.clone());
             let body = move || {
                 loop {
-                    // Nobody panics with the lock.
+                    // Nothing panics with the lock.
                     let next = listen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
                     let Ok(op) = next else { return };
                     let result = op.run();

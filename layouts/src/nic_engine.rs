@@ -48,7 +48,7 @@ pub const NIC_COUNT_DOORBELLS: u32 = 7;
 #[repr(C, align(32))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct NicKey {
-    /// The local key; 0 while nobody has it.
+    /// The local key; 0 while nothing has it.
     pub lkey: u32,
     /// `NIC_*` rights.
     pub access: u32,

@@ -81,7 +81,7 @@ pub struct QueueDesc {
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct QueueState {
     /// Index of the next request to reserve. Every request below it has an owner that will write it. With
-    /// `RESERVED_CLOSED` nobody can reserve: the host recovers the pair.
+    /// `RESERVED_CLOSED` nothing can reserve: the host recovers the pair.
     pub reserved: u64,
     /// Unused, to the end of the line.
     pub pad0: [u64; 15],
@@ -98,7 +98,7 @@ pub struct QueueState {
     pub posted: u64,
     /// Unused, to the end of the line.
     pub pad2: [u64; 14],
-    /// A hint: requests below this index need nobody's help any more.
+    /// A hint: requests below this index need no one's help any more.
     pub cursor: u64,
     /// Not 0: the far end has answered a request of a region with replicas or checksums since the host set it to 0.
     pub answered: u32,

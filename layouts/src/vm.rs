@@ -160,7 +160,7 @@ pub const PAGE_ID_REGION_SHIFT: u32 = 44;
 pub const PAGE_ID_REPLICA_SHIFT: u32 = 60;
 /// Position of the "taken" mark in an page id; 0 means that the frame has no page.
 pub const PAGE_ID_TAKEN_BIT: u64 = 1 << 63;
-/// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nobody takes it.
+/// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nothing takes it.
 pub const PAGE_WITHDRAWN: u64 = 1;
 /// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
 pub const PAGE_RETURNING: u64 = 2;
@@ -232,7 +232,7 @@ pub struct CalledHead {
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LookedUpDesc {
-    /// Address of a page's place a page: where it is, with bit 0 for a page at home. Behind the last page's one that is nobody's.
+    /// Address of a page's place a page: where it is, with bit 0 for a page at home. Behind the last page's one that is no one's.
     pub places: u64,
     /// Address of a mark a page, of a byte, and of one more.
     pub marks: u64,
@@ -250,7 +250,7 @@ pub struct LookedUpDesc {
     pub pages: u32,
     /// Unused.
     pub reserved: u32,
-    /// Where pages' frames follow each other as the pages do, so that `places` is the address of element 0: that of elements that are nobody's.
+    /// Where pages' frames follow each other as the pages do, so that `places` is the address of element 0: that of elements that are no one's.
     pub nobodys: u64,
 }
 
@@ -291,7 +291,7 @@ pub struct TableHead {
     pub chunk_cost: u32,
     /// As `scattered_read`, of a read near recent ones: the GPU knows the translation of its address.
     pub near_read: u32,
-    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
+    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nothing
     /// takes a profile.
     pub page_chunks: u64,
     /// Where the home was read of late: numbers of granules, plus one, each at its number modulo the length. 0 for none.
@@ -441,7 +441,7 @@ pub struct StripeDesc {
     pub flags: u32,
 }
 
-/// The whole virtual memory. Nobody writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
+/// The whole virtual memory. Nothing writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
 /// copy, at the beginning of its [`LaunchState`](crate::LaunchState).
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

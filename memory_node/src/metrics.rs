@@ -11,11 +11,11 @@ use crate::protocol::Reason;
 pub struct Metrics {
     /// Bytes of the pool.
     pub memory_bytes: u64,
-    /// Bytes of it that nobody has.
+    /// Bytes of it that nothing has.
     pub free_bytes: u64,
     /// Bytes that clients have.
     pub granted_bytes: u64,
-    /// Bytes that the device did not give back; nobody gets them any more.
+    /// Bytes that the device did not give back; nothing gets them any more.
     pub lost_bytes: u64,
     /// Clients now.
     pub clients: u64,

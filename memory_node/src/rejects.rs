@@ -1,6 +1,6 @@
 //! Reasons of a reject by a connection manager itself (InfiniBand specification, volume 1, "REJ reason").
 
-/// Nobody listens there.
+/// Nothing listens there.
 pub const NOBODY_LISTENS: i32 = 8;
 /// The peer has an older connection of the same queue pair.
 pub const STALE_CONNECTION: i32 = 10;

@@ -216,7 +216,7 @@ impl Writer<'_, '_> {
         address(text, called.address)?;
         inside(text, called.instruction.guard)?;
         match called.access {
-            // A hint, and what it promises nobody needs.
+            // A hint, and what it promises nothing needs.
             Access::Prefetch | Access::Discard => writeln!(text, "\t@%gpuvm_p bra $gpuvm_over_{number};")?,
             _ => self.called(statement, called, number)?,
         }

@@ -118,7 +118,7 @@ def _kernel(vm: "Vm", name: str) -> Kernel:
 
 
 def _launch(array: "Array", work: _Work, stream: Any) -> Optional[Launch]:
-    """On a raw stream of another library: none where nobody is told of the launch. Else as launches are."""
+    """On a raw stream of another library: none where the library is not told of the launch. Else as launches are."""
     vm, core = array.vm, array._core
     kernel = _kernel(vm, work.kernel)
     if isinstance(stream, int):

@@ -83,7 +83,7 @@ class SlotCache:
 
     @property
     def frames(self) -> Union[Buffer, Tuple[Buffer, ...]]:
-        """The slots: plain GPU memory of a row each, which kernels take as ``T*``. Of several arrays a tuple. Nobody is to write there."""
+        """The slots: plain GPU memory of a row each, which kernels take as ``T*``. Of several arrays a tuple. Nothing is to write there."""
         return self._frames[0] if len(self._frames) == 1 else self._frames
 
     def _ids(self, ids: Any) -> Tuple[Tuple[int, int, bool], Tuple[int, ...], Any]:

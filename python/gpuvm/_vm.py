@@ -255,7 +255,7 @@ class Vm:
         offset: Optional[int] = None,
     ) -> Array:
         """An array over all bytes of a file, in place: nothing is read before a kernel touches it. Where it may be written, a flush has the
-        system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension. ``offset``: the array begins
+        system store the file. Nothing may make the file shorter meanwhile. ``shape``: none for one dimension. ``offset``: the array begins
         at this byte, a multiple of the element's alignment, and ends where its shape does, or where the file does.
         """
         kind, path = np.dtype(dtype), os.fsdecode(path)
@@ -424,13 +424,13 @@ class Vm:
         return Stream(self._core.stream())
 
     def sync(self) -> None:
-        """Waits for all launches, and raises the first error of one that nobody waited for. Ctrl-C stops them."""
+        """Waits for all launches, and raises the first error of one that nothing waited for. Ctrl-C stops them."""
         self._core.sync()
 
     def close(self) -> None:
         """Waits for all launches, closes all arrays, whose dirty pages are written back, and gives all memory back. Once is enough.
 
-        Raises the first error of a page that could not be written back, or of a launch that nobody waited for; the rest ends all the same.
+        Raises the first error of a page that could not be written back, or of a launch that nothing waited for; the rest ends all the same.
         """
         self._core.close()
 

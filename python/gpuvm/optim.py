@@ -39,7 +39,7 @@ def _array(weight: torch.Tensor) -> Array:
 
 
 def _summed(gradient: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-    """The rows of a sparse gradient, each once, and the sums of what they have. There are as many as the gradient has numbers, so that nobody asks the GPU
+    """The rows of a sparse gradient, each once, and the sums of what they have. There are as many as the gradient has numbers, so that nothing asks the GPU
     how many are different: ``_rows.NONE`` and zeros are behind the last one."""
     ids, values = gradient._indices()[0], gradient._values()
     ordered, order = ids.sort()

@@ -508,7 +508,7 @@ def _fake_bag(
 
 def _sparse(ids: torch.Tensor, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A gradient of a table that is as large as the rows that were used. Numbers out of range, whose rows were zeros, have none: optimizers would write
-    there. Nobody waits for the GPU to tell which those are; where all are, row 0 has a gradient of zeros."""
+    there. Nothing waits for the GPU to tell which those are; where all are, row 0 has a gradient of zeros."""
     ids = ids.reshape(-1).long()
     if ids.numel():
         wrong = (ids < 0) | (ids >= shape[0])
@@ -566,7 +566,7 @@ torch.library.register_autograd("gpuvm::embedding_bag", _bag_backward, setup_con
 
 
 def _is_plain(*tensors: Optional[torch.Tensor]) -> bool:
-    """Whether an operation may go past PyTorch's dispatcher, which takes several microseconds: nobody compiles it or asks for gradients."""
+    """Whether an operation may go past PyTorch's dispatcher, which takes several microseconds: nothing compiles it or asks for gradients."""
     if torch.compiler.is_compiling():
         return False
     return not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors))
@@ -674,7 +674,7 @@ def spmv(indptr: torch.Tensor, indices: Union[torch.Tensor, Array], data: Union[
 
 def knn(vectors: Union[torch.Tensor, Array], queries: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
     """The ``k`` nearest of ``vectors`` for each of ``queries``, both of rows of float32 or 64, by a look at every vector: squared Euclidean distances, ascending,
-    and the vectors' numbers, each of shape ``(queries, k)``, as :func:`gpuvm.ops.knn`. Nobody waits; no graph captures it, and it has no gradient."""
+    and the vectors' numbers, each of shape ``(queries, k)``, as :func:`gpuvm.ops.knn`. Nothing waits; no graph captures it, and it has no gradient."""
     table = _table_of(vectors)
     of = _rows_of(table)
     if of is None or table.dim() != 2 or (of.row_bytes and of.first % of.row_bytes):

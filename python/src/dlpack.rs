@@ -125,7 +125,7 @@ impl Kept {
 /// Lets go of what a structure keeps: Python's objects now, and not when the interpreter is entered next.
 ///
 /// # Safety
-/// It was made by `capsule`, and nobody else has it.
+/// It was made by `capsule`, and nothing else has it.
 unsafe fn let_go(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(context.cast::<Kept>()) };
@@ -152,7 +152,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     unsafe { let_go(Box::from_raw(managed).context) }
 }
 
-/// Of a capsule that nobody took: one that was taken has another name.
+/// Of a capsule that nothing took: one that was taken has another name.
 unsafe extern "C" fn forget(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls it with a capsule of `capsule`, while the interpreter is attached. Under its first name the structure is the
     // capsule's own still.

@@ -16,7 +16,7 @@ pub trait Child: Send + Sync {
     /// What could not be done.
     fn end(&self, py: Python<'_>) -> PyResult<()>;
 
-    /// Waits for what nobody else knows to run with it, and raises what that told.
+    /// Waits for what nothing else knows to run with it, and raises what that told.
     ///
     /// # Errors
     /// As said.
@@ -80,7 +80,7 @@ impl Family {
         those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
     }
 
-    /// Waits for what nobody else knows to run. The first error is returned; the rest is waited for all the same.
+    /// Waits for what nothing else knows to run. The first error is returned; the rest is waited for all the same.
     ///
     /// # Errors
     /// What it told.

@@ -1,4 +1,4 @@
-//! Launches in flight: who waits for them can be interrupted, and what nobody waited for is told at the end.
+//! Launches in flight: who waits for them can be interrupted, and what nothing waited for is told at the end.
 
 use std::{
     sync::{
@@ -89,7 +89,7 @@ impl Flight {
 #[derive(Default)]
 pub struct Flights {
     running: Mutex<Vec<Arc<Flight>>>,
-    /// Errors of launches that ended and that nobody waited for.
+    /// Errors of launches that ended and that nothing waited for.
     untold: Mutex<Vec<gpuvm::Error>>,
 }
 
@@ -141,7 +141,7 @@ impl Flights {
         Ok(value)
     }
 
-    /// The first error of a launch that ended and that nobody waited for; the others are told with it.
+    /// The first error of a launch that ended and that nothing waited for; the others are told with it.
     pub fn tell(&self) -> PyResult<()> {
         let mut untold = std::mem::take(&mut *self.untold.lock()).into_iter();
         match untold.next() {

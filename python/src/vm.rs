@@ -334,7 +334,7 @@ impl Vm {
         self.module_of(py, name, &kernels, |vm, names| vm.load(name, &image, names))
     }
 
-    /// Kernels of a file that was compiled elsewhere, which nobody else may have written.
+    /// Kernels of a file that was compiled elsewhere, which nothing else may have written.
     fn load_file(&self, py: Python<'_>, name: &str, path: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
         let path = std::ffi::OsString::from_vec(path);
         self.module_of(py, name, &kernels, |vm, names| vm.load_file_as(name, path, names))
@@ -345,7 +345,7 @@ impl Vm {
         self.module_of(py, name, &[], |vm, _| vm.load_ptx(name, &text))
     }
 
-    /// Those of a file that nobody else may have written.
+    /// Those of a file that nothing else may have written.
     fn load_ptx_file(&self, py: Python<'_>, path: std::path::PathBuf) -> PyResult<Module> {
         let name = path.display().to_string();
         self.module_of(py, &name, &[], |vm, _| vm.load_ptx_file(path))

@@ -224,7 +224,7 @@ def test_a_vm_closes_its_arrays_and_writes_them_home(tmp_path):
         from conftest import NAMES, SCALE
 
         array = vm.array(data)
-        # Nobody waits for it but the end.
+        # Nothing waits for it but the end.
         vm.module(SCALE, NAMES, name="tests.cu")["scale"][200, 256](array, 2)
     assert (data == 2).all() and array.closed and vm.closed
 

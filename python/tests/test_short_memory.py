@@ -227,7 +227,7 @@ def test_elastic_buffers_that_are_paused(vm):
             vm.pause(tag)
         with pytest.raises(errors.SettingError, match="tag is"):
             vm.resume(tag)
-    assert vm.pause("nobody") == 0 and buffer.capacity == 0
+    assert vm.pause("nothing") == 0 and buffer.capacity == 0
     assert vm.resume("cache") == 200_000 and (buffer.numpy() == np.arange(50_000)).all()
 
 

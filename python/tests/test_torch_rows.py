@@ -84,7 +84,7 @@ def test_what_pytorch_writes_operations_see(vm, numbers):
             one.view(-1)[step] = -1
             one.detach()[17].zero_()
         assert torch.equal(paged.take(table, ids), own)
-    # Nobody sees this but who is told.
+    # No one sees this but who is told.
     paged.array_of(table).numpy()
     np.asarray(table.cpu() if GPU != "sim" else table.numpy())
     if GPU == "sim":

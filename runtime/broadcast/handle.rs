@@ -125,7 +125,7 @@ impl<T> Broadcast<T> {
     /// the link. If it was the owner, another subscriber becomes it. Waits for the launches that name the array.
     ///
     /// # Errors
-    /// [`Error::LastSubscriber`](crate::Error::LastSubscriber) when nobody else has one of the pages: then nothing is changed; else as
+    /// [`Error::LastSubscriber`](crate::Error::LastSubscriber) when nothing else has one of the pages: then nothing is changed; else as
     /// [`subscribe`](Self::subscribe).
     pub fn unsubscribe(&self, gpu: usize, elements: Range<u64>) -> Result<()> {
         self.inner.unsubscribe(gpu, elements)

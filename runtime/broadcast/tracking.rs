@@ -207,7 +207,7 @@ impl BroadcastInner {
         Ok(())
     }
 
-    /// Subscribes each GPU to the pages that it has read since, and to no others. A page that nobody has read stays with its owner.
+    /// Subscribes each GPU to the pages that it has read since, and to no others. A page that nothing has read stays with its owner.
     pub(crate) fn end_tracking(&self) -> Result<()> {
         let _launches = self.quiesce()?;
         self.tracked.store(false, Ordering::Relaxed);
@@ -227,7 +227,7 @@ impl BroadcastInner {
                 wanted.unsubscribe(view, page);
             }
         }
-        // Nobody reads it: only the owner keeps it.
+        // Nothing reads it: only the owner keeps it.
         for page in (0..wanted.pages()).filter(|page| !reads.iter().any(|read| read[*page])) {
             let owner = wanted.owner(page);
             for view in (0..reads.len()).filter(|view| *view != owner) {

@@ -123,7 +123,7 @@ impl ElasticInner {
         Ok(Mapped::Yes)
     }
 
-    /// Handles for itself. Its mapping is held: nobody need wait for it to ask it for some meanwhile.
+    /// Handles for itself. Its mapping is held: nothing need wait for it to ask it for some meanwhile.
     fn take(&self, count: usize) -> Result<Vec<Handle>> {
         self.state.lock().asking = true;
         let taken = self.family.handles.take(count);
@@ -305,7 +305,7 @@ impl ElasticInner {
                 state.going = None;
                 return Ok(());
             }
-            // Until it is done nobody needs to ask again.
+            // Until it is done nothing needs to ask again.
             let now = self.family.turns.now();
             if now.saturating_duration_since(*state.going.get_or_insert(now)) < LAZY {
                 return Err(Busy);
@@ -317,7 +317,7 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Maps this many bytes, with handles that nobody else has to give up.
+    /// Maps this many bytes, with handles that nothing else has to give up.
     fn map_ahead(&self, bytes: u64) -> Result<()> {
         let mapping = self.mapping.lock();
         if self.state.lock().paused {

@@ -129,7 +129,7 @@ impl ElasticInner {
     /// Gives back all of its memory. Its contents are in host memory.
     fn empty(&self, mapping: &Mapping) -> Result<()> {
         let unmapped = self.unmap(&*mapping.space, 0, &mut 0);
-        // What cannot be taken out is nobody's to reach any more; it is replaced when the buffer is resumed.
+        // What cannot be taken out is no one's to reach any more; it is replaced when the buffer is resumed.
         self.release(0);
         unmapped
     }

@@ -57,14 +57,14 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
     let tier = match nics.iter().any(|nic| nic.capabilities().has_mover) {
         _ if on_gpu => {
             let (base, slots) = GpuSlots::new(gpu, bytes, settings.page_size)?;
-            // SAFETY: the memory lives as long as the slots, and nobody else knows of it.
+            // SAFETY: the memory lives as long as the slots, and nothing else knows of it.
             unsafe { Tier::on_device(base, bytes, slots, options) }
         }
         true => {
             let memory = gpu.allocate_host(bytes);
             let memory = memory.doing(|| format!("allocating the file cache of {bytes} bytes"))?;
             let base = memory.host_ptr();
-            // SAFETY: the memory is pages of the system, valid as long as the keeper lives, and nobody else knows of it.
+            // SAFETY: the memory is pages of the system, valid as long as the keeper lives, and nothing else knows of it.
             unsafe { Tier::over(base, bytes, Box::new(memory), options) }
         }
         false => Tier::new(bytes, options),

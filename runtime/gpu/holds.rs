@@ -181,7 +181,7 @@ impl PagedGpu {
         victims.is_some_and(|victims| region.may_have_slots_from(victims.given_back_bytes()))
     }
 
-    /// Pages of held memory that nobody uses leave slots whose memory was taken back. It waits for nobody.
+    /// Pages of held memory that nothing uses leave slots whose memory was taken back. It waits for nothing.
     pub(super) fn leave_unlent(&self) {
         let Some(mut held) = self.held.try_lock() else { return };
         let left = held.let_those_go(false, |memory| memory.leave_unlent(self.place).map(|()| false));
@@ -356,7 +356,7 @@ impl PagedGpu {
         held.let_those_go(false, |memory| memory.let_go(self.place))
     }
 
-    /// Pages of memory that nobody uses may leave their frames again, for who needs some now. It waits for nobody.
+    /// Pages of memory that nothing uses may leave their frames again, for who needs some now. It waits for nothing.
     pub(super) fn let_unused_go(&self) {
         let Some(mut held) = self.held.try_lock() else { return };
         if let Err(error) = held.let_those_go(false, |memory| memory.let_go_unless_used(self.place)) {

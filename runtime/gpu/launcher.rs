@@ -295,7 +295,7 @@ impl PagedGpu {
     ) -> Result<()> {
         let InFlight { flight, label, .. } = &**in_flight;
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), Arc::clone(label));
-        // A series waits for nobody, so nobody has to serve it.
+        // A series waits for nothing, so nothing has to serve it.
         let engine = self.engine.as_ref().filter(|_| !matches!(job, Job::Series(..)));
         let serving = engine.map(|engine| engine.serve()).transpose();
         let serving = serving.doing(|| format!("starting the NIC's engine for {label}"))?;

@@ -60,7 +60,7 @@ pub(super) fn rebuild(
     pool.rebuild(gpu, frame_pages)
 }
 
-/// A word as nobody but its page needs it.
+/// A word as nothing but its page needs it.
 fn recovered(word: PageWord) -> PageWord {
     let resident = u64::from(word.state) == layout::STATE_RESIDENT;
     PageWord {

@@ -363,7 +363,7 @@ fn begin_change(gpu: &PagedGpu, frames: &Range<u32>, kind: u64, left: u32, withi
     let begun = gpu.pool.free.begin_change(&*gpu.device, frames, kind, left);
     let change = gpu.map_device_lost(begun.doing(|| label.into()))?;
     if gpu.capabilities().deterministic {
-        // Nobody looks whether the kernel finds a place.
+        // Nothing looks whether the kernel finds a place.
         call_lanes(gpu)?;
     }
     let launch = start_changing(gpu, change, left, within);
@@ -420,7 +420,7 @@ fn look_at_change(gpu: &PagedGpu) -> Result<(i64, u64)> {
     gpu.map_device_lost(looked.doing(|| "polling a resize of the frame pool".into()))
 }
 
-/// Ends a change, whose kernel this is: nobody works on it when this returns.
+/// Ends a change, whose kernel this is: nothing works on it when this returns.
 fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
     let ended = gpu.pool.free.end_change(&*gpu.device);
     gpu.map_device_lost(ended.doing(|| "ending a resize of the frame pool".into()))?;

@@ -10,7 +10,7 @@ use crate::{
     error::{Doing, Result},
 };
 
-/// Of this many pages one may come that nobody has used.
+/// Of this many pages one may come that nothing has used.
 const UNUSED_SHARE: u64 = 8;
 
 /// What is known of a held region's pages, and of the frames that are free.
@@ -67,7 +67,7 @@ impl PagedGpu {
     }
 
     /// Brings pages of a held region into frames in the order of the pages, as far as those are free. Where those follow each other is chosen when
-    /// none has a frame. No launch with the region runs, none that fetches pages, and nobody else brings some. `own`: of the one who does.
+    /// none has a frame. No launch with the region runs, none that fetches pages, and nothing else brings some. `own`: of the one who does.
     pub(super) fn bring_in_order(
         &self,
         region: &RegionView,

@@ -172,7 +172,7 @@ __global__ void gpuvm_take_free(const gpuvm::layout::VmDesc* vm, unsigned long l
         gpuvm::detail::atom_or_relaxed_gpu(frames + frame / 64, 1ull << frame % 64);
 }
 
-// Gives frames back that nobody else knows: those whose bits are set in `words` words.
+// Gives frames back that nothing else knows: those whose bits are set in `words` words.
 __global__ void gpuvm_give_free(const gpuvm::layout::VmDesc* vm, const unsigned long long* frames,
                                 unsigned long long words) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
@@ -217,7 +217,7 @@ __global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned regio
 }
 
 // Marks of pages in frames go, of the pages [first, last) of a region that no launch uses. With `folds` those pages are
-// dirty; else nobody has stored to them, and marks are from when they were at home.
+// dirty; else nothing has stored to them, and marks are from when they were at home.
 __global__ void gpuvm_clear_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                                   unsigned long long last, unsigned folds) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;

@@ -441,7 +441,7 @@ impl Victims {
             let asked = rest.min(u64::from(room)) as u32;
             rest -= u64::from(asked);
             let mut chunks = lender.lent + asked;
-            // A launch does not fail since nobody says what is free elsewhere: the loan stays what it is.
+            // A launch does not fail since nothing says what is free elsewhere: the loan stays what it is.
             if more == 0
                 && lender.may_grow()
                 && let Ok(left) = gpu.memory_left(lender.ordinal)

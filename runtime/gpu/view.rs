@@ -137,7 +137,7 @@ struct Costly {
 pub(crate) struct PlainMemory {
     /// Of element 0.
     pub first: u64,
-    /// Of elements that belong to nobody.
+    /// Of elements that belong to nothing.
     pub nobodys: u64,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct RegionTables {
     pub frames: Option<FrameMemory>,
     /// Where lanes count the chunks that they read at each page's home, once a profile was taken. It stays: lanes may look at it still.
     pub page_chunks: Option<Arc<DeviceArray<u64>>>,
-    /// Where each page is, and one that is nobody's, once a launch has looked pages up.
+    /// Where each page is, and one that is no one's, once a launch has looked pages up.
     pub places: Option<DeviceArray<u64>>,
 }
 
@@ -203,7 +203,7 @@ pub(crate) struct RegionView {
     slot: OnceLock<(Slot, Places)>,
     /// Its entries there say where its pages are.
     has_entries: AtomicBool,
-    /// Graphs have launches of it, of which nobody is told: its pages stay held. And whether those write.
+    /// Graphs have launches of it, of which the library is not told: its pages stay held. And whether those write.
     captured: AtomicBool,
     captured_writes: AtomicBool,
     /// See `share_home`.
@@ -317,12 +317,12 @@ impl RegionView {
         self.marks_addr
     }
 
-    /// Address of the places that launches look up, once one has: a page's each, and that of what is nobody's.
+    /// Address of the places that launches look up, once one has: a page's each, and that of what is no one's.
     pub fn places_addr(&self) -> Option<u64> {
         self.places_addr.get().copied()
     }
 
-    /// Takes memory for them. `nobodys` is the place that is nobody's.
+    /// Takes memory for them. `nobodys` is the place that is no one's.
     pub fn make_places(&self, gpu: &dyn Gpu, nobodys: u64) -> Result<u64> {
         let mut tables = self.tables();
         if let Some(addr) = self.places_addr() {
@@ -383,7 +383,7 @@ impl RegionView {
 
     /// The home holds everything.
     pub fn note_flushed(&self) {
-        // What graphs write nobody is told.
+        // The library is not told what graphs write.
         let again = self.captured_writes.load(Ordering::Relaxed);
         self.unflushed.store(again, Ordering::Relaxed);
     }
@@ -393,7 +393,7 @@ impl RegionView {
         self.unflushed.load(Ordering::Relaxed)
     }
 
-    /// Whether graphs have launches of it, of which nobody is told.
+    /// Whether graphs have launches of it, of which the library is not told.
     pub fn is_captured(&self) -> bool {
         // Acquire: pairs with the release in `set_captured`.
         self.captured.load(Ordering::Acquire)

@@ -33,14 +33,14 @@ struct Served {
     failure: Mutex<Option<FileError>>,
 }
 
-/// Addresses that are nobody's memory, so that each names one byte of one file.
+/// Addresses that are no one's memory, so that each names one byte of one file.
 struct Addresses(Range<u64>);
 
 impl Addresses {
     fn reserve(bytes: u64) -> std::io::Result<Self> {
         let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE;
         let none = rustix::mm::ProtFlags::empty();
-        // SAFETY: a new map at an address of the system's choice, which nobody may read or write.
+        // SAFETY: a new map at an address of the system's choice, which nothing may read or write.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes as usize, none, flags)? };
         let base = base.addr() as u64;
         Ok(Self(base..base + bytes))

@@ -96,7 +96,7 @@ impl Pair {
     }
 
     /// The oldest request that the NIC owes a completion. One whose completion is there waits for somebody to need it, and
-    /// may stand before others for as long as nobody does.
+    /// may stand before others for as long as nothing does.
     fn oldest_without_completion(
         &self,
         gpu: &dyn Gpu,

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | reserves by compare-and-swap on `reserved` | |
 //! | meets an error: sets `failed`, then `RESERVED_CLOSED` in `reserved`, then frees its slot | |
-//! | reserves no more | sees the bit, `written` at the index beside it, every record free: nothing is in flight, and nobody but the keeper changes the pair |
+//! | reserves no more | sees the bit, `written` at the index beside it, every record free: nothing is in flight, and nothing but the keeper changes the pair |
 //! | | reset at both ends, new descriptor, `failed` = 0 |
 //! | acquires `reserved`, reads the descriptor | writes `reserved` without the bit |
 //!
@@ -63,9 +63,9 @@ pub(super) enum Rest {
     Awake,
     /// It is closed and has not failed: a lane closed it when it had just been recovered.
     Stray,
-    /// Nobody posts, and these requests have not been finished.
+    /// Nothing posts, and these requests have not been finished.
     Closed(Vec<RequestRecord>),
-    /// Nothing is in flight, and nobody but the keeper changes it.
+    /// Nothing is in flight, and nothing but the keeper changes it.
     Complete,
 }
 
@@ -84,7 +84,7 @@ impl Queues {
                 self.give_up(gpu, group, &why)?;
                 continue;
             }
-            // What is lost is not silent: nobody asks it.
+            // What is lost is not silent: nothing asks it.
             if !lost {
                 self.look_for_silence(gpu, group, &states, now_ns)?;
             }

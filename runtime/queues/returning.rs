@@ -103,7 +103,7 @@ impl Queues {
         self.local_homes.get(home).map_or(0, |local| local.epoch())
     }
 
-    /// Has lanes go to other homes, where nobody has seen yet that this one was lost.
+    /// Has lanes go to other homes, where nothing has seen yet that this one was lost.
     pub fn give_up_home(&self, gpu: &dyn Gpu, home: Returned) -> Result<()> {
         let _resetting = self.lock_resetting();
         for group in self.groups_of(home) {

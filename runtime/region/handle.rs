@@ -211,7 +211,7 @@ impl<E> Region<E> {
         self.inner.release_pages(&mut launches, false)?;
         self.inner.expect_stores();
         let offset = first * self.inner.element.bytes() as u64;
-        // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
+        // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nothing reads or writes the home
         // until a launch that begins after the guard is gone.
         let copied = unsafe { self.inner.own.copy_in(offset, values) };
         self.inner.own.gpu.map_device_lost(copied)
@@ -228,7 +228,7 @@ impl<E> Region<E> {
     /// WRITE has completed, or the GPU is lost.
     fn copy(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let offset = first * self.inner.element.bytes() as u64;
-        // SAFETY: nobody writes the home, as this function's callers see to.
+        // SAFETY: nothing writes the home, as this function's callers see to.
         let copied = unsafe { self.inner.own.copy_out(offset, out) };
         self.inner.own.gpu.map_device_lost(copied)
     }

@@ -263,7 +263,7 @@ impl RegionInner {
         drained
     }
 
-    /// Waits for graphs that use it, of which nobody is told.
+    /// Waits for graphs that use it, of which the library is not told.
     pub fn drain_graphs(&self, on: &OnGpu) -> Result<()> {
         match on.view.is_captured() {
             true => on

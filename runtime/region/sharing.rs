@@ -338,7 +338,7 @@ impl RegionInner {
             on.gpu.fold_marks(&on.view)?;
             on.gpu.flush(&on.view)?;
             if on.view.graphs_write() {
-                // They go on, and nobody says when.
+                // They go on, and nothing says when.
                 self.expect_stores();
             }
             launches.coherence.flushed(place, true);
@@ -379,7 +379,7 @@ impl RegionInner {
         for on in self.everywhere() {
             if self.pages.count() != 0 && on.view.may_have_writes() {
                 let folded = match on.view.is_held() {
-                    // Nobody lets the region go meanwhile.
+                    // Nothing lets the region go meanwhile.
                     true => {
                         let _launches = self.launches.lock();
                         on.gpu.fold_marks(&on.view)

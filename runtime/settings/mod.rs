@@ -150,7 +150,7 @@ impl VmBuilder {
         /// With [`frame_capacity`](Self::frame_capacity): has the frames follow the free memory of the GPU. Where less
         /// than `bytes` bytes are free they give memory to the driver, down to [`frame_minimum`](Self::frame_minimum), after what gives way
         /// before them. Where more are free and pages leave their frames, they grow by an eighth each time. A thread of the host looks 50 times
-        /// a second. Default: nobody looks.
+        /// a second. Default: nothing looks.
         frames_leave_free(bytes: u64) => settings.frames_leave_free = Some(bytes);
     }
 

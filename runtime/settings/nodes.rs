@@ -56,7 +56,7 @@ pub struct MemoryNodes {
 }
 
 impl MemoryNodes {
-    /// The longest of a step where nobody says.
+    /// The longest of a step where nothing says.
     pub const TIMEOUT_BY_DEFAULT: Duration = Duration::from_secs(10);
 
     /// By their addresses, each `host:port`.

@@ -28,10 +28,10 @@ impl Default for Queues {
 }
 
 impl Queues {
-    /// Requests that a queue pair holds where nobody says.
+    /// Requests that a queue pair holds where nothing says.
     pub const DEPTH_BY_DEFAULT: u32 = 256;
 
-    /// Queue pairs for each of `homes` homes where nobody says and nothing is measured: see [`pairs`](Self::pairs).
+    /// Queue pairs for each of `homes` homes where nothing says and nothing is measured: see [`pairs`](Self::pairs).
     pub fn pairs_by_default(homes: u64) -> u32 {
         fitting(PAIRS, homes)
     }

@@ -227,7 +227,7 @@ impl Soft {
         Ok(())
     }
 
-    /// Queue pairs of each home where nobody says: a warp for each, of a kernel that fills its multiprocessors.
+    /// Queue pairs of each home where nothing says: a warp for each, of a kernel that fills its multiprocessors.
     pub(super) fn usual_pairs(&self, hardware: bool) -> Option<u32> {
         match self.engine {
             NicEngine::Gpu(blocks) if hardware => Some(blocks * WARPS),

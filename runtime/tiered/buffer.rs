@@ -138,7 +138,7 @@ impl<E> TieredBuffer<E> {
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::Setting`] for more than the budget allows; [`Error::NotMoved`] where that place has no memory and
-    /// nobody gives any up: no chunk has moved then; [`Error::Gpu`]: some may have moved.
+    /// nothing gives any up: no chunk has moved then; [`Error::Gpu`]: some may have moved.
     pub fn move_to(&self, range: Range<u64>, place: TierPlace) -> Result<Moved> {
         let chunks = self.chunks_of(&range)?;
         self.relocate(|tiers, state| match place {
@@ -154,7 +154,7 @@ impl<E> TieredBuffer<E> {
     }
 
     /// Says how many bytes of it may lie on the GPU, rounded down to chunks. Chunks beyond leave at once, those first that came longest ago;
-    /// where there is room chunks come in order of their addresses, as far as GPU memory is free: nobody gives any up for them. The
+    /// where there is room chunks come in order of their addresses, as far as GPU memory is free: nothing gives any up for them. The
     /// same budget once more so brings back what was evicted.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl<E> TieredBuffer<E> {
         let began = Instant::now();
         let moved = tiers.repair().and_then(|()| {
             let state = &mut *tiers.state.lock();
-            // Nobody is told the address from here on.
+            // The library is not told the address from here on.
             if tiers.is_lent() {
                 gpu.device.drain().doing(|| tiers.doing("waiting for users of"))?;
             }
@@ -242,7 +242,7 @@ impl Tiers {
         let gpu = match self.gpu_memory(state, wanted) {
             Ok(gpu) => gpu,
             Err(short) if short.is_out_of_memory() => {
-                // What nobody else gives up its own chunks do.
+                // What nothing else gives up its own chunks do.
                 let found = Self::free_gpu_memory(&self.handles, wanted)?;
                 let more = leaving.len() + wanted - found.len();
                 leaving = state.first_to_leave(more, stay);
@@ -292,7 +292,7 @@ impl GivesHandles for BufferInner {
 
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let Some(tiers) = &self.tiers else { return 0 };
-        // A kernel that does not name it may use it, and nobody may wait for that here.
+        // A kernel that does not name it may use it, and nothing may wait for that here.
         if tiers.asking.load(Ordering::Relaxed) || tiers.is_lent() {
             return 0;
         }
@@ -309,7 +309,7 @@ impl GivesHandles for BufferInner {
         let Some(mut state) = tiers.state.try_lock_for(timeout) else {
             return 0;
         };
-        // It may have been told meanwhile. And of chunks that could not be mapped again nobody knows what lies at their addresses.
+        // It may have been told meanwhile. And of chunks that could not be mapped again nothing knows what lies at their addresses.
         if tiers.is_lent() || !state.astray.is_empty() {
             return 0;
         }

@@ -58,7 +58,7 @@ impl<E> TieredBuilder<E> {
         budget(bytes: u64) => budget = bytes;
     }
 
-    /// Makes it, zeroed. Chunks up to the budget lie on the GPU as far as memory there is free; nobody else gives any up for it.
+    /// Makes it, zeroed. Chunks up to the budget lie on the GPU as far as memory there is free; nothing else gives any up for it.
     ///
     /// # Errors
     /// [`Error::Setting`](crate::Error::Setting) for no elements, elements without bytes, or more than a GPU has addresses for;

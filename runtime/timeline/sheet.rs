@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-/// Written when this many bytes have gathered, if nobody asks before.
+/// Written when this many bytes have gathered, if nothing asks before.
 const GATHERED: usize = 256 << 10;
 /// Of the most bytes, this many are kept for what is said at the end.
 const RESERVE: u64 = 16 << 10;

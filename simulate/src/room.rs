@@ -131,9 +131,9 @@ pub struct Needs {
     pub borrowed: Borrowed,
     /// Most frames that there may be; 0 where their number stays.
     pub frame_capacity: u64,
-    /// Whether there is another GPU, which nobody watches.
+    /// Whether there is another GPU, which nothing watches.
     pub second_gpu: bool,
-    /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nobody.
+    /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nothing.
     pub leave_free: u64,
     /// Whether pages come beside launches that look them up and only read them.
     pub beside: bool,

@@ -144,12 +144,12 @@ impl Watcher {
         self.lock().findings.clone()
     }
 
-    /// The first finding. It waits for nobody.
+    /// The first finding. It waits for nothing.
     pub(crate) fn first(&self) -> Option<&Finding> {
         self.first.get()
     }
 
-    /// Whether nobody holds the state for long: a lane whose stack overflows while it is watched never gives it back.
+    /// Whether nothing holds the state for long: a lane whose stack overflows while it is watched never gives it back.
     pub(crate) fn is_sound(&self) -> bool {
         self.state.try_lock().is_some()
     }

@@ -240,7 +240,7 @@ fn serve_client(shared: &Shared, stream: &UnixStream, place: Place) {
         .and_then(|()| message::receive(stream, Instant::now() + CLIENT))
         .map(|request| shared.answer(request, place))
         .and_then(|answer| message::send(stream, &answer, Instant::now() + CLIENT));
-    // The client knows what it sent and got; this process has nobody to tell.
+    // The client knows what it sent and got; this process has no one to tell.
     if let Err(error) = talked {
         tracing::debug!("a client of this tenant was not served: {error}");
     }

@@ -20,7 +20,7 @@ pub struct DriverView {
 /// Memory of a GPU in bytes, all processes included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLeft {
-    /// What nobody holds.
+    /// What no tenant holds.
     pub free: u64,
     /// All of it.
     pub total: u64,
@@ -37,7 +37,7 @@ pub struct Short {
     pub holders: Vec<HolderOf>,
     /// Processes that are no tenants and what they hold, in bytes, as the driver says.
     pub others: Vec<(u32, u64)>,
-    /// What is held by nobody of these and not by the asker, in bytes: what the driver itself needs, and processes that it does not name.
+    /// What is held by no tenant of these and not by the asker, in bytes: what the driver itself needs, and processes that it does not name.
     /// Nothing where the driver does not say how much is free.
     pub unnamed: Option<u64>,
 }

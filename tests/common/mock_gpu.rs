@@ -177,7 +177,7 @@ impl MockGpu {
         self.shared.captures.store(captures, Ordering::Relaxed);
     }
 
-    /// Launches that graph, of which nobody is told.
+    /// Launches that graph, of which the library is not told.
     pub fn launch_captured(&self) {
         let stream = self.shared.sim.stream().unwrap();
         for (kernel, config, args) in &*self.shared.captured.lock().unwrap() {
@@ -274,7 +274,7 @@ impl Gpu for MockGpu {
         file.set_len(bytes).unwrap();
         let place = std::ptr::with_exposed_provenance_mut(addr as usize);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: whole pages of a live allocation, whose bytes nobody holds a reference to.
+        // SAFETY: whole pages of a live allocation, whose bytes nothing holds a reference to.
         let mapped = unsafe { libc::mmap(place, bytes as usize, protection, flags, file.as_raw_fd(), 0) };
         assert_eq!(mapped, place, "{}", std::io::Error::last_os_error());
         Ok(DmaBuf {

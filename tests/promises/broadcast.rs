@@ -847,7 +847,7 @@ fn marks_that_could_not_be_passed_on_are_passed_on_later() {
         for (i, value) in (0..).zip(&mut model) {
             *value = operated(4, *value, i, 1);
         }
-        // The last one has marks that nobody has passed on yet.
+        // The last one has marks that nothing has passed on yet.
         let failing = &gpus[3 - round % 4..];
         failing.iter().for_each(|gpu| gpu.fail_launches(1));
         let failed = match round {

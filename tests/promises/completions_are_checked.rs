@@ -31,7 +31,7 @@ fn copies_right(bench: &Bench, a: &gpuvm::Region<u32>) -> Result<(), String> {
 fn numbered(bench: &Bench) -> gpuvm::Region<u32> {
     let region = bench.vm.region::<u32>().name("numbered");
     let region = region.from_iter((0..N as u32).map(|i| i ^ 0x5a5a_0000)).unwrap();
-    // A READ that nobody waits for may fail without harm: each is to be one that a lane asked for.
+    // A READ that nothing waits for may fail without harm: each is to be one that a lane asked for.
     region.advise(gpuvm::Advice::Random).unwrap();
     region
 }

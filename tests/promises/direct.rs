@@ -25,7 +25,7 @@ fn pages_come_and_go_without_a_nic() {
     }
     let stats = bench.vm.stats().unwrap();
     assert!(stats.evictions > 50 && stats.pages_fetched > 100, "{stats:?}");
-    assert_eq!((stats.requests, stats.doorbells), (0, 0), "nobody posts anything");
+    assert_eq!((stats.requests, stats.doorbells), (0, 0), "nothing posts anything");
     assert_eq!(stats.bytes_fetched % 4, 0);
     assert!(stats.fault_ns(0.5) > 0);
 }

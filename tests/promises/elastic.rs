@@ -501,7 +501,7 @@ fn a_gpu_that_follows_a_seed_maps_ahead_while_launches_are_waited_for_and_forget
     let buffer = vm.elastic::<u32>(20 * size).tag("kv").build().unwrap();
     let other = vm.elastic::<u32>(size).build().unwrap();
     other.grow(size).unwrap();
-    // Nobody waits for a launch.
+    // Nothing waits for a launch.
     for step in 1..=6 {
         assert!(!buffer.grow(size).unwrap().premapped);
         assert_eq!(buffer.capacity(), step * size);

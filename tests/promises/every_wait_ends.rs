@@ -1,4 +1,4 @@
-//! Nobody waits for ever: evictors pass over what is held, small memories suffice, and what cannot be served is an
+//! Nothing waits for ever: evictors pass over what is held, small memories suffice, and what cannot be served is an
 //! error that says what was waited for.
 
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
     let arrived = bench.vm.buffer::<u32>(1).unwrap();
     let out = bench.vm.buffer::<u64>(1).unwrap();
     let started = Instant::now();
-    // Sixteen lanes hold one span each, and nobody said so.
+    // Sixteen lanes hold one span each, and nothing said so.
     let error = bench
         .run(
             "pin_and_touch",

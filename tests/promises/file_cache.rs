@@ -1,4 +1,4 @@
-//! Files larger than the memory before them: kernels read and write all of them, what fails is told and lost by nobody, and what a flush
+//! Files larger than their page cache: kernels read and write all of them, what fails is told and not lost, and what a flush
 //! stored outlives a loss of power.
 
 use std::{
@@ -192,7 +192,7 @@ fn a_page_that_cannot_be_read_fails_its_launch_and_no_later_one() {
     });
 }
 
-/// Nor do requests of a launch that has ended, which fail when nobody waits for them any more.
+/// Nor do requests of a launch that has ended, which fail when nothing waits for them any more.
 #[test]
 fn a_launch_meets_no_failure_of_an_earlier_one() {
     each(32, |bench| {

@@ -75,7 +75,7 @@ fn single_bytes_beside_each_other_keep_their_neighbours() {
 
 #[test]
 fn elements_beyond_2_to_the_32_are_themselves() {
-    // 5 GiB that nobody touches but for a few pages: an RDMA device would pin them all.
+    // 5 GiB that nothing touches but for a few pages: an RDMA device would pin them all.
     let bench = Bench::new(small_soft(8), BASIC);
     let n = 5u64 << 30;
     let a = bench.vm.region::<u8>().name("five GiB").zeroed(n).unwrap();

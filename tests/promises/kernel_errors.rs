@@ -338,7 +338,7 @@ fn overlapping_regions_are_refused_unless_both_only_read() {
     let mut memory = vec![1u32; 4 * PAGE_WORDS as usize];
     let all = std::ptr::from_mut(memory.as_mut_slice());
     vm.scope(|scope| {
-        // SAFETY: both slices point into `memory`, which lives to the end of the test and is reached by nobody else;
+        // SAFETY: both slices point into `memory`, which lives to the end of the test and is reached by nothing else;
         // the runtime is to refuse the second, so that no kernel writes through both.
         let (first, second) = unsafe { (&mut (&mut *all)[..3000], &mut (&mut *all)[2999..]) };
         let one = scope.region("one", first)?;

@@ -521,7 +521,7 @@ fn what_rewritten_kernels_stored_goes_home_when_pages_give_way() {
     let out = bench.vm.buffer::<u32>(N).unwrap();
     let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
     let kernel = module.kernel("plain_add").unwrap();
-    // Clean pages in all frames, of which nobody looks at the marks between one launch's stores and the pages' leaving.
+    // Clean pages in all frames, of which nothing looks at the marks between one launch's stores and the pages' leaving.
     for _ in 0..3 {
         bench.must("read", config(), (&low, &out, 0u64, N));
     }

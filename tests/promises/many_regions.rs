@@ -179,7 +179,7 @@ fn memory_goes_with_its_region_although_handles_of_launches_stay() {
     let mut owner = Owner(vec![0; 64], Arc::clone(&gone));
     let (base, bytes) = (owner.0.as_mut_ptr().cast(), 256);
     let lent = bench.vm.raw_region(ElementType::U32).name("lent");
-    // SAFETY: the owner keeps the memory, to which nobody else has a reference.
+    // SAFETY: the owner keeps the memory, to which nothing else has a reference.
     let lent = unsafe { lent.from_owner(owner, base, bytes) }.expect("a region");
     let seven = 7_u32.to_ne_bytes();
     let args = [Arg::from(&lent), Arg::value(ElementType::U32, &seven)];

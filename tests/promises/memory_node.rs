@@ -265,7 +265,7 @@ impl Script {
         let done = self.files.with_extension(what);
         let deadline = Instant::now() + Duration::from_secs(60);
         while !done.exists() {
-            assert!(Instant::now() < deadline, "nobody does {what}");
+            assert!(Instant::now() < deadline, "nothing does {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -394,7 +394,7 @@ impl AtTwoNodes {
         println!("SURVIVED {last} laps without {}", lost.name);
     }
 
-    /// A node that nobody runs, and one that has too little memory, are refused by name, and nothing of them is used.
+    /// A node that nothing runs, and one that has too little memory, are refused by name, and nothing of them is used.
     fn refuses_what_cannot_serve(&self, script: &Script) {
         let since = Instant::now();
         let message = refused(self.vm.catch_up());

@@ -218,7 +218,7 @@ fn memory_that_the_runtime_does_not_know_is_an_argument_beside_regions() {
     // Of a library beside gpuvm.
     let theirs = world.device.allocate(4, 256).unwrap();
     world.device.write(theirs.addr(), &[0; 4]).unwrap();
-    // SAFETY: the memory outlives the launches, and nobody else uses it.
+    // SAFETY: the memory outlives the launches, and nothing else uses it.
     let address = |element| unsafe { Arg::address(element, theirs.addr()) };
     let add = world.vm.kernel("own.cu", SOURCE, "add").unwrap();
     let config = LaunchConfig::new(2, 64);

@@ -133,7 +133,7 @@ fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
             }
         }
         // Recovering the queue pairs after the first may drop the second's completion.
-        assert!(bench.vm.stats()?.errors > 0, "nobody looked at a completion");
+        assert!(bench.vm.stats()?.errors > 0, "nothing looked at a completion");
         // The page itself: an error that names it, or, recovered, its data.
         if let Err(error) = sum(&a) {
             says(&with_causes(&error), &["`lent`", "remote access"]);

@@ -319,7 +319,7 @@ fn stale_copies(a: &Region<u32>) -> u64 {
     a.health().unwrap().homes.iter().map(|home| home.stale_pages).sum()
 }
 
-/// Waits until both homes hold everything, though nobody asks for it.
+/// Waits until both homes hold everything, though nothing asks for it.
 fn becomes_whole(a: &Region<u32>) {
     let since = Instant::now();
     while !a.health().unwrap().is_whole() {

@@ -214,7 +214,7 @@ fn pages_that_are_held_keep_their_frames() {
     let vm = &bench.vm;
     let region = vm.region::<u32>().from_slice(&words(9, length(vm))).unwrap();
     let sum = vm.buffer::<u64>(1).unwrap();
-    // Frames of all units have pages, in an order that nobody knows.
+    // Frames of all units have pages, in an order that is unknown.
     bench.must("sum", config(), (&region, &sum));
     let hold = bench.kernel("hold_pages");
     let launch = |words: &ElasticBuffer<u32>| {

@@ -165,7 +165,7 @@ fn writers_take_turns_and_readers_find_what_was_written_last() {
         for region in [kept, plain, in_place] {
             let mut model = data.clone();
             for round in 0..10u32 {
-                // Two that write alternate at first, then all do; in some rounds nobody reads between.
+                // Two that write alternate at first, then all do; in some rounds nothing reads between.
                 let last = count - 1;
                 let writer = [0, 1, 0, 1, 2, 0, last, 1, 0, last - 1][round as usize];
                 nodes[writer % count].add(&region, round * 0x0101_0101 + 1);

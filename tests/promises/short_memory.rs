@@ -137,7 +137,7 @@ fn frames_follow_what_is_free_of_the_memory() {
         churn();
         bytes == 24 * handle
     });
-    // Somebody else uses it, whom nobody asked.
+    // Somebody else uses it, whom nothing asked.
     let others = vm.device().allocate(free() - 4 * handle, 256).unwrap();
     until(vm, "they do not give way", |_| free() >= 16 * handle);
     let left = vm.frames() * PAGE;

@@ -50,7 +50,7 @@ __global__ void count_wrong(gpuvm::array<const unsigned> a, u64* wrong) {
     if (bad) atomicAdd(wrong, bad);
 }
 
-// Of every eight elements each is used in another way, by lanes that do so beside each other. Nobody touches the last.
+// Of every eight elements each is used in another way, by lanes that do so beside each other. Nothing touches the last.
 __global__ void use_each_way(gpuvm::array<unsigned> a, u64* wrong) {
     u64 bad = 0;
     for (u64 n = first_index(); n < a.size() && !a.failed(); n += lanes()) {

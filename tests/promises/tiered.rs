@@ -245,7 +245,7 @@ fn one_whose_address_was_told_is_not_evicted_by_others() {
     check(&bench, &buffer, 8);
 }
 
-/// Nobody else has memory to give: chunks come in the place of others of the same buffer.
+/// Nothing else has memory to give: chunks come in the place of others of the same buffer.
 #[test]
 fn a_buffer_larger_than_the_gpu_swaps_its_own_chunks() {
     let (bench, _all) = bench_of(8);

@@ -239,7 +239,7 @@ fn memory_that_an_owner_keeps_is_used_in_place_and_given_back() {
         gone: Arc::clone(&gone),
     };
     let (base, bytes) = (owner.bytes.as_mut_ptr(), owner.bytes.len() as u64);
-    // SAFETY: the owner keeps the bytes, to which nobody else has a reference.
+    // SAFETY: the owner keeps the bytes, to which nothing else has a reference.
     let to = unsafe {
         vm.raw_region(ElementType::F64)
             .name("to")

@@ -332,7 +332,7 @@ void threads_that_close_what_others_use() {
         });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     lent.close();
-    // Nobody reads the memory any more.
+    // Nothing reads the memory any more.
     numbers = {};
     for (auto& reader : readers) reader.join();
     w.is_well();

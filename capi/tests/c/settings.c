@@ -209,7 +209,7 @@ static void files_that_are_missing_or_unwritable(void) {
     gpuvm_element bytes = gpuvm_number(GPUVM_TYPE_U8);
     REFUSED(GPUVM_CODE_FILE, "No such file", gpuvm_region_map_file(f.vm, NULL, bytes, "no/such/file", &region));
     REFUSED(GPUVM_CODE_FILE, "is not a regular file", gpuvm_region_from_file(f.vm, NULL, bytes, "/dev/null", &region));
-    // Nobody writes a program that runs, not even root.
+    // Nothing writes a program that runs, not even root.
     REFUSED(GPUVM_CODE_FILE, "/proc/self/exe", gpuvm_region_map_file(f.vm, NULL, bytes, "/proc/self/exe", &region));
     // Read-only it can be had.
     gpuvm_region_options options = {.size = sizeof options, .read_only = 1};

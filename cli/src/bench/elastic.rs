@@ -112,7 +112,7 @@ impl Bench<'_> {
         })
     }
 
-    /// First growths of new buffers, which nobody could foresee: of new handles, or of such as the pool has.
+    /// First growths of new buffers, which nothing could foresee: of new handles, or of such as the pool has.
     fn first_growths(&self, name: &str, new: bool) -> Result<Row, CliError> {
         let words = self.handle / 8;
         self.row(name, |bench| {

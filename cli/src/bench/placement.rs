@@ -469,7 +469,7 @@ impl<'a> Memory<'a> {
             .and("M reads/s", rate)
             .verified(last.reads, "words");
         let row = self.data.row(trace, row, way, self.machine.vm.frames());
-        // Of a plain pointer's loads nobody keeps count.
+        // Of a plain pointer's loads nothing keeps count.
         Ok(match way {
             Way::Plain => row,
             Way::Placed(_) => row
@@ -744,7 +744,7 @@ impl Stores {
             .verified(count, "words");
         let rate = count as f64 / row.figure / 1e3;
         let row = row.and("M stores/s", rate);
-        // Of a plain pointer's stores nobody keeps count.
+        // Of a plain pointer's stores nothing keeps count.
         Ok(match last.filter(|_| way != Stored::Plain) {
             None => row,
             Some(took) => row

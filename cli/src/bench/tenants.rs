@@ -75,7 +75,7 @@ impl Benchmark for TenantsArgs {
             frames,
             going: burst,
         } = sizes;
-        // Of its own, so that nobody is asked who has nothing to do with this.
+        // Of its own, so that no one is asked who has nothing to do with this.
         let registry = tempfile::tempdir().map_err(CliError::Registry)?;
         let tenancy = tenancy(0)?.folder(registry.path());
         // Before memory is filled: it has a context of its own.
@@ -196,7 +196,7 @@ impl Bench<'_> {
         let reads = Reads::default();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                // Nobody waits for a reader that has failed.
+                // Nothing waits for a reader that has failed.
                 let _stops = Stops(&reads);
                 self.read(region, &reads)
             });
@@ -210,7 +210,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Bursts while nobody else needs the memory.
+    /// Bursts while nothing else needs the memory.
     fn served(&self, other: &mut Other<'_>) -> Result<Runs, CliError> {
         let mut times = Vec::new();
         // The first one loads the kernels.
@@ -409,7 +409,7 @@ pub fn be_other(args: &OtherArgs) -> Result<(), CliError> {
 enum Other<'a> {
     /// A process of its own.
     Process(Box<Process>),
-    /// This process: nobody else has its simulated GPU.
+    /// This process: nothing else has its simulated GPU.
     Here(Box<Burst<'a>>),
 }
 

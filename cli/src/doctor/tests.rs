@@ -219,7 +219,7 @@ fn nodes_of_the_gpus_that_are_there() {
     assert_eq!(lacking(), (FindingState::Missing, "no /dev/nvidia3".to_owned()));
     fixture.tree.remove("dev/nvidia0").file("dev/nvidia3", "");
     assert_eq!(lacking().0, FindingState::Ok, "the others' are not this GPU's");
-    // Tests run as root, too: a folder is opened for writing by nobody.
+    // Tests run as root, too: a folder cannot be opened for writing.
     fixture.tree.remove("dev/nvidia-uvm").file("dev/nvidia-uvm/x", "");
     let closed = "this user may not open /dev/nvidia-uvm".to_owned();
     assert_eq!(lacking(), (FindingState::Limited, closed));

@@ -37,7 +37,7 @@ pub fn run(args: &TenantsArgs) -> Result<(), CliError> {
     }
 }
 
-/// Lists until a signal comes or nobody reads any more.
+/// Lists until a signal comes or nothing reads any more.
 fn watch(folder: &Folder, args: &ListArgs, rest: Duration) -> Result<(), CliError> {
     /// Erases the screen and begins at its top.
     const ERASE: &str = "\x1b[2J\x1b[H";

@@ -174,7 +174,7 @@ fn files_have_names_of_any_bytes() {
     }
 }
 
-/// Nobody writes into it: a program that opened it would wait for ever.
+/// Nothing writes into it: a program that opened it would wait for ever.
 #[test]
 fn a_named_pipe_in_place_of_a_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ fn outputs_that_cannot_be_are_refused_before_the_work() {
         ("no/folder/out.gcsr", "No such file or directory"),
         ("a.mtx/out.gcsr", "Not a directory"),
         (". --force", "is a directory"),
-        // Nobody makes files there.
+        // Nothing makes files there.
         ("/proc/out.gcsr", "No such file or directory"),
         ("/dev/null", "it is not a regular file"),
         ("/dev/stdout --force", "it is not a regular file"),
@@ -278,7 +278,7 @@ fn broken_graphs_leave_no_output() {
     let folder = tempfile::tempdir().unwrap();
     convert(folder.path(), "kron:6 good.gcsr");
     let mut damaged = std::fs::read(folder.path().join("good.gcsr")).unwrap();
-    // The padding is nobody's; the neighbours are at the end.
+    // The padding is no one's; the neighbours are at the end.
     *damaged.last_mut().unwrap() ^= 1;
     for (name, bytes, flags, reason) in [
         (

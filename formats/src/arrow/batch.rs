@@ -233,7 +233,7 @@ impl Column {
         self.validity.as_ref()
     }
 
-    /// Of strings and binary: value `i` is the bytes from `offsets[i]` up to `offsets[i + 1]`, which nobody has checked; of lists the
+    /// Of strings and binary: value `i` is the bytes from `offsets[i]` up to `offsets[i + 1]`, which nothing has checked; of lists the
     /// [items](Self::items). `I32`, or `I64` for the large kinds; one more than rows, or none where there is no row.
     pub fn offsets(&self) -> Option<&Elements> {
         self.offsets.as_ref()
@@ -249,7 +249,7 @@ impl Column {
         self.items.as_deref()
     }
 
-    /// Of a column that a dictionary encodes: what its [`values`](Self::values), which nobody has checked, are places in. A file may have a
+    /// Of a column that a dictionary encodes: what its [`values`](Self::values), which nothing has checked, are places in. A file may have a
     /// dictionary in parts, one after another: its places go on from part to part. Empty for other columns.
     pub fn dictionary(&self) -> &[Column] {
         &self.dictionary
@@ -264,7 +264,7 @@ impl Column {
 
     /// Of views of strings and binary: the buffers that the [`values`](Self::values) are views of. A value is 16 bytes: its length as `i32`,
     /// then up to 12 bytes of a short one, or of a longer one its first 4 bytes, the number of its buffer and its place in that, each `i32`.
-    /// Nobody has checked these. Empty for other columns.
+    /// Nothing has checked these. Empty for other columns.
     pub fn buffers(&self) -> &[Elements] {
         &self.buffers
     }

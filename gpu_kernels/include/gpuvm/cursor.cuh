@@ -27,7 +27,7 @@ template <class T>
 GPUVM_DEVICE bool stretch_at_home(const layout::ArrayDesc& array, u64 index, Stretch* stretch) {
     constexpr u64 bytes = sizeof(T) >> kLineShift ? sizeof(T) : 1 << kLineShift;
     u64 first = index * sizeof(T) & ~(bytes - 1), end = first + bytes < array.bytes ? first + bytes : array.bytes;
-    // Weak loads without a second look are for a home that nobody writes.
+    // Weak loads without a second look are for a home that nothing writes.
     if (array.region & layout::ARRAY_HOME_CHANGES) return false;
     // A chunk of several elements may reach past the array's end, and the home need not.
     if (sizeof(T) < 16) end &= ~15ull;

@@ -2,7 +2,7 @@
 //!
 //! An entry is the shared object or GPU binary followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
 //!
-//! What is loaded from it runs as the user: the folder and its entries belong to the user or to root, and nobody else may write to them.
+//! What is loaded from it runs as the user: the folder and its entries belong to the user or to root, and nothing else may write to them.
 
 use std::fs::Metadata;
 use std::io::{Read as _, Write as _};
@@ -176,7 +176,7 @@ impl Cache {
     pub fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
         let mut named = Builder::new();
         named.prefix(LOAD).suffix(".so");
-        // Nobody but the user may write to the file, wherever it lies.
+        // Nothing but the user may write to the file, wherever it lies.
         let file = named
             .tempfile_in(&self.dir)
             .or_else(|error| match is_read_only(&error) {
@@ -189,7 +189,7 @@ impl Cache {
     }
 }
 
-/// Whether it lies on a file system that nobody writes to, as that of an image: what is in it is used all the same.
+/// Whether it lies on a file system that nothing writes to, as that of an image: what is in it is used all the same.
 fn is_read_only(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
@@ -240,7 +240,7 @@ fn check(folder: &Path, by: impl Fn(&Metadata) -> Result<(), String>) -> Result<
     })
 }
 
-/// Nobody but the user, and root, may write to it.
+/// Nothing but the user, and root, may write to it.
 fn only_ours(known: &Metadata) -> Result<(), String> {
     match (known.uid(), known.mode() & 0o022) {
         (0, 0) => Ok(()),

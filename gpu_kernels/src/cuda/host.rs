@@ -233,7 +233,7 @@ impl Drop for HostPool {
 /// Zeroes fresh memory.
 fn zero(host: Raw<u8>, bytes: u64) {
     let clear = |Raw(host): Raw<u8>, from: u64, to: u64| {
-        // SAFETY: [from, to) lies inside memory that was just allocated and that nobody else knows yet.
+        // SAFETY: [from, to) lies inside memory that was just allocated and that nothing else knows yet.
         unsafe { std::ptr::write_bytes(host.add(from as usize), 0, (to - from) as usize) };
     };
     if bytes < PARALLEL_BYTES {

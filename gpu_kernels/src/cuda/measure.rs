@@ -270,7 +270,7 @@ impl CudaGpu {
     /// The driver's error.
     ///
     /// # Safety
-    /// Both ranges are memory that this GPU reaches, and nobody else uses them meanwhile.
+    /// Both ranges are memory that this GPU reaches, and nothing else uses them meanwhile.
     pub unsafe fn timed_copy(&self, to: u64, from: u64, bytes: u64, repeat: u32) -> Result<Duration, GpuError> {
         let timer = Timer::new(&self.core)?;
         timer.mark(timer.start)?;

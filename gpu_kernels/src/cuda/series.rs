@@ -114,7 +114,7 @@ impl Series for CudaSeries {
         }
         self.core.enter()?;
         let captured = is_captured(handle);
-        // Before the launch, which nobody would wait for without it.
+        // Before the launch, which nothing would wait for without it.
         let end = match captured {
             true => None,
             false => Some(state.end_of(&self.core, handle)?.handle.0),
@@ -159,7 +159,7 @@ impl Series for CudaSeries {
 
 impl Drop for CudaSeries {
     fn drop(&mut self) {
-        // A launch that nobody waited for may run still.
+        // A launch that nothing waited for may run still.
         drop(self.wait(None));
     }
 }
@@ -189,6 +189,6 @@ impl Launch for CudaSeries {
     }
 
     fn abandon(&self) {
-        // Its kernels wait for nobody: they end by themselves.
+        // Its kernels wait for nothing: they end by themselves.
     }
 }

@@ -77,7 +77,7 @@ impl Grant {
         self.access
     }
 
-    /// Whether it was sealed: nobody writes it any more.
+    /// Whether it was sealed: nothing writes it any more.
     pub fn is_sealed(&self) -> bool {
         // Relaxed: see `rkey`.
         self.sealed.load(Ordering::Relaxed)

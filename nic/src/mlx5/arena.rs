@@ -24,7 +24,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 ///
 /// # Safety
 /// What [`allocate`](Self::allocate) returns is the start of this many bytes, zeroed, page-aligned, readable and writable in
-/// this process, that nobody else uses, for as long as the object lives.
+/// this process, that nothing else uses, for as long as the object lives.
 pub unsafe trait SharedMemory: Send + Sync {
     /// More memory: its address.
     ///
@@ -200,7 +200,7 @@ impl Arena {
         // A pointer that was never given out is none of ours.
         let Some(bytes) = state.used.remove(&start) else { return };
         let first = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
-        // SAFETY: a chunk of a slab, which lives as long as `memory`; the driver gave it back, so nobody uses it.
+        // SAFETY: a chunk of a slab, which lives as long as `memory`; the driver gave it back, so nothing uses it.
         unsafe { first.write_bytes(0, bytes as usize) };
         state.give_back(start, bytes);
     }

@@ -34,7 +34,7 @@ struct SpanAsked {
 
 impl<E> RegionBuilder<E> {
     /// Zeroed memory: where lanes copy pages themselves, of the kind that they reach fastest; else in system pages of its own, where pages that
-    /// nobody touches take no memory.
+    /// nothing touches take no memory.
     pub(super) fn zeros<T: Pod>(&self) -> Result<Data<T>> {
         let length = self.check()?;
         let bytes = length * self.element.bytes();
@@ -97,7 +97,7 @@ impl<E> RegionBuilder<E> {
     /// Checksums of the pages of memory that is lent, for a region that has any.
     ///
     /// # Safety
-    /// All of the region's bytes from `base` on can be read, and nobody writes them meanwhile.
+    /// All of the region's bytes from `base` on can be read, and nothing writes them meanwhile.
     unsafe fn checksums_of_lent(&self, base: *const u8) -> Option<Vec<u32>> {
         let bytes = match self.integrity {
             Integrity::Crc32c if self.length > 0 => self.bytes() as usize,
@@ -216,7 +216,7 @@ impl<E> RegionBuilder<E> {
     }
 
     /// The pages of a file, in place: nothing is read before a kernel touches it. The region is as long as the
-    /// file, and read-only. While the region lives nobody may write the file or make it shorter: kernels would see
+    /// file, and read-only. While the region lives nothing may write the file or make it shorter: kernels would see
     /// any mixture, and a page that is gone ends the process.
     ///
     /// # Errors
@@ -334,7 +334,7 @@ impl<E> RegionBuilder<E> {
         this.create_in_host(HostPages::of_file(map), None, checksums, false)
     }
 
-    /// Of pages that nobody reads before a kernel touches them: what a page holds when it is fetched first counts.
+    /// Of pages that nothing reads before a kernel touches them: what a page holds when it is fetched first counts.
     fn unknown_checksums(&self) -> Option<Vec<u32>> {
         let pages = self.bytes().div_ceil(self.page_size()) as usize;
         (self.integrity == Integrity::Crc32c).then(|| vec![0; pages])
@@ -378,7 +378,7 @@ impl RegionBuilder<Untyped> {
     /// # Safety
     /// Until `owner` is dropped or `close` has returned, and for good if that returns [`Error::StillReached`], `base` is valid for reads of
     /// `bytes` bytes, and for writes unless the builder says read-only. A region that is dropped gives no answer: lenders close it. From
-    /// now on until the region has ended nobody holds a Rust reference to the memory; what others read or write there meanwhile they
+    /// now on until the region has ended nothing holds a Rust reference to the memory; what others read or write there meanwhile they
     /// read and write as foreign code does that shares memory with a device: a kernel may see it before or after.
     pub unsafe fn from_owner(self, owner: impl Send + Sync + 'static, base: *mut u8, bytes: u64) -> Result<RawRegion> {
         let this = self.of_bytes(bytes, "the memory")?;
@@ -452,7 +452,7 @@ impl<T: Pod> RegionBuilder<T> {
         this.finish(data)
     }
 
-    /// A region over `length` elements in memory that is valid, and touched by nobody else, until `close` has returned.
+    /// A region over `length` elements in memory that is valid, and touched by nothing else, until `close` has returned.
     ///
     /// # Safety
     /// As [`over_bytes`](Self::over_bytes).

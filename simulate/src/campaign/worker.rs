@@ -86,7 +86,7 @@ fn run_or_break_off(workload: Workload, seed: u64, options: &Options) -> io::Res
     let (tell, end) = channel();
     let (watched, options) = (Arc::clone(&watcher), options.clone());
     let running = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
-        // Nobody listens any more when the run was left behind.
+        // Nothing listens any more when the run was left behind.
         let _ = tell.send(run::run_watched(workload, seed, &options, watched).outcome);
     })?;
     let mut broken_since = None;

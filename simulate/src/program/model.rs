@@ -112,7 +112,7 @@ pub(super) fn operation<T: Element>(
     warp_turn: u64,
 ) -> (u64, u64, u64) {
     let lanes = shape.lanes();
-    // Elements 4k + 1 to 4k + 3 belong to lane k mod `lanes`; nobody writes those at 4k. Every lane has some in each whole turn.
+    // Elements 4k + 1 to 4k + 3 belong to lane k mod `lanes`; nothing writes those at 4k. Every lane has some in each whole turn.
     let turns = shape.elements / (4 * lanes);
     let place = |turn: u64| 4 * (lane + lanes * turn);
     // One in eight is of the last turn, as far as there is one: a region's end is a case of its own.

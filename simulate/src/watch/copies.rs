@@ -65,7 +65,7 @@ impl Watcher {
         self.lock().flips = true;
     }
 
-    /// Tells that GPUs which nobody watches write to homes: what a frame holds may be older then, until its page is dropped.
+    /// Tells that GPUs which nothing watches write to homes: what a frame holds may be older then, until its page is dropped.
     pub fn expect_others(&self) {
         self.lock().others = true;
     }

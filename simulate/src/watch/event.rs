@@ -60,7 +60,7 @@ pub enum What {
     TakenBack {
         /// The chunk.
         chunk: u32,
-        /// 1: the loan has ended; 2: nobody writes there any more; 3: somebody always did.
+        /// 1: the loan has ended; 2: nothing writes there any more; 3: somebody always did.
         turn: u64,
     },
     /// A request's record changed its phase.

@@ -143,7 +143,7 @@ impl Sharing<'_> {
         )))
     }
 
-    /// Nobody else needs memory: as long as pages leave their frames there come more.
+    /// Nothing else needs memory: as long as pages leave their frames there come more.
     fn frames_come_back(&self, region: &Region<u64>, model: &mut [u64], rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         let (lanes, steps) = (PAGES.div_ceil(3), 3u32);
         let pages = (0..lanes * u64::from(steps)).map(|n| n % PAGES);

@@ -191,7 +191,7 @@ fn rounds(
 /// Delays within which a home that has returned is caught up by itself.
 const DELAYS: u32 = 300;
 
-/// As [`rounds`], but nobody says that a home is there again. It may be lost once more before it is caught up.
+/// As [`rounds`], but nothing says that a home is there again. It may be lost once more before it is caught up.
 fn left_alone(
     bench: &Bench,
     beside: &StreamHandle,

@@ -345,7 +345,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut sys::ibv_pd, wanted: *mut sys::i
     Box::into_raw(made)
 }
 
-/// `ibv_destroy_qp`. Completions of it that nobody has read go with it.
+/// `ibv_destroy_qp`. Completions of it that nothing has read go with it.
 ///
 /// # Safety
 /// `qp` is from [`ibv_create_qp`], and not destroyed.

@@ -219,7 +219,7 @@ fn a_neighbour_has_its_memory_back_between_launches() {
         let before = filled(&bench);
         reads(&bench, &a, &wanted, 3);
         assert!(filled(&bench) > before);
-        // A part of each loan, which stays allocated: what is not lent is written where nobody reads it.
+        // A part of each loan, which stays allocated: what is not lent is written where nothing reads it.
         assert_eq!(bench.vm.give_back_borrowed(PAGE).unwrap(), PAGE);
         assert_eq!(bench.vm.scribble_given_back(0xdd).unwrap(), PAGE);
         reads(&bench, &a, &wanted, 3);

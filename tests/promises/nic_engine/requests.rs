@@ -472,11 +472,11 @@ fn a_broken_rule_is_found() {
     for (header, from, to) in broken {
         let mut pair = Pair::new(1, &planted(header, from, to));
         let found = (0..150).find_map(|seed| pair.round(&mut rng(seed), seed).err());
-        assert!(found.is_some(), "nobody found `{to}` in place of `{from}`");
+        assert!(found.is_some(), "nothing found `{to}` in place of `{from}`");
     }
 }
 
-/// A key dies while requests that name it are under way: once the call has returned nobody moves a byte by it, and what was announced has ended.
+/// A key dies while requests that name it are under way: once the call has returned nothing moves a byte by it, and what was announced has ended.
 #[test]
 fn nobody_moves_bytes_under_a_dead_key() {
     let mut pair = Pair::new(2, &CompileOptions::default());
@@ -512,7 +512,7 @@ fn nobody_moves_bytes_under_a_dead_key() {
     assert!(ended[1], "no request met the dead key");
 }
 
-/// A queue pair is reset, or destroyed, while its requests are under way: once the call has returned nobody moves a byte for it, or completes.
+/// A queue pair is reset, or destroyed, while its requests are under way: once the call has returned nothing moves a byte for it, or completes.
 #[test]
 fn nobody_touches_a_queue_pair_that_was_reset() {
     let mut pair = Pair::new(2, &CompileOptions::default());

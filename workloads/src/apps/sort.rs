@@ -275,7 +275,7 @@ impl Work<'_> {
             let [incoming, outgoing] = [&room.pairs[pair][1 - held], &room.pairs[pair][held]];
             let moving = self.exchange((from, part(0), incoming), (to, part(2), outgoing))?;
             let sorted = part(1).map(|part| self.sort(part, room, other, holds[other]));
-            // Whatever comes of the sort: nobody else waits for it.
+            // Whatever comes of the sort: nothing else waits for it.
             finish(Ok(moving))?;
             holds[pair] = 1 - held;
             if let Some(sorted) = sorted {

@@ -34,7 +34,7 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
         if (page >= region->pages) continue;
         u64 seen = ld_relaxed_gpu(words + page);
         u64 other = page_id(region_number(id), page);
-        // A frame that is to be withdrawn is nobody else's to free.
+        // A frame that is to be withdrawn is nothing else's to free.
         if (is_resident(seen) && frame_of(seen) >= clock_limit(vm)) continue;
         if (!is_resident(seen) || try_evict_page(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
         count(&counters(vm)->displacements, 1);
@@ -54,7 +54,7 @@ static_assert(2 * kClockWindow <= kWidestWindow, "a window, and as much for page
 GPUVM_DEVICE u32 window_for(u32 need) { return need <= kClockWindow / 2 ? kClockWindow : kWidestWindow; }
 
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
-// others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
+// others to the pool. It waits for nothing. `for_page`: the page id that needs the frames, which displaces no page of
 // another sample of its region; 0 displaces any. A page that is read once displaces others only where another window
 // before this one has none of its kind. `idle_alone`: pages that were used stay, and none of them loses its second
 // chance. `rank`: as in `is_spared`.
@@ -106,7 +106,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     return found;
 }
 
-// Finishes requests of a queue pair that has failed: prefetches on it may have nobody who waits for them, and it is not
+// Finishes requests of a queue pair that has failed: prefetches on it may have no one who waits for them, and it is not
 // recovered before it is at rest. One pair is looked at each time, drawn by the clock.
 GPUVM_NOINLINE void reap_random_queue(const layout::VmDesc* vm) {
     if (vm->queue_count == 0) return;

@@ -137,7 +137,7 @@ GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
         atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
         if (cost < costs[best]) best = rule;
     }
-    // Nobody adds to the cost of a sample that rests.
+    // Nothing adds to the cost of a sample that rests.
     if (rests) st_relaxed_gpu(&head->cost[layout::RULE_FETCH], costs[best] * 5 / 2);
     if (turn < kTurnsAwake)
         rests = 0;
@@ -155,7 +155,7 @@ GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
     set_draws(head, sampling, is_free(draws, page_shift) ? draws : draws_by(sampling, best, page_shift));
 }
 
-// A page of a sample has cost so much. Who passes the end of a period decides: nobody takes a lock.
+// A page of a sample has cost so much. Who passes the end of a period decides: nothing takes a lock.
 GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_shift) {
     if (sample == layout::RULE_FETCH && sampling_of(head) & layout::SAMPLING_RESTS_BIT) return;
     atom_add_relaxed_gpu(&head->cost[sample], cost);

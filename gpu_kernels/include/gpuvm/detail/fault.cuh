@@ -109,7 +109,7 @@ GPUVM_NOINLINE void report_page_error(const layout::VmDesc* vm, u64 id, u32 code
 }
 
 // What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent,
-// and nobody uses it in place.
+// and nothing uses it in place.
 GPUVM_DEVICE u32 look_at_page(const layout::VmDesc* vm, u64* word, u64 id, u64 seen, u32 pins, u32* frame) {
     if (is_resident(seen)) {
         u64 old = add_pins(word, pins);
@@ -143,7 +143,7 @@ GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     }
 }
 
-// Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nobody uses the
+// Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nothing uses the
 // page in place. False at the limit.
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     Wait wait(vm);
@@ -153,7 +153,7 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         bool fetching = state_of(seen) == kFetching;
-        // Of a page that is used in place: its pins go soon, since who holds them waits for nobody.
+        // Of a page that is used in place: its pins go soon, since who holds them waits for nothing.
         ended = !fetching && !(kDirect && state_of(seen) == kAbsent && pins_of(seen));
         if (ended) break;
         u32 token = fetching ? frame_of(seen) : 0;
@@ -195,7 +195,7 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 id, u64 started) {
         return kRoundHeld;
     }
     if (outcome == layout::OUTCOME_ARRIVED) return kRoundOurs;
-    // Bounded: a pair that is recovered again and again answers nobody.
+    // Bounded: a pair that is recovered again and again answers nothing.
     u64 took_ns = took * 1000 / q.vm->ticks_per_us;
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
     // Not what the page's entry has: the error may be forgotten by now.
@@ -371,7 +371,7 @@ GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
     miss->first = held == 0 && (won & (0 - won)) == 1u << lane_id();
     outcome = fetch_batch(miss, lanes, won, held == 0 && !split);
     // No part waits while another may get something: its lanes can keep their pins until the round has met again. When
-    // nobody got anything, one of them waits, all claims having been taken back.
+    // nothing got anything, one of them waits, all claims having been taken back.
     if (miss->parts && !__any_sync(miss->parts, outcome != kRoundRetry) && miss->first)
         outcome = open_alone(miss, lanes);
     return outcome;
@@ -423,7 +423,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (!claimed || frame == kNoFrame) {
             if (!late) fetch.cancel();
             if (!claimed) continue;
-            // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
+            // Nothing waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
             revert_claim_to(word, victim.field);
             if (!may_wait) return kNone;
@@ -486,7 +486,7 @@ GPUVM_DEVICE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool
 }
 
 // Lanes whose page came, or was there. A function of its own: ptxas 13.0 drops `acquire_round`'s load whose value
-// nobody uses, though not its order, and with it the memory descriptor that the function's other accesses to global
+// nothing uses, though not its order, and with it the memory descriptor that the function's other accesses to global
 // memory would need.
 GPUVM_NOINLINE void count_lanes(const layout::VmDesc* vm, u32 lanes, bool waited) {
     layout::Counters* c = counters(vm);

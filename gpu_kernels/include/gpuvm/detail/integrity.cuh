@@ -3,7 +3,7 @@
 // Lanes store to a page while it is written back, and its checksum may be taken of a mixture that its home never holds.
 // That is never seen. A page is fetched only after it left its frame, and it leaves only clean: no lane has stored to
 // it since the write-back mark was taken with no pins, or the dirty bit were set again. So of the last write-back
-// before an eviction, frame, checksum and home are one. Writers wait for nobody and nothing is copied.
+// before an eviction, frame, checksum and home are one. Writers wait for nothing and nothing is copied.
 #pragma once
 
 #include "checksum.cuh"

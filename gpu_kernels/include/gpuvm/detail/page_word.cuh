@@ -90,7 +90,7 @@ GPUVM_DEVICE bool pins_held(u64 old) { return is_resident(old) && pins_of(old) <
 GPUVM_DEVICE void undo_pins(u64* word, u32 count) { atom_add_relaxed_gpu(word, 0 - count * kPin); }
 
 // Whether pins that found this word keep the page from being fetched, so that its home may be used in place: it has no
-// frame, and nobody waits to fetch it, which the referenced bit of an absent page says.
+// frame, and nothing waits to fetch it, which the referenced bit of an absent page says.
 GPUVM_DEVICE bool holds_at_home(u64 old) {
     return state_of(old) == kAbsent && !(old & layout::REFERENCED_BIT) && pins_of(old) < layout::PINS_MAX;
 }
@@ -117,8 +117,8 @@ GPUVM_DEVICE bool try_clean(u64* word, u64 seen) {
     return atom_cas_acq_rel_gpu(word, seen, (seen & ~layout::DIRTY_BIT) | layout::WRITE_BACK_BIT) == seen;
 }
 
-// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: the thread that had the mark
-// before has left what goes with the frame.
+// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: the thread that had the
+// mark before has left what goes with the frame.
 GPUVM_DEVICE bool try_mark(u64* word, u64 seen) {
     return atom_cas_acquire_gpu(word, seen, seen | layout::WRITE_BACK_BIT) == seen;
 }

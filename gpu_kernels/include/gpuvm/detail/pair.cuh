@@ -27,7 +27,7 @@ struct Queue {
     }
     GPUVM_DEVICE u64 entries() const { return static_cast<u64>(desc->mask) + 1; }
     GPUVM_DEVICE bool failed() const { return ld_relaxed_gpu(&state()->failed) != 0; }
-    // Failed, and nobody will recover it.
+    // Failed, and nothing will recover it.
     GPUVM_DEVICE bool gone() const {
         u32 seen = ld_relaxed_gpu(&state()->failed);
         return seen != 0 && (!desc->recoverable || (seen & layout::QUEUE_LOST));
@@ -44,8 +44,8 @@ struct Queue {
     GPUVM_DEVICE void note_answer() const {
         if (!ld_relaxed_gpu(&state()->answered)) st_relaxed_gpu(&state()->answered, 1u);
     }
-    // The host saw that completions do not come and set `failed`: nobody reserves from here on. A look that is late may
-    // close a pair that is recovered by now; the host opens it again.
+    // The host saw that completions do not come and set `failed`: nothing reserves from here on. A look that is late
+    // may close a pair that is recovered by now; the host opens it again.
     GPUVM_DEVICE void close_if_failed() const {
         if (!desc->recoverable || !failed()) return;
         if (!(ld_relaxed_gpu(&state()->reserved) & layout::RESERVED_CLOSED))

@@ -156,7 +156,7 @@ GPUVM_NOINLINE u32 reserved_on_queues_of(const layout::VmDesc* vm, u64 id) {
     return sum;
 }
 
-// Waits until one slot of the queues that reach the page is free and reserves it. False when nobody got one for as
+// Waits until one slot of the queues that reach the page is free and reserves it. False when nothing got one for as
 // long as the limit, or when every queue failed.
 GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, u32* queue, u64* index) {
     if (try_reserve_any(vm, id, write, 1, queue, index)) return true;

@@ -60,7 +60,7 @@ GPUVM_DEVICE void withdraw_some(const layout::VmDesc* vm, u32 first, u32 end, u3
     sift(vm, first, end, window);
 }
 
-// Gives the pool those of a window of the frames [first, end) that are to come back. Nobody else goes over the same
+// Gives the pool those of a window of the frames [first, end) that are to come back. Nothing else goes over the same
 // ones.
 GPUVM_DEVICE void restore_some(const layout::VmDesc* vm, u32 first, u32 end, u32 window) {
     u64 at = atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));
@@ -84,19 +84,19 @@ GPUVM_DEVICE u64 join_change(const layout::VmDesc* vm) {
     return ld_acquire_gpu(&pool->change);
 }
 GPUVM_DEVICE void leave_change(const layout::VmDesc* vm) {
-    // Release at system scope: the host reads the table of frames when it has seen that nobody helps.
+    // Release at system scope: the host reads the table of frames when it has seen that nothing helps.
     fence_acq_rel_sys();
     atom_add_relaxed_gpu(&pool_of(vm)->helpers, ~0ull);
 }
 
 // Who looks for a frame need not look at the change any more. The host may call again meanwhile, which does no harm:
-// it ends the change, and writes the limit anew, when nobody is counted.
+// it ends the change, and writes the limit anew, when nothing is counted.
 GPUVM_DEVICE void call_nobody(const layout::VmDesc* vm) {
     atom_and_relaxed_gpu(&pool_of(vm)->limit, ~layout::POOL_CHANGING_BIT);
 }
 
 // Goes over some frames of the change that is under way, and says which one that is; 0 when there is none. It waits for
-// nobody.
+// nothing.
 GPUVM_NOINLINE u64 help_change(const layout::VmDesc* vm, u32 window) {
     u64 change = join_change(vm);
     u32 first = static_cast<u32>(change) & layout::POOL_CHANGE_FRAMES;
@@ -111,7 +111,7 @@ GPUVM_NOINLINE u64 help_change(const layout::VmDesc* vm, u32 window) {
 }
 
 // Ends the change, if it is under way still, and waits for those who work on it. Counted while it does so, since the
-// host may have ended it, and begins another one only when nobody is.
+// host may have ended it, and begins another one only when nothing is.
 GPUVM_DEVICE void end_change(const layout::VmDesc* vm, u64 change) {
     layout::PoolState* pool = pool_of(vm);
     if (join_change(vm) == change) {

@@ -37,7 +37,7 @@ GPUVM_DEVICE u32 timeline_since(u64 started) {
     return took < ~0u ? static_cast<u32>(took) : ~0u;
 }
 
-// Puts an event into the ring, or counts it as dropped where the ring is full: lanes wait for nobody here.
+// Puts an event into the ring, or counts it as dropped where the ring is full: lanes wait for nothing here.
 GPUVM_NOINLINE void timeline_put(const layout::VmDesc* vm, const layout::TimelineEvent& event) {
     const layout::TimelineDesc* timeline = timeline_of(vm);
     layout::TimelineState* state = reinterpret_cast<layout::TimelineState*>(timeline->state);
@@ -104,7 +104,7 @@ GPUVM_DEVICE void timeline_written(const layout::VmDesc* vm, u64 id, u32 frame, 
     if (timeline_draws_request(vm, id, frame)) timeline_mark(vm, layout::TIMELINE_WRITTEN, id, frame, kNoQueue, took);
 }
 
-// A fetch that nobody waits for has brought its page.
+// A fetch that nothing waits for has brought its page.
 GPUVM_DEVICE void timeline_prefetched(const layout::VmDesc* vm, u64 id, u32 frame) {
     if (timeline_draws_request(vm, id, frame)) timeline_mark(vm, layout::TIMELINE_PREFETCHED, id, frame, kNoQueue, 0);
 }

@@ -1,7 +1,7 @@
 // The write-back of a page, from the mark in its word to the WRITE's end: by lanes or by queue pairs, to one home or to
 // several.
 //
-// It begins in one of two ways. The clock cleans a page that nobody holds, for its frame, and does not wait. A flush
+// It begins in one of two ways. The clock cleans a page that nothing holds, for its frame, and does not wait. A flush
 // writes a page back, held or not, and waits. A thread that handles the last completion ends it.
 #pragma once
 
@@ -158,7 +158,7 @@ GPUVM_NOINLINE u32 flush_reliable(const layout::VmDesc* vm, u64 id, u32 frame, u
     if (!pending) {
         write_back_failed(word);
         if (is_unreachable(vm, id)) return layout::OUTCOME_FAILED;
-        // A pair is being recovered, once its requests are finished, which nobody but us may be there to do.
+        // A pair is being recovered, once its requests are finished, which nothing but us may be there to do.
         reap_all(vm, kClockWindow);
         return layout::OUTCOME_FLUSHED;
     }

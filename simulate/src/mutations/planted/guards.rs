@@ -16,7 +16,7 @@ planted! {
     // The end of a region whose flush has failed drops what is dirty.
     "recovery-not-helped", Guards(5), Replicas under "lost:1/200,qp-error:1/100,aborted:1/100",
     &["did not complete", "did not end within", "a dirty page was evicted"],
-    "a flush that waits for a queue pair to be recovered finishes its requests, where nobody else may":
+    "a flush that waits for a queue pair to be recovered finishes its requests, where nothing else may":
         WRITE_BACK "reap_all(vm, kClockWindow);\n        return layout::OUTCOME_FLUSHED;" => "return layout::OUTCOME_FLUSHED;";
     "host-never-lets-up", Guards(6), Returns, &["requests are still in flight on its queue pairs; try again"],
     "the host's kernels that bring queue pairs to rest leave time to the lanes whose requests they wait for":

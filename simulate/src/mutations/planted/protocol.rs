@@ -9,7 +9,7 @@ planted! {
         INTEGRITY "publish(word, token, frame, pins);"
             => "st_release_gpu(word, kept + (kResident - kFetching) + pins * kPin +\n            \
                 ((static_cast<u64>(frame) - token) << layout::FRAME_SHIFT));";
-    "clean-while-pinned", Protocol(2), Counters, &["cleaned while it was pinned"], "dirty is cleared only while nobody holds the page":
+    "clean-while-pinned", Protocol(2), Counters, &["cleaned while it was pinned"], "dirty is cleared only while nothing holds the page":
         LEAVE "pins_of(seen) || (seen & layout::WRITE_BACK_BIT)"
             => "(pins_of(seen) && !(seen & layout::DIRTY_BIT)) || (seen & layout::WRITE_BACK_BIT)";
     "clean-at-completion", Protocol(3), Counters, &["became clean although no write-back began"],

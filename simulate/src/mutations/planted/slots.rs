@@ -21,7 +21,7 @@ planted! {
     "duplicates-take-two-slots", Slots(3), Slots, WRONG, "one of all ids of a record has it fetched":
         SLOTS "        *first = atom_cas_relaxed_gpu(index_of(c, id), u32{layout::SLOT_NONE}, u32{layout::SLOT_CLAIMING}) ==\n                 layout::SLOT_NONE;"
             => "        *first = ld_relaxed_gpu(index_of(c, id)) == layout::SLOT_NONE;";
-    "old-record-found-still", Slots(3), Slots, WRONG, "nobody finds a record in the slot that it has left":
+    "old-record-found-still", Slots(3), Slots, WRONG, "nothing finds a record in the slot that it has left":
         SLOTS "    if (old) st_relaxed_gpu(index_of(c, old - 1), u32{layout::SLOT_NONE});\n" => "    (void)old;\n";
     "published-before-its-bytes", Slots(4), Slots, WRONG, "a miss is entered in the index when its bytes are in the slot":
         SLOTS "            copy_piece(table, record, slot, at - number * table.pieces, own);\n            __syncwarp(group);\n            if (own == 0) publish(c, miss);"

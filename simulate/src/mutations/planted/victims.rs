@@ -28,7 +28,7 @@ planted! {
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n"
             => "    __nanosleep(3000);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
         VICTIM "    fence_sc_gpu();\n" => "";
-    "copied-past-the-loan", Victims(3), Victims, LATE, "nobody copies to memory whose loan has ended":
+    "copied-past-the-loan", Victims(3), Victims, LATE, "nothing copies to memory whose loan has ended":
         VICTIM "    return is_lent(victims, slot);\n" => "    return true;\n";
     "writer-gone-before-its-bytes", Victims(4), Victims, LATE, "a writer's bytes come before it is counted out":
         // The pause lets the lender go on before the bytes are there.

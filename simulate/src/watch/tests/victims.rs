@@ -256,7 +256,7 @@ fn a_slot_that_nobody_has_any_more() {
     it.claim(1);
     it.revert(1, None);
     it.fake.finds("the slot 0 of page 1 of region 0 was not given back");
-    // Nobody misses it where its memory was taken back.
+    // Nothing misses it where its memory was taken back.
     let mut it = Borrower::kept();
     it.take_back(0);
     it.claim(1);
