@@ -343,7 +343,7 @@ pub enum Error {
     OutOfHandles {
         /// Handles that were asked for.
         wanted: u64,
-        /// Those of them that could not be had.
+        /// Those of them that could not be allocated.
         missing: u64,
         /// Bytes of a handle.
         handle_bytes: u64,

@@ -34,7 +34,7 @@ pub(crate) trait GivesHandles: Send + Sync {
 /// Whom to ask for handles when the driver has no memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ask {
-    Nobody,
+    None,
     /// Others of this process.
     Process,
     /// Those, then other tenants of the GPU.
@@ -116,7 +116,7 @@ impl Handles {
     /// # Errors
     /// As for [`take`](Self::take).
     pub fn take_unasked(&self, count: usize) -> Result<Vec<Handle>> {
-        self.take_with(count, Ask::Nobody)
+        self.take_with(count, Ask::None)
     }
 
     /// As [`take`](Self::take), but asks no other tenant: for who has another way when there is none.
@@ -144,7 +144,7 @@ impl Handles {
                     state.stats.held += 1;
                     made.push(handle);
                 }
-                Err(GpuError::OutOfMemory { .. }) if ask != Ask::Nobody && self.ask(missing, None) > 0 => {}
+                Err(GpuError::OutOfMemory { .. }) if ask != Ask::None && self.ask(missing, None) > 0 => {}
                 Err(source) => {
                     let bytes = missing as u64 * self.handle_bytes;
                     let asked = match &source {
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(pool.trim(u64::MAX, None), 4 * handle);
         assert_eq!(pool.trim(1, None), 0);
         assert_eq!(pool.take(0).unwrap().len(), 0);
-        // The driver has them: all of its memory can be had.
+        // The driver has them: all of its memory is available.
         let most = pool.take(8).unwrap().len();
         assert_eq!(most, 8);
     }

@@ -139,7 +139,7 @@ impl ReachedHome {
 /// How one GPU reaches a home.
 pub(crate) enum Reach {
     /// By nothing that was registered here: it is empty, or another machine's or GPU's.
-    Nobody,
+    None,
     /// The NICs, each by a key, and what moves a software NIC's bytes, in place.
     Nics(Mutex<HomeKeys>, Mutex<Option<HostRegistration>>),
     /// Lanes, in place; none once they may not any more.
@@ -150,7 +150,7 @@ impl Reach {
     /// Takes the home of `region` from NICs and lanes. It may be tried again after an error, when it may be reached still.
     pub fn withdraw(&self, gpu: &dyn Gpu, region: &str) -> Result<()> {
         match self {
-            Self::Nobody => Ok(()),
+            Self::None => Ok(()),
             Self::Nics(keys, pinned) => {
                 let gone = keys.lock().deregister();
                 gone.doing(|| format!("deregistering region `{region}`"))?;

@@ -238,7 +238,7 @@ impl RegionInner {
             // `Traits::effective` sees to it.
             pages: self.pages.count() as u32,
             reserved: 0,
-            nobodys: plain.map_or(0, |plain| plain.nobodys),
+            dummy: plain.map_or(0, |plain| plain.dummy),
         }
     }
 

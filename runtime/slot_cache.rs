@@ -90,7 +90,7 @@ struct Table {
 /// record that a call needs, or that is [held](Self::hold), stays in its slot until the next call ends.
 ///
 /// What is stored to a table after a record came is seen by the next call that is not captured, if it was stored by launches of this
-/// `Vm`, or by its regions' methods; else [`refresh`](Self::refresh) tells it. What is stored to slots is no one's: it does not go home.
+/// `Vm`, or by its regions' methods; else [`refresh`](Self::refresh) tells it. What is stored to slots is no one's: it is not written back.
 ///
 /// A table ends (`Region::close`) when no call runs; calls after that are refused. Graphs with calls must not be launched any more when
 /// the cache or a table has ended.

@@ -30,7 +30,7 @@ const ASK_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// How a virtual memory's process is a tenant of its GPUs, beside other processes: `gpuvm tenants` lists them. A process is one tenant of
-/// each GPU that others may use, which is every NVIDIA GPU, on the terms of the first virtual memory that lives there.
+/// each GPU that others may use, which is every NVIDIA GPU, by the settings the first virtual memory that lives there.
 ///
 /// It holds no more of the GPU's memory than its limit. When it finds none, its own frames and buffers give some, then other tenants that
 /// have more than their share; and it gives some to those. Memory of neighbour GPUs, which it [borrows](crate::VmBuilder::borrow_from) or
@@ -158,7 +158,7 @@ impl Member {
     }
 
     /// Asks other tenants for `bytes` bytes of the GPU. If it says so they are free then, for the first taker. Of what the driver
-    /// says to be free, one part in `kept` cannot be had.
+    /// says to be free, one part in `kept` is not available.
     ///
     /// # Errors
     /// [`AskError`], which says who keeps how much and why.

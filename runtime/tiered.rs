@@ -193,7 +193,7 @@ impl Tiers {
         Ok(found)
     }
 
-    /// Has some chunks leave the GPU and others come, into `gpu` and what those leave. All host memory is had first: without it nothing
+    /// Has some chunks leave the GPU and others come, into `gpu` and what those leave. All host memory is allocated first: without it nothing
     /// has changed. No launch that may use the buffer runs, and none begins.
     fn relocate(&self, state: &mut State, leaving: &[usize], coming: &[usize], gpu: Vec<Handle>) -> Result<()> {
         let (mut host, mut gpu) = match self.host_memory(state, leaving.len()) {

@@ -662,7 +662,7 @@ impl VmGpu {
     /// compared. A kernel with an instruction that cannot look pages up, such as a bulk copy, uses all pages [at home](crate::Kernel::at_home). A kernel that stores to a region that is read-only breaks what other launches read.
     ///
     /// A launch over regions that cannot be looked up, such as those behind queue pairs, runs another form of the kernel, in which each access calls the device
-    /// library for its page: slower, and compiled at the first such launch. An access past a region's end, and a page that cannot be had, are faults of it.
+    /// library for its page: slower, and compiled at the first such launch. An access past a region's end, and a page that is not available, are faults of it.
     ///
     /// # Errors
     /// [`Error::Gpu`] for text that is no PTX, with the line; with what the driver's assembler says; and on the simulated GPU for an instruction

@@ -27,7 +27,7 @@ pub enum CliError {
         /// Why not.
         source: GraphError,
     },
-    /// A worker of a simulation, or the answer to one, cannot be had.
+    /// A worker of a simulation, or the answer to one, is not available.
     #[error("a worker of the simulation cannot be reached")]
     Worker(#[source] io::Error),
     /// A campaign did not run.

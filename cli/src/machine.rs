@@ -232,7 +232,7 @@ impl MachineArgs {
     /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.
     ///
     /// # Errors
-    /// As [`builder`](Self::builder); a GPU, a transport or a memory node that cannot be had.
+    /// As [`builder`](Self::builder); a GPU, a transport or a memory node that is not available.
     pub fn probe(&self, page_bytes: u64, seed: Option<u64>) -> Result<Vm, CliError> {
         let builder = self.builder(page_bytes, seed)?;
         let built = builder.frame_memory(FRAMES_MIN * page_bytes).build();

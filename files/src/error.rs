@@ -81,7 +81,7 @@ pub enum FileError {
         /// Blocks that are needed.
         least: u64,
     },
-    /// The memory cannot be had.
+    /// The memory is not available.
     #[error("cannot allocate {bytes} bytes of memory")]
     Memory {
         /// Length in bytes.
@@ -99,7 +99,7 @@ pub enum FileError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// io_uring was asked for by name and is not to be had.
+    /// io_uring was asked for by name and is not available.
     #[error("io_uring is not available: leave the engine at its default, or allow this process to use io_uring")]
     Ring {
         /// The system's reason.

@@ -1,7 +1,7 @@
 //! A page cache for files that are larger than host memory.
 //!
 //! A [`Tier`] has a budget of memory in slots of one size, and brings blocks of files into them: by io_uring and O_DIRECT where those are
-//! to be had, many at a time, neighbours together. Which block leaves when a slot is needed is decided by how often it was asked for
+//! available, many at a time, neighbours together. Which block leaves when a slot is needed is decided by how often it was asked for
 //! (S3-FIFO), so a scan of a file displaces little. A block that is written stays in memory until its slot is wanted or its file is
 //! [synced](File::sync).
 //!

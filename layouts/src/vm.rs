@@ -251,7 +251,7 @@ pub struct LookedUpDesc {
     /// Unused.
     pub reserved: u32,
     /// Where pages' frames follow each other as the pages do, so that `places` is the address of element 0: that of elements that are no one's.
-    pub nobodys: u64,
+    pub dummy: u64,
 }
 
 /// A walk of one warp through pages of a region, as its faults showed it. Hints: a lost one costs a prefetch.
@@ -571,7 +571,7 @@ shared_layout! {
         offset_mask: 56, frame_scale: 60, }
     CalledArray: 80 { array: 0, base: 64, read_only: 72, }
     CalledHead: 16 { count: 0, reserved: 8, }
-    LookedUpDesc: 64 { places: 0, marks: 8, length: 16, vm: 24, past: 32, page_shift: 40, region: 44, pages: 48, reserved: 52, nobodys: 56, }
+    LookedUpDesc: 64 { places: 0, marks: 8, length: 16, vm: 24, past: 32, page_shift: 40, region: 44, pages: 48, reserved: 52, dummy: 56, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, reserved: 120, }

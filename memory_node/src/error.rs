@@ -72,7 +72,7 @@ pub enum NodeError {
         /// What is wrong.
         why: String,
     },
-    /// The node's memory could not be had.
+    /// The node's memory could not be allocated.
     #[error("cannot get {bytes} bytes of {what}; {hint}")]
     Memory {
         /// Bytes asked for.

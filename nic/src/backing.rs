@@ -18,7 +18,7 @@ pub enum Acquired {
     Ready,
     /// Not yet.
     Wait,
-    /// It cannot be had, and the backing knows why.
+    /// It is not available, and the backing knows why.
     Failed,
 }
 

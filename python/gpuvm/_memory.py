@@ -76,7 +76,7 @@ class _Shaped:
 
     def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
         if copy is False:
-            raise ValueError(f"{self!r} cannot be had without a copy")
+            raise ValueError(f"{self!r} cannot be given without a copy")
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -237,7 +237,7 @@ class Array(_Sliced):
     def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
         values = self.numpy()
         if copy is False and (self._core.lent is None or (dtype is not None and dtype != self._dtype)):
-            raise ValueError(f"{self!r} cannot be had without a copy")
+            raise ValueError(f"{self!r} cannot be given without a copy")
         if dtype is not None and dtype != self._dtype:
             return values.astype(dtype)
         return values.copy() if copy and self._core.lent is not None else values

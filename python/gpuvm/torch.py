@@ -9,7 +9,7 @@
 
 A table is an ordinary tensor on the GPU whose memory is the array's home, in the host's memory. The operations of this module find the array by it,
 and use its pages in frames of GPU memory where they have some. They are ``torch.ops.gpuvm.*``, with gradients, and ``torch.compile`` takes them. Numbers
-of rows (int32, int64) stay on the GPU, launches are on PyTorch's current stream, nobody waits, and CUDA graphs capture them once they have run. Tensors
+of rows (int32, int64) stay on the GPU, launches are on PyTorch's current stream, nothing waits, and CUDA graphs capture them once they have run. Tensors
 that are no array's go to PyTorch's own operations.
 
 **Order.** What an operation of this module reads or writes is in stream order with everything else on the stream. What it wrote (:func:`index_add_`) is

@@ -101,7 +101,7 @@ impl PagedGpu {
         } else if pages != 0 && absent == 0 && run != RegionView::NO_RUN {
             region.set_plain(Some(PlainMemory {
                 first: self.frames().addr() + (u64::from(run) << self.page_shift()),
-                nobodys: self.nobodys_page()?,
+                dummy: self.dummy_page()?,
             }));
         }
         region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
@@ -236,7 +236,7 @@ impl PagedGpu {
         }
         let table = match region.places_addr() {
             Some(table) => table,
-            None => region.make_places(&*self.device, self.nobodys_page()?)?,
+            None => region.make_places(&*self.device, self.dummy_page()?)?,
         };
         let ended = self.end_beside();
         self.write_table(region, table, 0)?;
@@ -247,8 +247,8 @@ impl PagedGpu {
     }
 
     /// Address of a page that no region has.
-    fn nobodys_page(&self) -> Result<u64> {
-        let mut page = self.scratch.nobodys_page.lock();
+    fn dummy_page(&self) -> Result<u64> {
+        let mut page = self.scratch.dummy_page.lock();
         if page.is_none() {
             let made = DeviceArray::zeroed(&*self.device, 1 << self.page_shift());
             *page = Some(made.doing(|| "allocating a page for accesses past the end".into())?);
@@ -347,7 +347,7 @@ impl PagedGpu {
 
     /// Pages of memory that launches looked up may leave their frames again, when those have ended, for others that need some.
     pub(super) fn let_idle_go(&self) -> Result<()> {
-        // Locked all the time: another launch that needs frames waits until they can be had.
+        // Locked all the time: another launch that needs frames waits until they are available.
         let mut held = self.held.lock();
         if held.is_empty() {
             return Ok(());

@@ -49,7 +49,7 @@ impl Lender {
         (self.lumps.len() as u32 * LUMP_CHUNKS).min(self.most)
     }
 
-    /// Backs `chunks` chunks, as many of them as there is memory for: a lump that is not to be had ends it.
+    /// Backs `chunks` chunks, as many of them as there is memory for: a lump that is not available ends it.
     pub fn back(&mut self, gpu: &dyn Gpu, chunks: u32, chunk_bytes: u64) -> Result<(), GpuError> {
         while self.backed() < chunks.min(self.most) {
             let count = LUMP_CHUNKS.min(self.most - self.backed());

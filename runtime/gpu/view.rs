@@ -138,7 +138,7 @@ pub(crate) struct PlainMemory {
     /// Of element 0.
     pub first: u64,
     /// Of elements that belong to nothing.
-    pub nobodys: u64,
+    pub dummy: u64,
 }
 
 /// What of a region lies in a GPU's memory.
@@ -322,8 +322,8 @@ impl RegionView {
         self.places_addr.get().copied()
     }
 
-    /// Takes memory for them. `nobodys` is the place that is no one's.
-    pub fn make_places(&self, gpu: &dyn Gpu, nobodys: u64) -> Result<u64> {
+    /// Takes memory for them. `dummy` is the place that is no one's.
+    pub fn make_places(&self, gpu: &dyn Gpu, dummy: u64) -> Result<u64> {
         let mut tables = self.tables();
         if let Some(addr) = self.places_addr() {
             return Ok(addr);
@@ -331,7 +331,7 @@ impl RegionView {
         let doing = || format!("allocating places of region `{}`", self.name);
         let pages = self.pages.count();
         let places = DeviceArray::zeroed(gpu, pages + 1).doing(doing)?;
-        places.write(gpu, pages, &[nobodys]).doing(doing)?;
+        places.write(gpu, pages, &[dummy]).doing(doing)?;
         let addr = *self.places_addr.get_or_init(|| places.addr());
         // A region that has ended has none: no launch names it.
         if let Some(tables) = &mut *tables {

@@ -75,7 +75,7 @@ impl Home for AtNodes {
 
     fn register(&self, _paths: &DataPaths<'_>, _read_only: bool) -> Result<Reach> {
         // The nodes have registered it when they granted it.
-        Ok(Reach::Nobody)
+        Ok(Reach::None)
     }
 
     fn stripes(&self, paths: &DataPaths<'_>, _reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {

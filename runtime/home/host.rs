@@ -76,7 +76,7 @@ impl Home for InHost {
 
     fn register(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach> {
         if self.memory.bytes == 0 {
-            return Ok(Reach::Nobody);
+            return Ok(Reach::None);
         }
         if !paths.nics.is_empty() {
             return self.register_with_nics(paths, read_only);
@@ -97,14 +97,14 @@ impl Home for InHost {
                 let (home, place) = (self.memory.base as u64, self.place.unwrap_or(0));
                 super::stripes_of_this_host(home, place, paths, reach, own_frames)
             }
-            Reach::Lanes(_) | Reach::Nobody => unmoved(self.direct_addr(reach)),
+            Reach::Lanes(_) | Reach::None => unmoved(self.direct_addr(reach)),
         }
     }
 
     fn direct_addr(&self, reach: &Reach) -> u64 {
         match reach {
             Reach::Lanes(registration) => registration.lock().as_ref().map_or(0, HostRegistration::device_addr),
-            Reach::Nobody | Reach::Nics(..) => 0,
+            Reach::None | Reach::Nics(..) => 0,
         }
     }
 

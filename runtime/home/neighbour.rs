@@ -55,7 +55,7 @@ impl Home for AtNeighbour {
 
     fn register(&self, _paths: &DataPaths<'_>, _read_only: bool) -> Result<Reach> {
         // Lanes reach the neighbour's memory since it was allocated for them.
-        Ok(Reach::Nobody)
+        Ok(Reach::None)
     }
 
     fn stripes(

@@ -39,7 +39,7 @@ pub(crate) trait Listed {
     /// Takes its place in the region table of its GPU, where kernels find it.
     ///
     /// # Errors
-    /// Memory that cannot be had, and the GPU's.
+    /// Memory that is not available, and the GPU's.
     fn enter_table(&self) -> Result<()>;
 }
 

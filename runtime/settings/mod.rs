@@ -189,7 +189,7 @@ impl VmBuilder {
 
         /// Keeps files out of memory but for this many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
         /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
-        /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
+        /// are available, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
         /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
         file_cache(bytes: u64) => settings.file_cache = Some(FileCache { bytes, on_gpu: false });
 

@@ -38,7 +38,7 @@ impl Bench {
     /// `kernels` on a virtual memory of these settings, compiled with these options.
     ///
     /// # Errors
-    /// The virtual memory cannot be had, or the source does not compile.
+    /// The virtual memory is not available, or the source does not compile.
     pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Result<Self, String> {
         let vm = builder.build().map_err(|error| with_causes(&error))?;
         Self::on(vm, kernels, options)

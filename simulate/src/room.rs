@@ -218,7 +218,7 @@ impl<'a> Room<'a> {
     /// A virtual memory with the workload's kernels on a GPU of its own, which follows the seed and is watched.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// It is not available.
     pub fn open(&mut self, needs: Needs) -> Result<Bench, String> {
         let sources = self.workload.sources();
         let builder = self.settings(needs, &sources)?;

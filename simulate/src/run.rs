@@ -67,7 +67,7 @@ pub struct Ended {
 /// Compiles what the workload needs, so that no run of it waits for a compiler.
 ///
 /// # Errors
-/// It does not compile, or no virtual memory can be had.
+/// It does not compile, or no virtual memory can be built.
 pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
     let options = Options {
         unwatched: true,

@@ -1,4 +1,4 @@
-//! Who holds the memory that cannot be had.
+//! Who holds the memory that is not available.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct MemoryLeft {
 pub struct Short {
     /// What was asked for, in bytes.
     pub wanted: u64,
-    /// What could be had now, in bytes: what is free, where the driver says so, and what others would give.
+    /// What is available now, in bytes: what is free, where the driver says so, and what others would give.
     pub available: u64,
     /// The other tenants.
     pub holders: Vec<HolderOf>,

@@ -36,7 +36,7 @@ struct Shared {
     /// Submits of copies, and the one from which on the next that moves data fails.
     submits: AtomicU64,
     copies_fail_from: AtomicU64,
-    /// Pieces of host memory that can be had yet.
+    /// Pieces of host memory that are available yet.
     host_pieces_left: AtomicU64,
     /// Placings to come that are made, and how many fail then, with what lay there taken out.
     placings: AtomicU64,
@@ -148,7 +148,7 @@ impl MockGpu {
         self.shared.submits.load(Ordering::Relaxed)
     }
 
-    /// This many pieces of host memory can be had from now on.
+    /// This many pieces of host memory are available from now on.
     pub fn limit_host_pieces(&self, count: u64) {
         self.shared.host_pieces_left.store(count, Ordering::Relaxed);
     }

@@ -176,7 +176,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         let failed = add_to_both(&bench, &regions, syndromes, seed);
         ends.failed += failed.iter().map(|failed| u32::from(*failed)).sum::<u32>();
         ends.both += u32::from(failed == [true; 2]);
-        // What is dirty can be had while nothing of it can be written back.
+        // What is dirty can be salvaged while nothing of it can be written back.
         let salvaged = regions.each_ref().map(|region| region.salvage().unwrap());
         tally.merge(&nic.fault_tally());
         nic.calm();

@@ -304,7 +304,7 @@ fn a_catch_up_that_failed_is_tried_again_in_the_background() {
     let homes = bench.vm.host_homes();
     homes[1].lose().unwrap();
     bench.must("fill", LaunchConfig::new(2, 64), (&a, 5u32));
-    // So that catching up fetches every page, of which one cannot be had once.
+    // So that catching up fetches every page, of which one is not available once.
     a.evict().unwrap();
     let refused = FaultPlan::new(Fault::Fail(Syndrome::LocalProtection)).opcode(Opcode::Read);
     let fault = bench.soft_nic().inject(refused);

@@ -303,7 +303,7 @@ fn who_finds_no_memory_has_that_of_frames() {
     add_one(&bench, &region);
     compare(&region.to_vec().unwrap(), &added(&before, 2)).unwrap();
     assert!(hog.to_vec().unwrap().iter().all(|word| *word == 7));
-    // They have it back once it is free.
+    // They can reclaim it once it is free.
     drop(hog);
     must(vm, 16);
 }

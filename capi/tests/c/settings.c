@@ -211,7 +211,7 @@ static void files_that_are_missing_or_unwritable(void) {
     REFUSED(GPUVM_CODE_FILE, "is not a regular file", gpuvm_region_from_file(f.vm, NULL, bytes, "/dev/null", &region));
     // Nothing writes a program that runs, not even root.
     REFUSED(GPUVM_CODE_FILE, "/proc/self/exe", gpuvm_region_map_file(f.vm, NULL, bytes, "/proc/self/exe", &region));
-    // Read-only it can be had.
+    // Read-only it is allowed.
     gpuvm_region_options options = {.size = sizeof options, .read_only = 1};
     OK(gpuvm_region_map_file(f.vm, &options, bytes, "/proc/self/exe", &region));
     char magic[4];

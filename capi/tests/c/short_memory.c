@@ -107,7 +107,7 @@ static int frames_go_first(int32_t frames_at_first, int32_t elastic_at_first, in
     } while (after == before && frame_bytes(vm) == 16 * HANDLE);
     int frames_went = frame_bytes(vm) < 16 * HANDLE;
     HOLDS(frames_went != (after < before));
-    // All of it can be had, and no more.
+    // All of it is available, and no more.
     gpuvm_code code;
     while ((code = gpuvm_elastic_grow(grows, HANDLE, NULL)) == GPUVM_CODE_OK) {
     }

@@ -1,4 +1,4 @@
-//! Applications, each paged and in the ways that a user would run it instead.
+//! Applications, each paged and against the usual alternatives.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Memory that a neighbour GPU lends: how soon the lender has it back, what lending costs its own kernels, what it is worth.
+//! Memory that a neighbour GPU lends: how soon the lender can reclaim it, what lending costs its own kernels, what it is worth.
 
 use std::time::{Duration, Instant};
 

@@ -137,7 +137,7 @@ impl CudaGpuBuilder {
     /// The GPU.
     ///
     /// # Errors
-    /// [`GpuError::Driver`] when there is no driver, no such GPU, or one that is too old; [`GpuError::Io`] when no thread can be had.
+    /// [`GpuError::Driver`] when there is no driver, no such GPU, or one that is too old; [`GpuError::Io`] when no thread can be started.
     pub fn build(self) -> Result<CudaGpu, GpuError> {
         let core = Arc::new(Core::open(device::find(&self.device)?)?);
         let places = Places::new(&core)?;

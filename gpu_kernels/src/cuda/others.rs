@@ -41,7 +41,7 @@ impl Drop for OthersContext {
         if let Some(was) = self.0.or(before)
             && current() != Some(was)
         {
-            // SAFETY: it was current. One that was destroyed meanwhile is an error that nothing needs: then none is to be had.
+            // SAFETY: it was current. One that was destroyed meanwhile is an error that nothing needs: then none is available.
             let _ = outcome(unsafe { cu::cuCtxSetCurrent(was) });
         }
     }

@@ -1,4 +1,4 @@
-//! Changes of slots in memory that neighbours lend: whose each is, what it holds, and what a lender finds there who has it back.
+//! Changes of slots in memory that neighbours lend: whose each is, what it holds, and what a lender finds there after reclaiming it.
 
 use std::collections::HashMap;
 

@@ -93,7 +93,7 @@ constexpr u32 kHeld = 1;
 constexpr u32 kWon = 2;     // the page is FETCHING and ours
 constexpr u32 kBusy = 3;    // the page is FETCHING and another's, or used in place
 constexpr u32 kFailed = 4;  // the page is in the error state, or has too many pins
-constexpr u32 kNone = 5;    // nothing to be had now
+constexpr u32 kNone = 5;    // nothing available now
 
 // `code`: of the page's error, as its word has it.
 GPUVM_NOINLINE void report_page_error(const layout::VmDesc* vm, u64 id, u32 code, u32 fault_code) {
@@ -285,7 +285,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     u64* word = miss->word();
     u64 id = replica_to_fetch(vm, miss->id());
     GPUVM_TIMELINE_ONLY(miss->claimed = timeline_since(miss->started);)
-    // Lanes whose frames come from elsewhere are a part as well; those with a page that cannot be had, too.
+    // Lanes whose frames come from elsewhere are a part as well; those with a page that is not available, too.
     u64 part = id ? stripe_of(vm, id)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
     if (miss->parts) won = __match_any_sync(won, part);
     if (!id) return fail_claim(miss);
@@ -300,7 +300,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     grant.first = packed >> 18;
     if (rank >= grant.count) {
         revert_claim(word);
-        // Nothing was to be had although the poster could wait: it reported why.
+        // Nothing was available although the poster could wait: it reported why.
         return grant.count == 0 && may_wait ? without_slot(vm, id) : kRoundRetry;
     }
     Queue q(vm, grant.queue);

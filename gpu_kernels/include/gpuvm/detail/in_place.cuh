@@ -169,7 +169,7 @@ GPUVM_DEVICE bool load_between_looks(u64 home, const u64* word, T* value) {
 }
 
 // Whether a page that has no frame is read at its home now. `Bytes`: what the read stands for, a chunk or whole chunks
-// from byte `at` of the array on. False when the page has a frame, is to get one, or cannot be had.
+// from byte `at` of the array on. False when the page has a frame, is to get one, or is not available.
 template <u32 Bytes>
 GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
     constexpr u32 chunks = Bytes >> kChunkShift;
@@ -225,7 +225,7 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
 
 // Runs `store(address)` with the home of an element of `bytes` bytes, whose page is not fetched meanwhile: by one pin a
 // lane, which are added and given back together for all lanes that are here with the page. False when it has a frame,
-// is to get one, or cannot be had. Nothing waits for anything while such a pin is held.
+// is to get one, or is not available. Nothing waits for anything while such a pin is held.
 template <class Store>
 GPUVM_DEVICE bool store_at_home(const layout::ArrayDesc& array, u64 page, u32 offset, u32 bytes, Store store) {
     u64* word = words_of(array) + page;

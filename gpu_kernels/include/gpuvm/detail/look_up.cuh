@@ -72,7 +72,7 @@ GPUVM_DEVICE T* look_up(const layout::LookedUpDesc& array, u64 index) {
         // Stores past the end harm nothing in any form. The host counts all pages as written that they may be for.
         if ((Stores || kChecksLoads) && __builtin_expect(!inside, 0)) {
             *reinterpret_cast<u64*>(array.past) = index;
-            return global<T>(array.nobodys);
+            return global<T>(array.dummy);
         }
         return global<T>(array.places + index * kSize);
     }

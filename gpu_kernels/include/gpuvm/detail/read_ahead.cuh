@@ -32,7 +32,7 @@ GPUVM_NOINLINE bool reserve_for(Unawaited* fetch) {
 }
 
 // Posts a READ for an absent page, whose word was `seen`, with a token in the word so that anyone can finish it. False
-// when no frame, slot or copy is to be had now.
+// when no frame, slot or copy is available now.
 GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     const layout::VmDesc* vm = fetch->vm();
     fetch->page = page;

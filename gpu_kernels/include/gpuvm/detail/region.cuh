@@ -49,7 +49,7 @@ GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) {
 GPUVM_DEVICE bool is_reliable(const layout::RegionDesc* region) {
     return kReliable && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
 }
-// A stripe whose home can never be had again.
+// A stripe whose home is never available again.
 GPUVM_DEVICE bool is_lost(const layout::StripeDesc* stripe) { return kReliable && stripe->flags & layout::STRIPE_LOST; }
 
 GPUVM_DEVICE u32 region_number(u64 id) {

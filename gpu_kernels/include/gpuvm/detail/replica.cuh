@@ -101,7 +101,7 @@ GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 id) {
 
 // How the WRITE to one replica ended.
 constexpr u32 kWritten = 0;
-constexpr u32 kMissed = 1;    // the replica cannot be had any more, or refuses
+constexpr u32 kMissed = 1;    // the replica is not available any more, or refuses
 constexpr u32 kToRepeat = 2;  // nothing is known
 
 // How the write-back stands then.

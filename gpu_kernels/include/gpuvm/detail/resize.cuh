@@ -91,7 +91,7 @@ GPUVM_DEVICE void leave_change(const layout::VmDesc* vm) {
 
 // Who looks for a frame need not look at the change any more. The host may call again meanwhile, which does no harm:
 // it ends the change, and writes the limit anew, when nothing is counted.
-GPUVM_DEVICE void call_nobody(const layout::VmDesc* vm) {
+GPUVM_DEVICE void call_none(const layout::VmDesc* vm) {
     atom_and_relaxed_gpu(&pool_of(vm)->limit, ~layout::POOL_CHANGING_BIT);
 }
 
@@ -105,7 +105,7 @@ GPUVM_NOINLINE u64 help_change(const layout::VmDesc* vm, u32 window) {
         restore_some(vm, first, end, window);
     else if (change)
         withdraw_some(vm, first, end, window);
-    if (change && change_left(vm) <= 0) call_nobody(vm);
+    if (change && change_left(vm) <= 0) call_none(vm);
     leave_change(vm);
     return change;
 }
@@ -117,7 +117,7 @@ GPUVM_DEVICE void end_change(const layout::VmDesc* vm, u64 change) {
     if (join_change(vm) == change) {
         st_relaxed_gpu(&pool->change, u64{0});
         // Or those who look in vain would be waited for, too, one after the other.
-        call_nobody(vm);
+        call_none(vm);
     }
     leave_change(vm);
     // Store, then load: see `join_change`.

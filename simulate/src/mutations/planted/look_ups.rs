@@ -82,7 +82,7 @@ planted! {
     "written-as-plain-and-not-marked", LookUps(12), LookedUp, LOST, "launches over plain memory may have written all of it":
         LOOK_UP "    *written = 1;\n" => "    (void)written;\n";
     "past-the-end-of-plain-memory-and-stored", LookUps(12), LookedUp, LOST, "a store past the end of plain memory harms nothing":
-        LOOK_UP "            return global<T>(array.nobodys);" => "            return global<T>(array.places);";
+        LOOK_UP "            return global<T>(array.dummy);" => "            return global<T>(array.places);";
     "another-frame-than-in-order", LookUps(12), LookedUp, LOST, "frames follow each other where it is said so":
         BRING "            if (comes) frame = its;" => "            if (comes) frame = all && page_of(id) < 2 ? its + (page_of(id) ? ~0u : 1u) : its;",
         BRING "is_resident(seen) ? frame_of(seen) : kNoFrame" => "is_resident(seen) ? frame_of(seen) + (page_of(id) < 2 ? (page_of(id) ? 1u : ~0u) : 0u) : kNoFrame";

@@ -60,7 +60,7 @@ pub(super) fn at_nodes(server: &Machine, client: &Machine) -> Result<(), Error> 
     for (node, runs) in [(first, CASES.len()), (second, striped())] {
         node.terminate()?;
         let said = node.wait(SHORT)?.success()?.text();
-        // Each run asks once whether the nodes can be had.
+        // Each run asks once whether the nodes are available.
         let clients = 2 * runs;
         check(
             said.contains(&format!("{clients} clients so far, {clients} said goodbye")),

@@ -56,7 +56,7 @@ pub(super) fn bfs(server: &Machine, client: &Machine) -> Result<(), Error> {
     for (node, clients) in [(node, 4), (second, 2)] {
         node.terminate()?;
         let said = node.wait(SHORT)?.success()?.text();
-        // Each search asks once whether the nodes can be had, and then searches.
+        // Each search asks once whether the nodes are available, and then searches.
         check(
             said.contains(&format!("{clients} clients so far, {clients} said goodbye")),
             || format!("a node was left otherwise than by {clients} goodbyes:\n{said}"),
