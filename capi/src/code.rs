@@ -41,7 +41,7 @@ pub enum gpuvm_code {
     Overlap = 13,
     /// Elements past the end.
     OutOfRange = 14,
-    /// Bytes that are no whole number of elements.
+    /// Bytes that are not a multiple of the element size.
     PartOfAnElement = 15,
     /// Arguments that do not fit the kernel.
     Arguments = 16,

@@ -182,7 +182,10 @@ fn a_region_is_as_long_as_its_data() {
     std::fs::write(file.path(), [0u8; 41]).unwrap();
     let message = refused(region().from_file(file.path()));
     let path = file.path().display().to_string();
-    says(&message, &[&path, "41 bytes, no whole number of elements of 4"]);
+    says(
+        &message,
+        &[&path, "41 bytes, not a multiple of the element size of 4 bytes"],
+    );
     std::fs::write(file.path(), (0..10u32).flat_map(u32::to_ne_bytes).collect::<Vec<u8>>()).unwrap();
     assert_eq!(
         region().from_file(file.path()).unwrap().to_vec().unwrap(),

@@ -70,7 +70,7 @@ impl Report {
             };
             text.push_str(&format!("{mark} {}\n", mode.options));
             if !mode.works {
-                text.push_str(&format!("    lacks: {}\n", mode.missing.join("; ")));
+                text.push_str(&format!("    missing: {}\n", mode.missing.join("; ")));
             }
             if mode.works || mode.chosen {
                 for cost in &mode.costs {

@@ -137,7 +137,7 @@ impl<'a> Batch<'a> {
         let nulls = nulls.ok_or_else(|| format!("has {} nulls in {rows} rows", node.nulls))?;
         let bytes = |at: usize| node.buffers.get(at).map_or(0, |place| place.end - place.start);
         let elements = |at: usize, what: &str, dtype: Dtype, length: u64| {
-            let place = node.buffers.get(at).ok_or("lacks a buffer")?;
+            let place = node.buffers.get(at).ok_or("has too few buffers")?;
             let path = &self.file.source.path;
             let elements = Elements::new(path, format!("{name}{what}"), dtype, length, place.start);
             let elements = elements.filter(|elements| elements.bytes() <= bytes(at));
@@ -205,7 +205,7 @@ impl<'a> Batch<'a> {
         let Some((id, values)) = &layout.coded else {
             return Ok(Vec::new());
         };
-        let all = self.file.dictionaries.get().ok_or("lacks its dictionary")?;
+        let all = self.file.dictionaries.get().ok_or("has no dictionary")?;
         let parts = all.get(id).into_iter().flatten();
         parts.map(|node| self.checked(values, &[], name, node)).collect()
     }

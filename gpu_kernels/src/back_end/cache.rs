@@ -390,7 +390,7 @@ mod tests {
         // Only root gives files away.
         if super::user() == 0 {
             chown(folder.join("k"), Some(65534), None).expect("it is given away");
-            assert_eq!(cache.bytes("k"), None, "an entry of somebody else");
+            assert_eq!(cache.bytes("k"), None, "an entry of another user");
             chown(&folder, Some(65534), None).expect("it is given away");
             let error = open().expect_err("it is not trusted");
             assert!(error.contains("it belongs to the user 65534"), "{error}");

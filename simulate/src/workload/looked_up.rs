@@ -20,7 +20,7 @@ const MOVED_MOST: u64 = 8;
 /// Most lanes of launches that run together.
 const LANES: u64 = 12;
 /// Words of a page: the first ones are each a lane's own; as many behind them only rise, and are each a lane's own as well; to one all add;
-/// some nothing writes. A short page, which a region ends with, has no more, and no whole number of 16-byte pieces.
+/// some nothing writes. A short page, which a region ends with, has no more, and is not a multiple of 16 bytes.
 const ADDED: u64 = 2 * LANES;
 const KEPT: Range<u64> = ADDED + 1..SHORT;
 const SHORT: u64 = 31;
