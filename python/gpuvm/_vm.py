@@ -275,7 +275,7 @@ class Vm:
                 raise RegionError(f"array `{wanted['name']}`: offset {offset} is before the file's beginning")
             if offset % kind.alignment:
                 raise RegionError(
-                    f"array `{wanted['name']}`: byte {offset} of {shown} is no multiple of {kind.alignment}, as {kind} needs: give "
+                    f"array `{wanted['name']}`: byte offset {offset} of {shown} is not a multiple of {kind.alignment}, the alignment of {kind}: give "
                     f"numpy.fromfile(path, {str(kind)!r}, count, offset={offset}) to Vm.array, or write the file again with an aligned header"
                 )
             if lengths is None:

@@ -253,8 +253,8 @@ def test_settings_that_cannot_be():
         ({"gpu": "simulated", "workers": 2, "transport": "mlx5"}, "."),
         ({"gpu": "simulated", "timeline": 5}, "timeline is 5: expected a text"),
         ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is `0`"),
-        ({"gpu": "simulated", "timeline_one_in": 2}, "it goes with `timeline`"),
-        ({"gpu": "simulated", "file_cache_on_gpu": True}, "it goes with `file_cache`"),
+        ({"gpu": "simulated", "timeline_one_in": 2}, "it requires `timeline`"),
+        ({"gpu": "simulated", "file_cache_on_gpu": True}, "it requires `file_cache`"),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
             gpuvm.Vm(**settings)

@@ -308,7 +308,7 @@ def test_who_is_short_of_memory_has_a_tiered_buffer_leave():
         with pytest.raises(errors.OutOfMemoryError):
             while True:
                 needs.grow(HANDLE)
-        with pytest.raises(errors.OutOfMemoryError, match="40 chunks of tiered buffer .* cannot go to the GPU"):
+        with pytest.raises(errors.OutOfMemoryError, match="cannot move 40 chunks of tiered buffer .* to the GPU"):
             buffer.move_to("gpu")
         assert (buffer.numpy() == np.arange(buffer.size)).all()
 

@@ -211,8 +211,8 @@ fn who_is_short_of_memory_has_chunks_of_low_priority_leave() {
     says(
         &with_causes(&error),
         &[
-            "1 chunks of tiered buffer `u32`",
-            "cannot go to the GPU",
+            "cannot move 1 chunks of tiered buffer `u32`",
+            "to the GPU, and none was moved",
             "tagged `needs` hold",
         ],
     );

@@ -146,7 +146,7 @@ static void names_of_gpus_and_transports(void) {
             gpuvm_vm_new(GPUVM_SETTINGS({"nics", "mlx5_0", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "transport rxe drives one device",
             gpuvm_vm_new(GPUVM_SETTINGS({"nics", "rxe0,rxe1", 0}, {"transport", "rxe", 0}), &vm));
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `memory_nodes`, which is not set",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it requires `memory_nodes`, which is not set",
             gpuvm_vm_new(GPUVM_SETTINGS({"memory_node_secret", "open", 0}), &vm));
     HOLDS(strstr(gpuvm_last_error(), "open") == NULL);
     REFUSED(GPUVM_CODE_INVALID_VALUE,
@@ -232,7 +232,7 @@ static void files_that_are_missing_or_unwritable(void) {
     OK(gpuvm_region_free(region));
     REFUSED(GPUVM_CODE_REGION, "exceed it",
             gpuvm_region_map_file_span(f.vm, &options, bytes, "/proc/self/exe", 1, UINT64_MAX / 2, &region));
-    REFUSED(GPUVM_CODE_REGION, "no multiple of 4",
+    REFUSED(GPUVM_CODE_REGION, "not a multiple of 4",
             gpuvm_region_map_file_span(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), "/proc/self/exe", 1, 3, &region));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "gpuvm_region_share made no such name",
             gpuvm_region_attach(f.vm, &options, bytes, magic, sizeof magic, &region));
@@ -365,12 +365,12 @@ static void a_timeline(void) {
         {"timeline_ring_events", .number = 1 << 30},
         {"file_cache_on_gpu", .number = 1},
     };
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `timeline`", gpuvm_vm_new(settings, 3, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it requires `timeline`", gpuvm_vm_new(settings, 3, &vm));
     REFUSED(GPUVM_CODE_FILE, "folder/timeline.json", gpuvm_vm_new(settings, 4, &vm));
     settings[3].text = "timeline.json";
     REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(settings, 5, &vm));
     settings[4].number = 1 << 20;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_cache_on_gpu is `1`: it goes with `file_cache`",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_cache_on_gpu is `1`: it requires `file_cache`",
             gpuvm_vm_new(settings, 6, &vm));
     HOLDS(vm.id == 0);
     OK(gpuvm_vm_new(settings, 5, &vm));

@@ -138,7 +138,7 @@ fn headers_that_lie_are_refused() {
     let odd = only("F32", "1", "0,4") + " ";
     let file = with(&odd[..odd.len() - usize::from(odd.len().is_multiple_of(4))], 4).unwrap();
     let a = file.tensor("a").unwrap();
-    let words = ["`a`", "no multiple of 4", "from_reader"];
+    let words = ["`a`", "not a multiple of 4", "from_reader"];
     says(&refused(a.region::<f32>(&vm())), &words);
     assert_eq!(a.region::<u8>(&vm()).unwrap().len(), 4);
     says(&refused(SafeTensors::open(folder.path())), &["regular"]);
