@@ -301,7 +301,7 @@ mod tests {
     fn what_means_nothing_is_named() {
         for (name, text, why) in [
             (LIMIT_VARIABLE, "lots", "LIMIT=lots: invalid size 'lots': write 4KiB"),
-            (LIMIT_VARIABLE, "0", "LIMIT=0: no memory at all"),
+            (LIMIT_VARIABLE, "0", "LIMIT=0: it must be at least one page"),
             (LIMIT_VARIABLE, "101%", "no more than 100%"),
             (MINIMUM_VARIABLE, "-1", "MIN=-1: invalid size '-1'"),
             (MINIMUM_VARIABLE, "NaN%", "a share is a number"),

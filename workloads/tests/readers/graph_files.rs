@@ -146,7 +146,7 @@ fn bad_matrices_are_refused_with_their_line() {
         "%%MatrixMarket matrix coordinate real\n => 1: a header of 4 words",
         "%%MatrixMarket matrix coordinate real general\n% a\n => 2: the file is empty, it holds no sizes",
         "%%MatrixMarket matrix coordinate real general\n% a\n3 3\n => 3: the entries are missing",
-        "%%MatrixMarket matrix coordinate real general\n3 x 3\n => 2: the columns 'x' are no number",
+        "%%MatrixMarket matrix coordinate real general\n3 x 3\n => 2: the columns 'x' are not a number",
         "%%MatrixMarket matrix coordinate real general\n3 3 3 3\n => 2: '3' after the three sizes",
         "%%MatrixMarket matrix coordinate real general\n3 4 0\n => 2: the matrix has 3 rows and 4 columns",
         "%%MatrixMarket matrix coordinate real general\n0 0 0\n => 2: the file is empty, it holds no vertex",

@@ -124,7 +124,7 @@ fn what_no_byte_holds_is_not_written() {
         let mut out = Vec::new();
         let vectors = Vectors::new(2, vec![1.0, 2.0, 3.0, value]).unwrap();
         let error = write_bvecs(&vectors, &mut out).unwrap_err().to_string();
-        let expected = format!("vector 1: component 1 is {value}, and no whole number from 0 to 255; write .fvecs");
+        let expected = format!("vector 1: component 1 is {value}, not a whole number from 0 to 255; write .fvecs");
         assert_eq!((error, out.len()), (expected, 0));
     }
 }
