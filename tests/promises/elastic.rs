@@ -386,7 +386,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     for by in [998 * size + 1, u64::MAX - 1, u64::MAX] {
         says(
             &refused(buffer.grow(by)),
-            &["`long`", &format!("for {} at most", 1000 * size)],
+            &["`long`", &format!("for at most {}", 1000 * size)],
         );
     }
     assert!(refused(buffer.shrink(2 * size + 1)).contains("out of range"));

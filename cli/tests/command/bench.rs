@@ -637,7 +637,7 @@ fn options_that_do_not_fit_are_refused() {
         "tier --gpu sim --data 64MiB --page-size 1MiB --frames-share 1/32 => 4 warps hold a page of 1 MiB each, and there are 2 frames",
         "tier --gpu sim --frames-share 1 => give --frames-share below 1",
         "tier --gpu sim --borrow 1:1MiB => memory is lent in chunks",
-        "tier --gpu sim --transport soft => use the transport direct",
+        "tier --gpu sim --transport soft => needs the transport direct",
         "take --gpu sim --row 6 => --row must be a multiple of 4",
         "take --gpu sim --row 1MiB --data 4KiB => --row must be a multiple of 4",
         "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be less than --frames",
@@ -689,7 +689,7 @@ fn all_of_them_one_file_each() {
 fn a_benchmark_that_fails_is_named_and_the_others_go_on() {
     let folder = tempfile::tempdir().unwrap();
     // The simulated GPU has neighbours where one is named to borrow from, and none else.
-    let run = bench(folder.path(), "all --gpu sim --peer 1 --out reports --repeat 1");
+    let run = bench(folder.path(), "core --gpu sim --peer 1 --out reports --repeat 1");
     let (status, out, err) = finish(run);
     assert_eq!(status, 1, "{err}");
     says(

@@ -113,7 +113,7 @@ fn options_that_do_not_go_together_are_refused_by_name() {
         "--seed 0 --workers 4 => workers is 4: a seed needs a single worker; leave out the workers or the seed",
         "--gpu cuda:0 --seed 7 => seed is `7`: only simulated GPUs have it: leave it out, or use the gpu sim",
         "--gpu cuda:0 --workers 2 => workers is `2`: only simulated GPUs have it: leave it out, or use the gpu sim",
-        "--seed 7 --transport rxe => seed is 7: what transport rxe drives follows none; use the software NIC",
+        "--seed 7 --transport rxe => seed is 7: transport rxe does not support a seed; use the software NIC",
     ] {
         let (arguments, reason) = case.split_once(" => ").unwrap();
         let err = refusal(&[], &format!("not_here {arguments}"), 1);

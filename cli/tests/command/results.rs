@@ -214,7 +214,7 @@ fn parameters_and_files_that_cannot_be_are_explained() {
         "query1 trips:10 --share 2 => 2: invalid share `2`: expected a number from 0 to 1",
         "cc kron:4 --source 1 => 2: unexpected argument '--source'",
         // Before the input, which is not there.
-        "cc not_here --output x.csv => 1: end it in .txt, .tsv, .npy or .parquet",
+        "cc not_here --output x.csv => 1: end the name in .txt, .tsv, .npy or .parquet",
         "cc not_here --output no/x.npy => 1: cannot write to no/x.npy",
         "pagerank not_here --gpu sim,sim --output no/x.npy => 1: cannot write to no/x.npy",
         "cc edges.txt --output ./edges.txt => 1: is the input itself",
