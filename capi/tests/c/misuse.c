@@ -109,7 +109,7 @@ static void wrong_types_of_elements(void) {
     gpuvm_arg wide[] = {GPUVM_ARG(f.region), gpuvm_arg_u64(1)};
     REFUSED(GPUVM_CODE_ARGUMENTS, "argument 2: a value of type u64 was given", launch_of(f.add, wide, 2, &launch));
     gpuvm_region odd;
-    REFUSED(GPUVM_CODE_REGION, "elements of 12 bytes",
+    REFUSED(GPUVM_CODE_REGION, "element size of 12 bytes",
             gpuvm_region_zeroed(f.vm, NULL, gpuvm_structure("triple", 12, 4), 3, &odd));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`element.align` is 3",
             gpuvm_region_zeroed(f.vm, NULL, gpuvm_structure("triple", 12, 3), 3, &odd));

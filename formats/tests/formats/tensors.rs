@@ -88,7 +88,7 @@ fn another_type_and_another_name_are_refused() {
     says(&refused(file.tensor("x")), &["no tensor `x`", "`w`", "`v`"]);
     // Cut after it was opened.
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-    says(&refused(w.region::<u16>(&vm)), &["`w`", "beyond"]);
+    says(&refused(w.region::<u16>(&vm)), &["`w`", "exceed"]);
     std::fs::remove_file(&path).unwrap();
     says(&refused(v.region::<f32>(&vm)), &["`v`", "No such file"]);
 }
@@ -104,7 +104,7 @@ fn headers_that_lie_are_refused() {
     let open = |bytes: &[u8]| SafeTensors::open(write(&folder, "bad.safetensors", bytes));
     let with = |header: &str, data| open(&by_header(header.len() as u64, header, data));
     for bytes in [&[][..], &[1, 2, 3], &[0; 8]] {
-        says(&refused(open(bytes)), &["bad.safetensors", "no whole safetensors file"]);
+        says(&refused(open(bytes)), &["bad.safetensors", "not a complete safetensors file"]);
     }
     for claimed in [3, 1 << 20, 99_000_000, 1 << 40, u64::MAX, u64::MAX - 7] {
         says(&refused(open(&by_header(claimed, "{}", 0))), &["header"]);
