@@ -146,7 +146,7 @@ fn wrong_sizes_and_types_are_errors_that_name_them() {
             .zeroed(3)
             .map(|_| ()),
     );
-    says(&message, &["region `triple`", "elements of 12 bytes"]);
+    says(&message, &["region `triple`", "element size of 12 bytes"]);
 }
 
 #[test]
