@@ -85,7 +85,9 @@ fn what_cannot_be_done_is_said() {
     assert!(failure(file.read(9_995, &mut out)).contains("bytes 9995 to 10005 are beyond the end of"));
     assert!(failure(file.read(u64::MAX - 3, &mut out)).contains("are beyond the end of"));
     assert!(failure(file.write(0, &[1])).contains("was opened for reading"));
-    assert!(failure(Tier::new(3 * BLOCK, TierOptions::default())).contains("are 3 blocks of 4096 bytes; give at least 64"));
+    assert!(
+        failure(Tier::new(3 * BLOCK, TierOptions::default())).contains("are 3 blocks of 4096 bytes; give at least 64")
+    );
     // Nothing of it holds for long.
     file.read(9_990, &mut out).unwrap();
     assert_eq!(out, pattern(10_000)[9_990..]);

@@ -62,8 +62,8 @@ static __device__ __forceinline__ bool has_failed(const gpuvm::array<T>& data) {
     return data.failed();
 }
 
-// The number of the first of this many next reads, for all lanes of the warp; past every trace's end after a fault. Warps
-// take them in order: what is under way is close together in the trace, however few warps are resident.
+// The number of the first of this many next reads, for all lanes of the warp; past every trace's end after a fault.
+// Warps take them in order: what is under way is close together in the trace, however few warps are resident.
 template <class Data>
 static __device__ __forceinline__ u64 take(const Data& data, u64* tally, u32 reads) {
     u64 first = ~0ull;

@@ -104,7 +104,10 @@ fn headers_that_lie_are_refused() {
     let open = |bytes: &[u8]| SafeTensors::open(write(&folder, "bad.safetensors", bytes));
     let with = |header: &str, data| open(&by_header(header.len() as u64, header, data));
     for bytes in [&[][..], &[1, 2, 3], &[0; 8]] {
-        says(&refused(open(bytes)), &["bad.safetensors", "not a complete safetensors file"]);
+        says(
+            &refused(open(bytes)),
+            &["bad.safetensors", "not a complete safetensors file"],
+        );
     }
     for claimed in [3, 1 << 20, 99_000_000, 1 << 40, u64::MAX, u64::MAX - 7] {
         says(&refused(open(&by_header(claimed, "{}", 0))), &["header"]);

@@ -1,8 +1,8 @@
 // Regions whose pages have two homes: which copies may be read, and when a write-back to both has ended.
 //
-// A page's stale bits and its join word are changed only by the thread that owns the page: by its claim, or by its write-back
-// mark and the requests that the mark stands for. So relaxed accesses do: the page table entry's release and acquire
-// carry them.
+// A page's stale bits and its join word are changed only by the thread that owns the page: by its claim, or by its
+// write-back mark and the requests that the mark stands for. So relaxed accesses do: the page table entry's release and
+// acquire carry them.
 #pragma once
 
 #include "page_word.cuh"
