@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the path of mdbook, which makes the guide's pages: the one that is installed, or one that is built into the build folder, once
-# (82 s on two cores). Fails where it cannot be had.
+# (82 s on two cores). Fails where it is not available.
 #   .ci/mdbook.sh FOLDER
 set -euo pipefail
 if command -v mdbook; then exit 0; fi

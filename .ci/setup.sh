@@ -84,7 +84,7 @@ need_nextest() {
     cargo install --quiet --locked --version 0.9.143 --root "$tools" --target-dir "$tools/build" cargo-nextest && rm -rf "$tools/build"
 }
 
-# want COMMAND PACKAGE WHY: a tool that is nice to have; says so and fails where it cannot be had.
+# want COMMAND PACKAGE WHY: a tool that is nice to have; says so and fails where it is not available.
 want() {
     command -v "$1" >/dev/null && return 0
     install "$2" && return 0

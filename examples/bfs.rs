@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         placement: gpuvm::Placement::Fetch,
         shape: None,
         profile: None,
-        file_memory: None,
+        file_cache: None,
     };
     let mut levels = Vec::new();
     let outcome = bfs::run(csr, source, &options, &mut |level| levels.push(level))?;

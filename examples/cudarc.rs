@@ -77,7 +77,7 @@ fn run(vm: &Vm) -> Result<(), Box<dyn Error>> {
     let first = {
         // Until it is dropped, behind the launch, cudarc leaves the slice alone.
         let (address, _in_use) = bins.device_ptr_mut(&stream);
-        // SAFETY: `BINS` numbers, which nobody else uses until the stream has come past the launch.
+        // SAFETY: `BINS` numbers, which nothing else uses until the stream has come past the launch.
         let bins = unsafe { Arg::address(ElementType::U32, address) };
         compiled_by_gpuvm.launch_on(&borrowed, shape(), (&keys, bins, BINS))?
     };

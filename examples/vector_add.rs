@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Not println!, which panics where the output is closed or full.
     writeln!(
         stdout(),
-        "{n} sums are right: {} pages fetched into {} frames by {} faults of GPU threads, {} pages written home",
+        "{n} sums are right: {} pages fetched into {} frames by {} faults of GPU threads, {} pages written back",
         stats.pages_fetched,
         vm.frames(),
         stats.faults,

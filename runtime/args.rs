@@ -11,7 +11,7 @@ use crate::{
     elastic::{ElasticBuffer, ElasticInner},
     element::ElementType,
     error::Result,
-    given::{Given, GivenKind},
+    given::{ArgKind, Given},
     gpu::PagedGpu,
     launch_state::StateSlot,
     region::{OnGpu, Region, RegionInner},
@@ -224,7 +224,7 @@ impl<'a> Arg<'a> {
     /// memory, host memory that the GPU reaches, or managed memory.
     ///
     /// # Safety
-    /// Kernels of this GPU reach what lies there, as the kernel uses it, until the launch has ended. Nobody holds a Rust reference to
+    /// Kernels of this GPU reach what lies there, as the kernel uses it, until the launch has ended. Nothing holds a Rust reference to
     /// what the kernel writes meanwhile, nor one to what it reads that lets it change otherwise than by atomics.
     pub unsafe fn address(element: ElementType, address: u64) -> Self {
         Self(Kind::Address { element, address })
@@ -246,9 +246,13 @@ impl<'a> Arg<'a> {
             Kind::Value { bytes, .. } => Placed::Value(bytes),
             Kind::Buffer { inner, .. } => Placed::Address(inner.memory.addr()),
             Kind::Elastic { inner, .. } => Placed::Address(inner.addr),
-            Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?, region.element.bytes() as u64),
+            Kind::Region(region) => Placed::Region(
+                region,
+                gpu.map_device_lost(region.on(gpu))?,
+                region.element.bytes() as u64,
+            ),
             Kind::Words { region, element } => {
-                Placed::Region(region, gpu.or_lost(region.on(gpu))?, element.bytes() as u64)
+                Placed::Region(region, gpu.map_device_lost(region.on(gpu))?, element.bytes() as u64)
             }
             Kind::Broadcast { array, view } => {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
@@ -263,7 +267,7 @@ impl<'a> Arg<'a> {
     pub(crate) fn give(&self) -> Given<'_> {
         match &self.0 {
             Kind::Value { element, bytes } => Given {
-                kind: GivenKind::Scalar {
+                kind: ArgKind::Scalar {
                     element,
                     bytes: bytes.len(),
                 },
@@ -271,19 +275,19 @@ impl<'a> Arg<'a> {
                 memory: None,
             },
             Kind::Buffer { gpu, element, inner } => Given {
-                kind: GivenKind::Pointer(element),
+                kind: ArgKind::Pointer(element),
                 gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Elastic { gpu, inner } => Given {
-                kind: GivenKind::Pointer(&inner.element),
+                kind: ArgKind::Pointer(&inner.element),
                 gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Region(region) => given_region(region, &region.element),
             Kind::Words { region, element } => given_region(region, element),
             Kind::Broadcast { array, .. } => Given {
-                kind: GivenKind::Broadcast {
+                kind: ArgKind::Broadcast {
                     element: &array.element,
                     array: &array.name,
                 },
@@ -291,12 +295,12 @@ impl<'a> Arg<'a> {
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Memory { array, .. } => Given {
-                kind: GivenKind::Pointer(&array.element),
+                kind: ArgKind::Pointer(&array.element),
                 gpu: None,
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Address { element, .. } => Given {
-                kind: GivenKind::Pointer(element),
+                kind: ArgKind::Pointer(element),
                 gpu: None,
                 memory: None,
             },
@@ -307,7 +311,7 @@ impl<'a> Arg<'a> {
 /// What a launch keeps of a region, whose elements the kernel takes for such.
 fn given_region<'a>(region: &'a Arc<RegionInner>, element: &'a ElementType) -> Given<'a> {
     Given {
-        kind: GivenKind::Array {
+        kind: ArgKind::Array {
             element,
             read_only: region.kind.read_only,
             region: &region.name,

@@ -58,7 +58,7 @@ mod tests {
         assert!(backoff.is_due(start), "the first try waits for nothing");
         let (mut now, mut pauses) = (start, Vec::new());
         for _ in 0..8 {
-            backoff.failed(now, "nobody answers".into());
+            backoff.failed(now, "nothing answers".into());
             let mut pause = Duration::ZERO;
             while !backoff.is_due(now + pause) {
                 pause += Duration::from_millis(100);
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
         backoff.worked();
         assert!(backoff.is_due(start));
-        backoff.failed(start, "nobody answers".into());
+        backoff.failed(start, "nothing answers".into());
         assert!(!backoff.is_due(start + FIRST / 2) && backoff.is_due(start + FIRST));
     }
 

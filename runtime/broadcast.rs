@@ -25,7 +25,7 @@ use crate::{
     element::ElementType,
     error::{Doing, Error, Result, check_range},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, LaunchTracker, Memory},
 };
 
 /// Shared by the handle and the launches that name the array.
@@ -42,7 +42,7 @@ pub(crate) struct BroadcastInner {
     by_reading: bool,
     /// Whether an iteration is tracked: what it reads is looked at when it has ended. Relaxed: changed while the launches are locked.
     tracked: AtomicBool,
-    launches: Mutex<Naming>,
+    launches: Mutex<LaunchTracker>,
     /// Used by who holds the launches.
     round: Mutex<Round>,
     /// What the array was made of, or what the last flush wrote.
@@ -121,13 +121,13 @@ impl BroadcastInner {
         self.length * self.element.bytes() as u64
     }
 
-    /// Waits for the launches that name the array, has their changes passed on, and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
+    /// Waits for the launches that name the array, has their changes forwarded, and keeps others from beginning while the guard lives.
+    fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         *self.round.lock() = Round::default();
         self.check_gpus()?;
-        self.pass_on()?;
+        self.forward_atomics()?;
         Ok(launches)
     }
 
@@ -178,7 +178,7 @@ impl BroadcastInner {
     fn read_view(&self, view: usize, first: u64, out: &mut [u8]) -> Result<()> {
         let read = self.host().device().read(self.views.addr(view) + first, out);
         let doing = || format!("reading broadcast array `{}`", self.name);
-        self.host().gpu.or_lost(read.doing(doing))
+        self.host().gpu.map_device_lost(read.doing(doing))
     }
 
     /// Stores bytes in all subscribers' copies. No launch uses the array.
@@ -191,7 +191,7 @@ impl BroadcastInner {
                 let part = &values[(span.start - first) as usize..(span.end - first) as usize];
                 let written = self.host().device().write(self.views.addr(view) + span.start, part);
                 let doing = || format!("writing broadcast array `{}`", self.name);
-                self.host().gpu.or_lost(written.doing(doing))?;
+                self.host().gpu.map_device_lost(written.doing(doing))?;
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ impl BroadcastInner {
                 let entries = subscriptions.entries(view, run[0]..run[0] + run.len());
                 let written = on.entries.write(on.device(), run[0] as u64, &entries);
                 on.gpu
-                    .or_lost(written.doing(|| format!("describing broadcast array `{}`", self.name)))?;
+                    .map_device_lost(written.doing(|| format!("describing broadcast array `{}`", self.name)))?;
             }
             let mut desc = on.desc.lock();
             desc.others = subscriptions.others(view);
@@ -220,13 +220,13 @@ impl BroadcastInner {
 }
 
 impl Memory for BroadcastInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
     /// Launches on several GPUs run side by side. One comes after those that were enqueued since the last one on its own GPU, and after
     /// that one, also where that one has ended by now: the others may have not.
-    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()> {
         if self.on.len() == 1 {
             // There is one copy: streams order what uses it.
             return Ok(());
@@ -234,7 +234,7 @@ impl Memory for BroadcastInner {
         let mut round = self.round.lock();
         // Where all of them only read, there is nothing to see.
         if round.all >> to_begin.gpu & 1 == 1 && (to_begin.writes || round.stores) {
-            launches.settle();
+            launches.wait_idle();
             *round = Round::default();
         }
         drop(round);
@@ -242,11 +242,11 @@ impl Memory for BroadcastInner {
         if !launches.is_idle() {
             return Ok(());
         }
-        self.pass_on()?;
+        self.forward_atomics()?;
         self.subscribe_readers()
     }
 
-    fn expect(&self, _launches: &mut Naming, to_begin: LaunchKind) {
+    fn expect(&self, _launches: &mut LaunchTracker, to_begin: LaunchKind) {
         let mut round = self.round.lock();
         round.all |= 1 << to_begin.gpu;
         round.stores |= to_begin.writes;

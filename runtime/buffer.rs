@@ -10,7 +10,7 @@ use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Result, check_range},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, LaunchTracker, Memory},
     mapped,
     tiered::Tiers,
 };
@@ -18,7 +18,7 @@ use crate::{
 /// Shared by the handle and the launches that name it.
 pub(crate) struct BufferInner {
     pub memory: DeviceArray<u8>,
-    pub launches: Mutex<Naming>,
+    pub launches: Mutex<LaunchTracker>,
     /// Where its chunks lie, of a tiered one.
     pub tiers: Option<Arc<Tiers>>,
 }
@@ -34,16 +34,16 @@ impl BufferInner {
 }
 
 impl Memory for BufferInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
-    fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) -> Result<()> {
         // It lies on one GPU, or is one GPU's to reach.
-        self.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend())
+        self.tiers.as_ref().map_or(Ok(()), |tiers| tiers.repair())
     }
 
-    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
+    fn expect(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) {
         // It has no home that would be behind.
     }
 }
@@ -64,7 +64,7 @@ pub type RawBuffer = Buffer<Untyped>;
 /// Zeroed memory: of the driver's own, or else of handles.
 fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
     let handles = &gpu.handles;
-    // What the GPU cannot hold at all nobody of this process makes room for.
+    // What the GPU cannot hold at all nothing of this process makes room for.
     let can_be = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
     let take = || match DeviceArray::zeroed(&*gpu.device, bytes).doing(|| doing.into()) {
         Err(error) if error.is_out_of_memory() && can_be && handles.has_some() => {
@@ -79,7 +79,7 @@ impl<E> Buffer<E> {
     pub(crate) fn zeroed(gpu: Arc<PagedGpu>, element: ElementType, length: u64) -> Result<Self> {
         let bytes = length.max(1).saturating_mul(element.bytes() as u64);
         let doing = format!("allocating a buffer of {length} elements");
-        let memory = gpu.or_lost(memory(&gpu, bytes, &doing))?;
+        let memory = gpu.map_device_lost(memory(&gpu, bytes, &doing))?;
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),
@@ -139,7 +139,7 @@ impl<E> Buffer<E> {
             let values = &values[(part.start - offset) as usize..(part.end - offset) as usize];
             self.inner.memory.write(&*self.gpu.device, part.start, values)
         });
-        self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
+        self.gpu.map_device_lost(written.doing(|| "writing a buffer".into()))
     }
 
     /// Copies the bytes of elements from `first` on.
@@ -151,10 +151,10 @@ impl<E> Buffer<E> {
             let out = &mut out[(part.start - offset) as usize..(part.end - offset) as usize];
             self.inner.memory.read_into(&*self.gpu.device, part.start, out)
         });
-        self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
+        self.gpu.map_device_lost(read.doing(|| "reading a buffer".into()))
     }
 
-    /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
+    /// The first byte of elements from `first` on, if this many bytes are whole elements that there are.
     fn offset_of(&self, first: u64, bytes: usize) -> Result<u64> {
         let count = self.element.count("buffer", bytes)?;
         check_range("buffer", &(first..first.saturating_add(count)), self.length)?;
@@ -162,11 +162,11 @@ impl<E> Buffer<E> {
     }
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
+    fn quiesce(&self) -> Result<MutexGuard<'_, LaunchTracker>> {
         let mut launches = self.inner.launches.lock();
-        launches.settle();
-        let mended = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.mend());
-        self.gpu.or_lost(mended)?;
+        launches.wait_idle();
+        let repaired = self.inner.tiers.as_ref().map_or(Ok(()), |tiers| tiers.repair());
+        self.gpu.map_device_lost(repaired)?;
         Ok(launches)
     }
 }

@@ -70,8 +70,7 @@ impl Calling {
         let calls = *self.calls.get_or_init(|| needed || self.prefers_calls);
         match needed && !calls {
             true => Err(
-                "its text has variables in global memory, which its launches so far have used in the form that looks pages up: load it a \
-                 second time for such arrays",
+                "its PTX has global variables, which its launches so far have used in the form that looks pages up: load it a second time for such arrays",
             ),
             false => Ok(calls),
         }
@@ -141,7 +140,7 @@ impl Calling {
                 &[(WINDOW, &described)],
                 Some((&source, &options)),
             );
-            parts.push(Part::of(self.gpu.or_lost(module.doing(doing))?, kernels));
+            parts.push(Part::of(self.gpu.map_device_lost(module.doing(doing))?, kernels));
         }
         Ok(Called {
             texts: Texts {

@@ -55,7 +55,7 @@ pub(crate) struct Catching<'a> {
 /// Whether memory nodes that were lost are taken back: where regions may have replicas, whose kernels know that others
 /// have lost their pages.
 fn takes_nodes_back(gpu: &PagedGpu) -> bool {
-    !gpu.nodes.is_empty() && gpu.settings.guarded
+    !gpu.nodes.is_empty() && gpu.settings.reliable
 }
 
 /// The lost nodes, and with `due` those alone that it is time to call.
@@ -66,7 +66,7 @@ fn nodes_to_call(gpu: &PagedGpu, due: bool) -> Vec<Arc<Node>> {
     lost.map(|(_, node)| Arc::clone(node)).collect()
 }
 
-/// Calls each, so many at once that those which do not answer keep others waiting for a few time limits only. Answers in their order.
+/// Calls each, this many at once that those which do not answer keep others waiting for a few time limits only. Answers in their order.
 fn at_once<T: Sync, R: Send>(each: &[T], call: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let call = &call;
     let some_at_once = |some: &[T]| -> Vec<R> {
@@ -92,19 +92,19 @@ fn at_once<T: Sync, R: Send>(each: &[T], call: impl Fn(&T) -> R + Sync) -> Vec<R
 
 impl Catching<'_> {
     /// On behalf of a caller who waits.
-    pub fn catch_up_now(&self, mend: bool) -> Result<()> {
+    pub fn catch_up_now(&self, repair: bool) -> Result<()> {
         let mut first = Ok(());
         let nodes = nodes_to_call(self.gpu, false);
         let never = AtomicBool::new(false);
         for (node, called) in nodes.iter().zip(at_once(&nodes, |node| node.call(&never))) {
             keep_first(&mut first, called.doing(|| taking_back(node)));
         }
-        keep_first(&mut first, self.catch_up(mend, &|| true));
+        keep_first(&mut first, self.catch_up(repair, &|| true));
         first
     }
 
-    /// Takes back the homes that have returned, and with `mend` has their copies written, as long as somebody wants it.
-    fn catch_up(&self, mend: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
+    /// Takes back the homes that have returned, and with `repair` has their copies written, as long as somebody wants it.
+    fn catch_up(&self, repair: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
         let Some(queues) = self.gpu.queues() else { return Ok(()) };
         // One at a time: the background's, or a caller's.
         let _turn = self.gpu.catching_up.turn.lock();
@@ -116,16 +116,16 @@ impl Catching<'_> {
             };
             keep_first(&mut first, taken);
         }
-        if mend {
-            let mut mended = Ok(());
+        if repair {
+            let mut repaired = Ok(());
             for region in self.regions() {
                 if let (true, Some(region)) = (wanted(), live(&region)) {
-                    keep_first(&mut mended, mend_copies_of(&region));
+                    keep_first(&mut repaired, repair_copies_of(&region));
                 }
             }
             // Relaxed: a hint to the thread that tries again.
-            self.gpu.catching_up.behind.store(mended.is_err(), Ordering::Relaxed);
-            keep_first(&mut first, mended);
+            self.gpu.catching_up.behind.store(repaired.is_err(), Ordering::Relaxed);
+            keep_first(&mut first, repaired);
         }
         first
     }
@@ -141,13 +141,13 @@ impl Catching<'_> {
         let since = Instant::now();
         loop {
             self.gpu.reap(first, count)?;
-            if queues.are_at_rest(&*self.gpu.device, home)? {
+            if queues.are_idle(&*self.gpu.device, home)? {
                 return Ok(());
             }
             if since.elapsed() > self.gpu.settings.wait_limit.max(REST_LIMIT) {
                 return Err(Error::Unavailable {
                     what: "a home that has returned".into(),
-                    reason: "requests are in flight on its queue pairs still".into(),
+                    reason: "requests are still in flight on its queue pairs; try again".into(),
                 });
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -169,7 +169,7 @@ impl Catching<'_> {
             let _launches = region.lock();
             if !region.has_ended() && region.pages.count() != 0 && !region.own.is_at_nodes() {
                 let (at, pages) = (place as u32, 0..region.pages.count());
-                self.gpu.age(&region.own.view, at, pages)?;
+                self.gpu.mark_stale(&region.own.view, at, pages)?;
             }
         }
         queues.reopen_local(&*self.gpu.device, place, epoch)
@@ -184,7 +184,7 @@ impl Catching<'_> {
         match &taken {
             Ok(()) => {
                 node.try_worked();
-                tracing::info!("{} takes part again, with everything stale that it holds", node.name());
+                tracing::info!("{} is back; all copies that it holds are stale", node.name());
             }
             Err(error) => {
                 node.try_failed(gpuvm_nic::with_causes(error));
@@ -286,8 +286,8 @@ fn live(region: &Weak<RegionInner>) -> Option<Arc<RegionInner>> {
     region.upgrade().filter(|region| !region.has_ended())
 }
 
-/// Mends the stale copies at homes that can be reached.
-fn mend_copies_of(region: &RegionInner) -> Result<()> {
+/// Repairs the stale copies at homes that can be reached.
+fn repair_copies_of(region: &RegionInner) -> Result<()> {
     if !region.own.is_behind()? {
         return Ok(());
     }
@@ -318,13 +318,13 @@ fn mend_copies_of(region: &RegionInner) -> Result<()> {
         region.expect_stores();
         region.own.view.expect_pages();
         region.own.view.expect_writes();
-        let mended = region
+        let repaired = region
             .own
             .gpu
-            .mend_copies(&region.own.view, |vm| region.array(&region.own, vm), page..end);
-        // A page that cannot be read keeps no other from being mended.
-        let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
-        keep_first(&mut first, mended);
+            .repair_copies(&region.own.view, |vm| region.array(&region.own, vm), page..end);
+        // A page that cannot be read keeps no other from being repaired.
+        let goes_on = matches!(repaired, Ok(()) | Err(Error::Fault { .. }));
+        keep_first(&mut first, repaired);
         if !goes_on {
             break;
         }
@@ -341,7 +341,7 @@ struct Turns {
     seen: Vec<Returned>,
     /// When copies were looked for that are stale for other reasons.
     looked: Option<Instant>,
-    /// How many had been found when all were mended last.
+    /// How many had been found when all were repaired last.
     missed: u64,
     /// A home that was silent is asked again.
     spoke_again: bool,
@@ -379,9 +379,9 @@ impl Turns {
         }
         self.seen.clone_from(&returned);
         let mut missed = self.missed;
-        if gpu.settings.guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
+        if gpu.settings.reliable && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
-            // What cannot be read is told by whoever launches something.
+            // What cannot be read is told by the next launch.
             missed = gpu.meters.replicas_missed(&*gpu.device).unwrap_or(missed);
         }
         self.spoke_again |= gpu.queues().is_some_and(|queues| queues.spoke_again());
@@ -390,7 +390,7 @@ impl Turns {
         if (returned.is_empty() && !behind) || !self.backoff.is_due(now) {
             return;
         }
-        // Nobody but this thread has it when the last handle is gone. Relaxed: to be late with it costs a slice of work.
+        // Nothing but this thread has it when the last handle is gone. Relaxed: to be late with it costs a slice of work.
         let wanted = || Arc::strong_count(gpu) > 1 && !stop.load(Ordering::Relaxed);
         let catching = Catching { gpu, regions };
         match catching.catch_up(true, &wanted) {
@@ -401,7 +401,7 @@ impl Turns {
                 self.spoke_again = false;
                 match returned.is_empty() {
                     true => tracing::debug!("stale copies are written again"),
-                    false => tracing::info!("the homes that have returned are caught up"),
+                    false => tracing::info!("the homes that have returned are up to date"),
                 }
             }
             Err(error) => {
@@ -412,8 +412,8 @@ impl Turns {
                 };
                 let why = gpuvm_nic::with_causes(error);
                 match self.backoff.failed_up_to(gpu.turns.now(), why, longest) {
-                    true => tracing::warn!(error, "copies are not caught up yet; it is tried again"),
-                    false => tracing::debug!(error, "copies are not caught up yet"),
+                    true => tracing::warn!(error, "copies are not up to date yet; it is tried again"),
+                    false => tracing::debug!(error, "copies are not up to date yet"),
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! as CUDA has it between kernels.
 //!
 //! This is the rule alone: it names GPUs by their places and steps by their names, and touches no lock, GPU or page. What the frames of
-//! a GPU hold of a region is one of [`Copies`]. [`Coherence::before`] says what comes before a launch, whoever asks takes those steps in
+//! a GPU hold of a region is one of [`Copies`]. [`Coherence::before`] says what comes before a launch, the caller takes those steps in
 //! that order and reports each, and [`Coherence::begin`] says that the launch is about to begin. All of it happens under one lock, that
 //! on the region's launches: no launch with the region begins between the steps and the one that they are for.
 //!
@@ -29,7 +29,7 @@ enum Copies {
     /// Perhaps more than the home holds: a launch there may have written since the last flush.
     Dirty,
     /// What the home holds, but launches that read ran beside the flush: pages that they held may be marked as dirty still, and would be
-    /// written home once more.
+    /// written back once more.
     Flushed,
 }
 

@@ -3,7 +3,7 @@
 /// A list. A look at each whenever one is added would cost as much as all of them are many.
 pub(crate) struct Crowd<T> {
     all: Vec<T>,
-    /// So many of them are looked through for those that are gone.
+    /// This many of them are looked through for those that are gone.
     full: usize,
 }
 

@@ -24,7 +24,7 @@ impl DeviceCode {
     /// A feature: pages that NICs move.
     pub const QUEUED: u32 = layout::FEATURE_QUEUED;
     /// A feature: replicas and checksums.
-    pub const GUARDED: u32 = layout::FEATURE_GUARDED;
+    pub const RELIABLE: u32 = layout::FEATURE_RELIABLE;
     /// A feature: memory borrowed of neighbours.
     pub const VICTIMS: u32 = layout::FEATURE_VICTIMS;
     /// A feature: frames whose number changes.
@@ -50,7 +50,7 @@ impl DeviceCode {
         };
         if self.layout_version != layout::LAYOUT_VERSION {
             return refuse(format!(
-                "it was compiled with headers of layout version {}, and this library has {}: compile it with the headers of this version",
+                "it was compiled with headers of layout version {}, and this library has {}: recompile it with this library's headers",
                 self.layout_version,
                 layout::LAYOUT_VERSION
             ));
@@ -61,7 +61,7 @@ impl DeviceCode {
                 "FEATURE_DIRECT (pages that lanes copy themselves)",
             ),
             (layout::FEATURE_QUEUED, "FEATURE_QUEUED (pages that NICs move)"),
-            (layout::FEATURE_GUARDED, "FEATURE_GUARDED (replicas and checksums)"),
+            (layout::FEATURE_RELIABLE, "FEATURE_RELIABLE (replicas and checksums)"),
             (
                 layout::FEATURE_VICTIMS,
                 "FEATURE_VICTIMS (memory borrowed of neighbours)",

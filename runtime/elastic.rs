@@ -35,12 +35,12 @@ use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
     handles::{GivesHandles, Handle, Handles},
-    launch::{LaunchKind, Memory, Naming},
+    launch::{LaunchKind, LaunchTracker, Memory},
     turns::Turns,
 };
 
 /// How long who needs memory waits for the lock of a buffer that may have some: another thread may be mapping some handles there.
-const PATIENCE: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The elastic buffers of one GPU.
 pub(crate) struct Elastics {
@@ -70,8 +70,8 @@ pub(crate) struct ElasticInner {
     id: BufferId,
     /// Address of element 0, for ever.
     pub addr: u64,
-    /// Held, settled, by who takes away memory that a launch could use, and by host accesses.
-    launches: Mutex<Naming>,
+    /// Held, with no launch running, by who takes away memory that a launch could use, and by host accesses.
+    launches: Mutex<LaunchTracker>,
     /// Held while memory is placed or taken out.
     mapping: Mutex<Mapping>,
     /// Held for some instructions only.
@@ -116,7 +116,7 @@ enum Thread {
     #[default]
     NotYet,
     Runs(Background),
-    /// Whoever waits for launches takes its turns.
+    /// A thread that waits for launches takes its turns.
     Stepped,
     /// All goes on without it, each growth at its own cost.
     Cannot,
@@ -227,9 +227,9 @@ impl ElasticInner {
     }
 
     /// Waits for the launches that name the buffer, and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> MutexGuard<'_, Naming> {
+    fn quiesce(&self) -> MutexGuard<'_, LaunchTracker> {
         let mut launches = self.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         launches
     }
 
@@ -260,7 +260,7 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Leaves the buffer its first `bytes` bytes in the book, and gives back the handles that nobody has a part of: how many.
+    /// Leaves the buffer its first `bytes` bytes in the book, and gives back the handles that nothing has a part of: how many.
     fn release(&self, bytes: u64) -> usize {
         let free = self.family.book.lock().cut(self.id, bytes);
         let count = free.len();
@@ -279,11 +279,11 @@ fn place(space: &dyn AddressSpace, placing: &[(u64, Handle)]) -> Result<(), GpuE
 }
 
 impl Memory for ElasticInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
-    fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) -> Result<()> {
         // Who pauses it holds the launches.
         match self.state.lock().paused {
             true => Err(self.paused()),
@@ -291,7 +291,7 @@ impl Memory for ElasticInner {
         }
     }
 
-    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
+    fn expect(&self, _launches: &mut LaunchTracker, _to_begin: LaunchKind) {
         // It lies on one GPU, and has no home that would be behind.
     }
 }
@@ -312,17 +312,17 @@ impl GivesHandles for ElasticInner {
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // Of what is mapped and not in use.
-        self.give_unused(0, handles, left.map_or(PATIENCE, |left| left.min(PATIENCE)))
+        self.give_unused(0, handles, left.map_or(LOCK_TIMEOUT, |left| left.min(LOCK_TIMEOUT)))
             .unwrap_or_default()
     }
 }
 
 impl ElasticInner {
     /// Gives back its memory when its handle goes, unless a launch that names it is in flight: then with the last of those. Its addresses
-    /// go later; nobody uses them.
+    /// go later; nothing uses them.
     fn close(&self) {
         if !self.launches.lock().is_idle() {
-            // Nobody uses an element when those have ended, also where their handles live on: then it is for who needs memory.
+            // Nothing uses an element when those have ended, also where their handles live on: then it is for who needs memory.
             self.state.lock().length = 0;
             return;
         }

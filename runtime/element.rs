@@ -38,7 +38,7 @@ macro_rules! numbers {
                 };
             )*
 
-            /// That of `T`: a number's, or that of a structure of so many bytes.
+            /// That of `T`: a number's, or that of a structure of this many bytes.
             pub fn of<T: 'static>() -> Self {
                 $(
                     if TypeId::of::<T>() == TypeId::of::<$number>() {
@@ -71,7 +71,7 @@ numbers! {
 }
 
 impl ElementType {
-    /// Bytes of so many of it, which a GPU can have at one address; `setting`: what their number is; `empty`: why none are refused.
+    /// Bytes of this many of it, which a GPU can have at one address; `setting`: what their number is; `empty`: why none are refused.
     ///
     /// # Errors
     /// [`Error::Setting`].
@@ -89,11 +89,14 @@ impl ElementType {
         let (size, align) = (self.bytes as u64, self.align as u64);
         if size == 0 || align > ALIGN_MAX {
             let value = format!("{count} of type {}", self.name);
-            return refuse(value, "a GPU keeps elements of some bytes, aligned to 512 at most");
+            return refuse(
+                value,
+                "an element needs a size above zero and an alignment of at most 512 bytes",
+            );
         }
         match count.checked_mul(size).filter(|bytes| *bytes < BYTES_MAX) {
             Some(bytes) => Ok(bytes),
-            None => refuse(count.to_string(), "there are not so many addresses: 16 TiB at most"),
+            None => refuse(count.to_string(), "the address space holds at most 16 TiB"),
         }
     }
 
@@ -122,7 +125,7 @@ impl ElementType {
         self.align
     }
 
-    /// How many of them so many bytes of `owner` are.
+    /// How many of them this many bytes of `owner` are.
     pub(crate) fn count(&self, owner: &str, bytes: usize) -> Result<u64> {
         if bytes.is_multiple_of(self.bytes.max(1)) {
             return Ok((bytes / self.bytes.max(1)) as u64);

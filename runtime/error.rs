@@ -86,7 +86,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Two regions over the same memory or file, not both read-only: one would not see what the other writes home.
+    /// Two regions over the same memory or file, not both read-only: one would not see what the other writes back.
     #[error("region `{region}` overlaps region `{other}` in host memory; make both read-only, or use one region")]
     Overlap {
         /// The new region.
@@ -107,7 +107,7 @@ pub enum Error {
         length: u64,
     },
     /// Bytes of the host that are not whole elements of a region or a buffer.
-    #[error("{bytes} bytes are no whole number of elements of `{name}`, of {element_bytes} bytes each ({element})")]
+    #[error("{bytes} bytes are not a multiple of the element size of `{name}`, {element_bytes} bytes ({element})")]
     PartOfAnElement {
         /// The region or buffer.
         name: String,
@@ -179,7 +179,7 @@ pub enum Error {
         spans: u64,
         /// Holders that can be resident at once.
         holders: u64,
-        /// `lane` or `warp`.
+        /// `thread` or `warp`.
         holder: &'static str,
         /// Frames needed.
         needed: u64,
@@ -207,7 +207,7 @@ pub enum Error {
         reason: String,
     },
     /// Nothing more can be done with this virtual memory.
-    #[error("this Vm cannot be used any more: {reason}")]
+    #[error("this Vm can no longer be used: {reason}; build a new one")]
     Poisoned {
         /// What happened to it.
         reason: String,
@@ -235,7 +235,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file behind a region cannot be read or written, or the memory before it is short. What was written stays in memory.
-    #[error("the file behind region `{region}`")]
+    #[error("I/O error in the file that backs region `{region}`")]
     FileHome {
         /// The region's name.
         region: String,
@@ -243,9 +243,9 @@ pub enum Error {
         #[source]
         source: gpuvm_files::FileError,
     },
-    /// The memory before files cannot be had.
-    #[error("the memory before files, {bytes} bytes")]
-    FileMemory {
+    /// The file cache cannot be allocated.
+    #[error("cannot allocate the file cache of {bytes} bytes")]
+    FileCache {
         /// Bytes that were asked for.
         bytes: u64,
         /// Why not.
@@ -265,7 +265,7 @@ pub enum Error {
         source: Box<Error>,
     },
     /// A thread could not be started.
-    #[error("cannot start the thread that keeps queue pairs; raise the process limit")]
+    #[error("cannot start the thread that recovers queue pairs; raise the limit of threads (`ulimit -u`)")]
     Thread {
         /// The system's reason.
         #[source]
@@ -273,7 +273,7 @@ pub enum Error {
     },
     /// No copy of a page can be read: each is at a home that is lost, or that has not been caught up.
     #[error(
-        "no good copy of page {page} of region `{region}` is left that can be reached; bring a home back and catch up"
+        "no valid replica of page {page} of region `{region}` can be reached; restart a memory node that holds one, and call Vm::catch_up"
     )]
     NoReplica {
         /// The region's name.
@@ -283,8 +283,8 @@ pub enum Error {
     },
     /// A page that the host was to change in part does not have its checksum at any home that can be reached.
     #[error(
-        "page {page} of region `{region}` does not have its checksum at {home}: bits have changed there or on the way; write the whole page, \
-         or bring back a home with a good copy"
+        "page {page} of region `{region}` failed its checksum at {home}: bits have flipped there or in transfer; write the whole page, or \
+         restart a memory node with a valid replica"
     )]
     Damaged {
         /// The region's name.
@@ -296,8 +296,7 @@ pub enum Error {
     },
     /// Borrowed memory cannot be given back yet: lanes that copied pages there have not ended.
     #[error(
-        "{writers} lanes still copy pages to the neighbour's memory after {} s; wait for the launches of this GPU, or let them be stopped, and \
-         give it back again",
+        "{writers} threads still copy pages to the neighbour's memory after {} s; wait for the launches of this GPU or abort them, and give it back again",
         waited.as_secs_f64()
     )]
     StillWritten {
@@ -319,7 +318,7 @@ pub enum Error {
         gpu: usize,
     },
     /// An elastic buffer cannot become longer than was said when it was made.
-    #[error("elastic buffer `{buffer}` would have {wanted} elements; it was made for {max} at most")]
+    #[error("elastic buffer `{buffer}` cannot grow to {wanted} elements: it was made for at most {max}")]
     BeyondMax {
         /// The buffer's name.
         buffer: String,
@@ -336,15 +335,15 @@ pub enum Error {
         /// Its tag.
         tag: String,
     },
-    /// GPU memory is short of handles, and nobody gives one up.
+    /// GPU memory is short of handles, and nothing gives one up.
     #[error(
-        "{missing} of {wanted} handles of GPU memory, {} each, cannot be had{}{}; shrink, pause or drop some of it",
+        "out of GPU memory: {missing} of {wanted} allocations of {} failed{}{}; shrink, pause or drop buffers",
         ByteSize(*handle_bytes).display().iec(), held_by(holders), said_by(asked.as_deref())
     )]
     OutOfHandles {
         /// Handles that were asked for.
         wanted: u64,
-        /// Those of them that could not be had.
+        /// Those of them that could not be allocated.
         missing: u64,
         /// Bytes of a handle.
         handle_bytes: u64,
@@ -358,8 +357,8 @@ pub enum Error {
     },
     /// Chunks of a tiered buffer cannot go where they were to go, which is short of memory.
     #[error(
-        "{chunks} chunks of tiered buffer `{buffer}`, {} each, cannot go to {place}: {resident} of it are on the GPU, {away} in host memory, and \
-         none has moved; move fewer, or free memory there",
+        "cannot move {chunks} chunks of tiered buffer `{buffer}`, {} each, to {place}, and none was moved: {resident} are on the GPU, \
+         {away} in host memory; move fewer, or free memory there",
         ByteSize(*chunk_bytes).display().iec()
     )]
     NotMoved {
@@ -380,7 +379,7 @@ pub enum Error {
         source: Box<Error>,
     },
     /// GPU memory is short, and other tenants of the GPU keep what they hold.
-    #[error("GPU memory is short for {doing}; use less, or have other processes hold less (`gpuvm tenants set`)")]
+    #[error("out of GPU memory for {doing}; use less, or lower the limits of other processes (`gpuvm tenants set`)")]
     Tenants {
         /// What it is for.
         doing: String,
@@ -389,14 +388,14 @@ pub enum Error {
         source: Box<AskError>,
     },
     /// The environment's terms, on which this process shares GPUs with others, cannot be.
-    #[error("a variable of the environment says wrongly how this process shares a GPU; correct or unset it")]
+    #[error("an environment variable that configures GPU sharing is invalid; correct or unset it")]
     Terms {
         /// Which variable, and what is wrong with it.
         #[source]
         source: TermsError,
     },
     /// The host has no memory for what leaves a GPU.
-    #[error("no {} of host memory for elastic buffer `{buffer}`; pause fewer buffers at a time", ByteSize(*bytes).display().iec())]
+    #[error("out of host memory: cannot allocate {} for elastic buffer `{buffer}`; pause fewer buffers at a time", ByteSize(*bytes).display().iec())]
     HostMemory {
         /// The buffer's name.
         buffer: String,
@@ -407,7 +406,7 @@ pub enum Error {
         source: std::collections::TryReserveError,
     },
     /// The file of a timeline ([`crate::Timeline`]), before anything runs.
-    #[error("the timeline {} cannot be written: name a file in a folder that is there and may be written", path.display())]
+    #[error("cannot write the timeline {}: name a file in an existing, writable folder", path.display())]
     Timeline {
         /// The file.
         path: PathBuf,
@@ -471,7 +470,7 @@ fn lost_writes(regions: &[String]) -> String {
 /// The runtime's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Whether a range of the host lies in what has so many elements.
+/// Whether a range of the host lies in what has this many elements.
 ///
 /// # Errors
 /// [`Error::OutOfRange`].

@@ -26,7 +26,7 @@ macro_rules! error_kinds {
             "The NIC refused.", Nic, Nic, "NicError";
             "A memory node refused, or cannot be reached.", Node, Node, "NodeError";
             "A region that cannot be, or does not take what was asked of it.", Region, Region, "RegionError";
-            "Bytes that are no whole number of elements.", PartOfAnElement, PartOfAnElement, "RegionError";
+            "Bytes that are not a multiple of the element size.", PartOfAnElement, PartOfAnElement, "RegionError";
             "A file that cannot be read or written.", File, File, "FileError";
             "Two regions over the same memory or file.", Overlap, Overlap, "OverlapError";
             "Elements past the end.", OutOfRange, OutOfRange, "OutOfRangeError";
@@ -111,7 +111,7 @@ impl Error {
             Self::LastSubscriber { .. } => ErrorKind::LastSubscriber,
             Self::BeyondMax { .. } => ErrorKind::BeyondMax,
             Self::Paused { .. } => ErrorKind::Paused,
-            Self::OutOfHandles { .. } | Self::Tenants { .. } | Self::FileMemory { .. } | Self::HostMemory { .. } => {
+            Self::OutOfHandles { .. } | Self::Tenants { .. } | Self::FileCache { .. } | Self::HostMemory { .. } => {
                 ErrorKind::OutOfMemory
             }
         }

@@ -63,7 +63,7 @@ pub enum FaultKind {
     },
 }
 
-/// Instead of a multiprocessor: nobody knows which thread it was.
+/// Instead of a multiprocessor: nothing knows which thread it was.
 pub(crate) const NO_MULTIPROCESSOR: u32 = u32::MAX;
 
 /// The first fault of a launch. Of an index past the end of an array that is looked up ([`Placement::LookUp`](crate::Placement)) the thread
@@ -190,9 +190,9 @@ impl Fault {
                 "no frame for page {page} of region `{region}` within {:?}: of {frames} frames {pinned} are pinned, {written_back} being written back, \
                  {fetching} being filled, {free} free; {}",
                 self.waited,
-                // Nobody holds a page, yet none leaves: they are dirty and cannot go home.
+                // Nothing holds a page, yet none leaves: they are dirty and cannot be written back.
                 if pinned == 0 && written_back == 0 {
-                    "the others hold pages that cannot go home: salvage and drop the regions whose memory node is lost"
+                    "the remaining frames hold dirty pages that cannot be written back: salvage and drop the regions whose memory node is lost"
                 } else {
                     "hold fewer spans at once or give the Vm more frame memory"
                 }
@@ -209,12 +209,12 @@ impl Fault {
             ),
             FaultKind::QueueTimeout => write!(
                 f,
-                "no ring slot for page {page} of region `{region}` came free within {:?}; use more or deeper queue pairs",
+                "timed out after {:?} waiting for a send queue slot for page {page} of region `{region}`; use more or deeper queue pairs",
                 self.waited
             ),
             FaultKind::TooManyPins => write!(
                 f,
-                "page {page} of region `{region}` is held by more than {} lanes",
+                "page {page} of region `{region}` is pinned by more than {} threads; unpin it earlier, or launch fewer threads",
                 layout::PINS_MAX
             ),
             FaultKind::Fetch
@@ -244,11 +244,11 @@ impl Fault {
             ),
             FaultKind::PageError => write!(
                 f,
-                "page {page} of region `{region}` is in error since an earlier fetch over {transport} failed: {syndrome} on queue pair {queue}"
+                "page {page} of region `{region}` is in the error state, since an earlier fetch over {transport} failed: {syndrome} on queue pair {queue}"
             ),
             FaultKind::WriteBack => write!(
                 f,
-                "page {page} of region `{region}` could not be written home over {transport}: {syndrome} on queue pair {queue}; it stays in GPU memory"
+                "page {page} of region `{region}` could not be written back over {transport}: {syndrome} on queue pair {queue}; it stays in GPU memory"
             ),
             FaultKind::QueuesFailed => write!(
                 f,
@@ -256,7 +256,7 @@ impl Fault {
             ),
             FaultKind::Checksum => write!(
                 f,
-                "page {page} of region `{region}` came over {transport} without its checksum: bits have changed at its home{} or on the way",
+                "page {page} of region `{region}` failed its checksum after a fetch over {transport}: bits have flipped at its home{} or in transfer",
                 match self.vendor_syndrome {
                     0 => "",
                     _ => " (that of the second replica)",
@@ -264,7 +264,7 @@ impl Fault {
             ),
             FaultKind::NoReplica => write!(
                 f,
-                "no good copy of page {page} of region `{region}` is left at a home that can be reached over {transport}"
+                "no valid replica of page {page} of region `{region}` can be reached over {transport}"
             ),
             // Told by `cause`, which asks for the kinds above alone.
             _ => Ok(()),

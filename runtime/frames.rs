@@ -134,7 +134,7 @@ impl FrameMemory {
                 return Err(Error::Setting {
                     setting: "frame capacity",
                     value: format!("{capacity} frames"),
-                    reason: "a NIC of this machine reaches the frames, and knows them for good: leave it out".into(),
+                    reason: "a NIC of this machine has registered the frames, which then cannot change: leave frame_capacity out".into(),
                 });
             };
             let units = FrameUnits::new(gpu, handles, page_size, count * page_size, capacity * page_size)?;

@@ -13,7 +13,7 @@ use crate::{
 
 /// What a launch keeps of one argument.
 pub(crate) struct Given<'a> {
-    pub kind: GivenKind<'a>,
+    pub kind: ArgKind<'a>,
     /// The GPU that it belongs to.
     pub gpu: Option<&'a Arc<PagedGpu>>,
     /// Keeps the memory behind it alive and tells it of the launch.
@@ -49,7 +49,7 @@ impl Given<'_> {
 }
 
 /// What an argument is, for the check.
-pub(crate) enum GivenKind<'a> {
+pub(crate) enum ArgKind<'a> {
     Scalar {
         element: &'a ElementType,
         /// Bytes that were given.
@@ -69,7 +69,7 @@ pub(crate) enum GivenKind<'a> {
     },
 }
 
-impl GivenKind<'_> {
+impl ArgKind<'_> {
     /// What it is, for messages.
     pub fn what(&self) -> String {
         match self {
@@ -97,7 +97,7 @@ impl GivenKind<'_> {
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self {
             Self::Scalar { .. } | Self::Broadcast { .. } => None,
-            Self::Pointer(_) => Some("plain memory lies on one GPU"),
+            Self::Pointer(_) => Some("plain memory belongs to one GPU"),
             Self::Array { one_gpu, .. } => *one_gpu,
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
     handles::Handles,
-    home::Ways,
+    home::DataPaths,
     kernel_nic::KernelNic,
     launch::{InFlight, LaunchConfig, Peers},
     launch_state::StatePool,
@@ -90,7 +90,7 @@ pub(crate) struct GpuState {
     put: u64,
     /// Of [`PagedGpu::ended`] those that are not in flight any more.
     pruned: u64,
-    /// The host mends all before the next launch: see [`recovery`].
+    /// The host recovers all before the next launch: see [`recovery`].
     needs_recovery: bool,
     poisoned: Option<String>,
     errors: FailedPages,
@@ -104,7 +104,7 @@ struct FailedPages {
     /// Some may be in the error state still, for launches to come.
     found: bool,
     /// The kernels that were last put before a launch to forget them.
-    forgetting: Vec<Arc<InFlight>>,
+    clearing: Vec<Arc<InFlight>>,
 }
 
 /// What the host knows of a lost GPU since it first saw the loss.
@@ -117,7 +117,7 @@ struct Lost {
 /// Who catches up with homes that have returned, and why.
 #[derive(Default)]
 pub(crate) struct CatchingUp {
-    /// Held by whoever catches up.
+    /// Held by the thread that catches up.
     pub turn: Mutex<()>,
     /// Catching up failed, or the host has found copies to be stale: there may be some at homes that are there.
     pub behind: AtomicBool,
@@ -145,7 +145,7 @@ pub(crate) struct PagedGpu {
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,
-    /// Host memory before files; none where they are mapped.
+    /// The file cache; none where files are mapped.
     tier: Option<Tier>,
     regions: RegionTable,
     /// What the device library counted.
@@ -159,7 +159,7 @@ pub(crate) struct PagedGpu {
     pub stream: Arc<dyn Stream>,
     state: Mutex<GpuState>,
     lost: OnceLock<Lost>,
-    /// None where nobody asked for one.
+    /// None where nothing asked for one.
     timeline: Option<Arc<GpuTimeline>>,
     /// Held while a launch is put on a stream, alone by one that looks pages up: all that run do, or none.
     form: RwLock<()>,
@@ -198,7 +198,7 @@ impl PagedGpu {
         self.settings.page_size.trailing_zeros()
     }
 
-    /// Host memory before files; none where they are mapped.
+    /// The file cache; none where files are mapped.
     pub fn tier(&self) -> Option<&Tier> {
         self.tier.as_ref()
     }
@@ -256,8 +256,8 @@ impl PagedGpu {
     }
 
     /// What leads from the GPU to homes.
-    pub fn ways(&self) -> Ways<'_> {
-        Ways {
+    pub fn data_paths(&self) -> DataPaths<'_> {
+        DataPaths {
             gpu: &*self.device,
             nics: &self.nics,
             queues: self.queues.as_deref(),
@@ -274,7 +274,7 @@ impl PagedGpu {
     ) -> Result<Arc<dyn gpuvm_gpu::Module>> {
         let options = support::options(self.transport, &self.settings, options);
         let module = self.device.compile(source, kernels, &options);
-        self.or_lost(module.doing(|| format!("compiling {}", source.name)))
+        self.map_device_lost(module.doing(|| format!("compiling {}", source.name)))
     }
 
     /// How the functions of the device library are compiled that PTX calls.
@@ -291,7 +291,7 @@ impl PagedGpu {
     /// Loads kernels that their user compiled.
     pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn gpuvm_gpu::Module>> {
         let module = self.device.load(name, image, kernels);
-        self.or_lost(module.doing(|| format!("loading {name}")))
+        self.map_device_lost(module.doing(|| format!("loading {name}")))
     }
 
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
@@ -322,7 +322,7 @@ impl PagedGpu {
     }
 
     /// What the GPU refused, as the loss of the GPU if it is that. The state must not be held.
-    pub fn or_lost<T>(&self, result: Result<T>) -> Result<T> {
+    pub fn map_device_lost<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Err(Error::Gpu { doing, source }) => Err(match self.lost() {
                 // The kernel's own error says more than what it did to the GPU.
@@ -334,18 +334,18 @@ impl PagedGpu {
     }
 
     /// Something that the host begins to do here, until it is dropped: for the timeline, and for tools that watch the process.
-    #[must_use = "it ends when it is dropped"]
+    #[must_use = "the span ends when it is dropped"]
     pub fn span(&self, label: impl FnOnce() -> String) -> Span {
         Span::new(self.timeline.as_ref(), label)
     }
 
-    /// None where nobody asked for one.
+    /// None where nothing asked for one.
     pub fn timeline(&self) -> Option<&Arc<GpuTimeline>> {
         self.timeline.as_ref()
     }
 
-    /// As [`or_lost`](Self::or_lost), for a caller who holds the state.
-    pub(super) fn or_lost_locked<T>(&self, result: Result<T>, state: &GpuState) -> Result<T> {
+    /// As [`map_device_lost`](Self::map_device_lost), for a caller who holds the state.
+    pub(super) fn map_device_lost_locked<T>(&self, result: Result<T>, state: &GpuState) -> Result<T> {
         match result {
             Err(error @ Error::Gpu { .. }) => Err(self.lost_with(state).unwrap_or(error)),
             other => other,
@@ -353,10 +353,10 @@ impl PagedGpu {
     }
 
     /// Calls `look` while no launch runs and none can begin.
-    pub fn at_rest<R>(&self, look: impl FnOnce() -> R) -> R {
+    pub fn when_idle<R>(&self, look: impl FnOnce() -> R) -> R {
         let state = self.lock();
         for launch in &state.in_flight {
-            launch.settle();
+            launch.wait_done();
         }
         if let Err(error) = self.drain_graphs_of(&state) {
             tracing::warn!(error = &error as &dyn std::error::Error, "graphs may run still");
@@ -379,7 +379,7 @@ impl PagedGpu {
         view.home().holder(page)
     }
 
-    /// The shape of a kernel of the runtime over so many pages.
+    /// The shape of a kernel of the runtime over this many pages.
     fn service_config(&self, pages: u64) -> LaunchConfig {
         let threads = 64;
         let blocks = pages.div_ceil(u64::from(threads)).clamp(1, 8) as u32;
@@ -462,7 +462,7 @@ impl PagedGpu {
         };
         Error::Region {
             region: view.name().to_owned(),
-            reason: format!("all {limit} places for regions are taken: end some{raise}"),
+            reason: format!("all {limit} region slots are in use: drop a region{raise}"),
         }
     }
 
@@ -492,7 +492,7 @@ impl PagedGpu {
         written.doing(|| format!("describing region `{}`", view.name()))
     }
 
-    /// Ends a region here: hands its page table to whoever gives it back once no lane can look at it any more.
+    /// Ends a region here: hands its page table to the code that gives it back once no lane can look at it any more.
     pub fn retire(&self, view: &RegionView, frames_left: bool) {
         let mut state = self.lock();
         // Frames of the region that are left, if any, are found by the host's pass.
@@ -509,7 +509,7 @@ impl PagedGpu {
         let done = self.prune_locked(&mut self.lock());
         // Outside the lock: the last keeper of a region may go with its launch.
         drop(done);
-        self.settle_frames();
+        self.finish_frame_changes();
     }
 
     fn lock_peers(&self) -> MutexGuard<'_, Peers> {
@@ -520,7 +520,7 @@ impl PagedGpu {
     pub fn try_prune(&self) {
         let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
         drop(done);
-        self.settle_frames();
+        self.finish_frame_changes();
     }
 
     fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
@@ -567,17 +567,17 @@ impl PagedGpu {
     }
 
     /// Puts kernels on a stream that finish requests of earlier launches, and make pages absent again whose fetches have failed: before a
-    /// launch, which finds none of what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
+    /// launch, which finds none of what earlier ones met. Nothing is waited for. Launches in flight may see their own errors forgotten, and fetch such a
     /// page once more.
-    fn forget_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
+    fn clear_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
         // Of a launch on another stream: it may be far behind.
-        let on_the_way = state.errors.forgetting.iter().any(|earlier| !earlier.is_done());
+        let on_the_way = state.errors.clearing.iter().any(|earlier| !earlier.is_done());
         if !state.errors.found && !on_the_way {
             return Ok(());
         }
         let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
-        let mut forgetting = Vec::new();
-        // Requests that nobody waits for any more may have failed, too: else the next launch's lanes find that out.
+        let mut clearing = Vec::new();
+        // Requests that nothing waits for any more may have failed, too: else the next launch's lanes find that out.
         let queue_pairs = self.queues.as_ref().map_or(0, |queues| queues.count());
         let reaping = (
             "finishing requests of earlier launches".into(),
@@ -585,22 +585,22 @@ impl PagedGpu {
             self.reaping_of(queue_pairs),
         );
         let of_regions = regions.iter().map(|region| {
-            let label = format!("forgetting failed fetches of region `{}`", region.name());
-            (label, region.pages().count(), self.forgetting_of(region))
+            let label = format!("clearing failed fetches of region `{}`", region.name());
+            (label, region.pages().count(), self.clearing_of(region))
         });
         for (label, pages, job) in std::iter::once(reaping).chain(of_regions) {
             let slot = self.state_for(&label, true)?;
             let in_flight = Arc::new(InFlight::new(slot, &label.into()));
             let config = self.service_config(pages);
             self.put(state, stream, &config.shape, job, &in_flight)?;
-            forgetting.push(in_flight);
+            clearing.push(in_flight);
         }
         state.errors.found = false;
-        state.errors.forgetting = forgetting;
+        state.errors.clearing = clearing;
         Ok(())
     }
 
-    /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
+    /// Recovers the virtual memory if a launch left it in need. Waits for launches in flight first.
     fn make_ready(&self, state: &mut GpuState) -> Result<()> {
         if let Some(lost) = self.lost_with(state) {
             return Err(lost);
@@ -614,7 +614,7 @@ impl PagedGpu {
         }
         if state.needs_recovery {
             for launch in &state.in_flight {
-                launch.settle();
+                launch.wait_done();
             }
             self.drain_graphs_of(state)?;
             drop(self.prune_locked(state));
@@ -627,10 +627,10 @@ impl PagedGpu {
         if let Some(reason) = &state.poisoned {
             return Err(Error::Poisoned { reason: reason.clone() });
         }
-        self.settle_loans_locked(state, 0).map(drop)
+        self.update_loans_locked(state, 0).map(drop)
     }
 
-    /// Waits for graphs that use regions here, of which nobody is told.
+    /// Waits for graphs that use regions here, of which the library is not told.
     fn drain_graphs_of(&self, state: &GpuState) -> Result<()> {
         match state.live().any(|region| region.is_captured()) {
             true => self.device.drain().doing(|| "waiting for graphs".into()),
@@ -645,7 +645,7 @@ impl PagedGpu {
 
     /// Takes the queue pairs through reset, and makes the page table, the table of frames and the pool agree again. Nothing is lost.
     fn recover(&self, state: &mut GpuState) -> Result<()> {
-        tracing::info!("mending the virtual memory after a launch that did not end well");
+        tracing::info!("recovering the virtual memory after a launch that failed");
         // First, so that no request in flight writes a frame or reads one afterwards.
         let reset = self
             .queues
@@ -654,7 +654,7 @@ impl PagedGpu {
         let victims = self.victims.as_ref();
         let outcome = reset.and_then(|()| recovery::rebuild(&*self.device, state.live(), &self.pool, victims));
         if let Err(error) = &outcome {
-            state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
+            state.poisoned = Some(format!("it could not be recovered after a failed launch: {error}"));
         }
         self.scratch.rebuilt.fetch_add(1, Ordering::Relaxed);
         state.needs_recovery = false;
@@ -663,10 +663,10 @@ impl PagedGpu {
 
     /// Frees borrowed memory that was given back, and borrows more where it has become little, if no launch runs: how many bytes those
     /// are.
-    fn settle_loans_locked(&self, state: &GpuState, more: u64) -> Result<u64> {
+    fn update_loans_locked(&self, state: &GpuState, more: u64) -> Result<u64> {
         let idle = state.in_flight.is_empty() && !state.needs_recovery && state.poisoned.is_none();
         match self.victims().filter(|_| idle) {
-            Some(victims) => victims.settle(&*self.device, &state.live().collect::<Vec<_>>(), more),
+            Some(victims) => victims.update_loans(&*self.device, &state.live().collect::<Vec<_>>(), more),
             None => Ok(0),
         }
     }
@@ -675,17 +675,17 @@ impl PagedGpu {
     ///
     /// # Errors
     /// The driver's.
-    pub fn settle_loans(&self) -> Result<()> {
+    pub fn update_loans(&self) -> Result<()> {
         if self.victims().is_some_and(Victims::is_awaited) {
             // Launches to come may read there by their tables.
             self.leave_unlent();
         }
         let mut state = self.lock();
         let done = self.prune_locked(&mut state);
-        let settled = self.settle_loans_locked(&state, 0);
+        let settled = self.update_loans_locked(&state, 0);
         drop(state);
         drop(done);
-        self.or_lost(settled).map(drop)
+        self.map_device_lost(settled).map(drop)
     }
 
     /// Frees memory that owners wait for, before a launch that looks pages up: where none runs now, or an owner has waited for longer than the wait
@@ -693,16 +693,16 @@ impl PagedGpu {
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn settle_awaited(&self) -> Result<()> {
+    pub(super) fn return_awaited_loans(&self) -> Result<()> {
         let Some(victims) = self.victims().filter(|victims| victims.is_awaited()) else {
             return Ok(());
         };
         // The host's time says nothing to a GPU that follows a seed.
         if !self.capabilities().deterministic && victims.is_overdue(self.settings.wait_limit) {
             let those = self.lock().in_flight.clone();
-            those.iter().for_each(|launch| launch.settle());
+            those.iter().for_each(|launch| launch.wait_done());
         }
-        self.settle_loans()
+        self.update_loans()
     }
 
     /// See [`crate::VmGpu::scribble_given_back`].
@@ -720,18 +720,18 @@ impl PagedGpu {
         let mut state = self.lock();
         self.make_ready(&mut state)?;
         for launch in &state.in_flight {
-            launch.settle();
+            launch.wait_done();
         }
         let done = self.prune_locked(&mut state);
-        let borrowed = self.settle_loans_locked(&state, more);
+        let borrowed = self.update_loans_locked(&state, more);
         drop(state);
         drop(done);
-        self.or_lost(borrowed)
+        self.map_device_lost(borrowed)
     }
 }
 
 impl GpuState {
-    /// With places for so many regions.
+    /// With places for this many regions.
     fn new(regions_max: u32) -> Self {
         Self {
             places: RegionPlaces::new(regions_max),
@@ -758,7 +758,7 @@ impl Drop for PagedGpu {
         threads.drain(..).rev().for_each(drop);
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {
-            launch.settle();
+            launch.wait_done();
         }
         if let Some(timeline) = &self.timeline {
             timeline.end();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::tenancy::Member;
 
 /// Other tenants are asked so often for one request, since somebody else may take what they give, and since the driver may call free what
-/// nobody can have: of that, this part is taken to be so each time. None, an eighth, all.
+/// nothing can have: of that, this part is taken to be so each time. None, an eighth, all.
 const FREE_NOT_HAD: [Option<u64>; 3] = [None, Some(8), Some(1)];
 
 /// A handle of memory.
@@ -26,7 +26,7 @@ pub(crate) trait GivesHandles: Send + Sync {
     /// Those of low priority are asked first. It may change at any time.
     fn priority(&self) -> i32;
 
-    /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
+    /// Gives up to this many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
     /// for no launch, nor long for others and not beyond `until`, and passes over what is in use.
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize;
 }
@@ -34,7 +34,7 @@ pub(crate) trait GivesHandles: Send + Sync {
 /// Whom to ask for handles when the driver has no memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ask {
-    Nobody,
+    None,
     /// Others of this process.
     Process,
     /// Those, then other tenants of the GPU.
@@ -111,12 +111,12 @@ impl Handles {
         self.take_with(count, Ask::Tenants)
     }
 
-    /// As [`take`](Self::take), but asks nobody: for who can do without.
+    /// As [`take`](Self::take), but asks no one: for who can do without.
     ///
     /// # Errors
     /// As for [`take`](Self::take).
     pub fn take_unasked(&self, count: usize) -> Result<Vec<Handle>> {
-        self.take_with(count, Ask::Nobody)
+        self.take_with(count, Ask::None)
     }
 
     /// As [`take`](Self::take), but asks no other tenant: for who has another way when there is none.
@@ -144,7 +144,7 @@ impl Handles {
                     state.stats.held += 1;
                     made.push(handle);
                 }
-                Err(GpuError::OutOfMemory { .. }) if ask != Ask::Nobody && self.ask(missing, None) > 0 => {}
+                Err(GpuError::OutOfMemory { .. }) if ask != Ask::None && self.ask(missing, None) > 0 => {}
                 Err(source) => {
                     let bytes = missing as u64 * self.handle_bytes;
                     let asked = match &source {
@@ -169,7 +169,7 @@ impl Handles {
         state.stats.to_driver += made.len() as u64;
     }
 
-    /// Uses free handles again, until there are so many.
+    /// Uses free handles again, until there are this many.
     fn reuse(&self, count: usize, taken: &mut Vec<Handle>) {
         let mut state = self.state.lock();
         let left = state.free.len().saturating_sub(count - taken.len());
@@ -191,7 +191,7 @@ impl Handles {
         !self.state.lock().free.is_empty() || self.givers().iter().any(|giver| giver.holds().1 > 0)
     }
 
-    /// Asks others of this process for so many handles: how many came.
+    /// Asks others of this process for this many handles: how many came.
     fn ask(&self, wanted: usize, until: Option<Instant>) -> usize {
         let mut given = 0;
         for giver in self.givers() {
@@ -203,7 +203,7 @@ impl Handles {
         given
     }
 
-    /// Asks other tenants of the GPU for `bytes` bytes, once more for the same request: whether they are free now, for whoever takes them first.
+    /// Asks other tenants of the GPU for `bytes` bytes, once more for the same request: whether they are free now, for the first taker.
     ///
     /// # Errors
     /// [`AskError`], where they keep what they hold, or this process is at its limit.
@@ -220,7 +220,7 @@ impl Handles {
     /// `take` until it finds memory for `bytes` bytes: what others of this process give up, then other tenants. `doing`: what it is for.
     ///
     /// # Errors
-    /// [`Error::Tenants`] where nobody gives any, else as `take`.
+    /// [`Error::Tenants`] where nothing gives any, else as `take`.
     pub fn make_room<T>(&self, bytes: u64, doing: &str, mut take: impl FnMut() -> Result<T>) -> Result<T> {
         let is_short = |taken: &Result<T>| taken.as_ref().is_err_and(Error::is_out_of_memory);
         let mut taken = take();
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(pool.trim(u64::MAX, None), 4 * handle);
         assert_eq!(pool.trim(1, None), 0);
         assert_eq!(pool.take(0).unwrap().len(), 0);
-        // The driver has them: all of its memory can be had.
+        // The driver has them: all of its memory is available.
         let most = pool.take(8).unwrap().len();
         assert_eq!(most, 8);
     }
@@ -398,7 +398,7 @@ mod tests {
         let between = Giver::with("between", &pool, 0, 3);
         let three = pool.take(3).unwrap();
         assert_eq!((cheap.left(), between.left(), dear.left()), (0, 2, 3));
-        // Who can do without asks nobody.
+        // Who can do without asks no one.
         assert!(matches!(pool.take_unasked(1), Err(Error::OutOfHandles { .. })));
         assert_eq!((between.left(), dear.left()), (2, 3));
         // It may change at any time.

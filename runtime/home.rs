@@ -31,7 +31,7 @@ pub(crate) use neighbour::AtNeighbour;
 pub(crate) use striped::{NodeMemory, Striped};
 
 /// What leads from one GPU to homes.
-pub(crate) struct Ways<'a> {
+pub(crate) struct DataPaths<'a> {
     pub gpu: &'a dyn Gpu,
     /// None where lanes copy the pages themselves.
     pub nics: &'a [Arc<dyn Nic>],
@@ -56,7 +56,7 @@ pub(crate) trait Home: Send + Sync {
     /// Of a home that is elsewhere.
     ///
     /// # Safety
-    /// The span lies in the home, and nobody writes it meanwhile.
+    /// The span lies in the home, and nothing writes it meanwhile.
     unsafe fn read(&self, gpu: &dyn Gpu, offset: u64, out: &mut [u8]) -> Result<()>;
 
     /// Copies bytes in.
@@ -65,30 +65,30 @@ pub(crate) trait Home: Send + Sync {
     /// Of a home that is elsewhere.
     ///
     /// # Safety
-    /// The span lies in the home, which may be written, and nobody else reads or writes it meanwhile.
+    /// The span lies in the home, which may be written, and nothing else reads or writes it meanwhile.
     unsafe fn write(&self, gpu: &dyn Gpu, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Lets a GPU's NICs or lanes reach it, until the answer is [withdrawn](Reach::withdraw).
     ///
     /// # Errors
     /// The GPU's and the NICs'.
-    fn register(&self, ways: &Ways<'_>, read_only: bool) -> Result<Reach>;
+    fn register(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach>;
 
     /// Where its pages are, as the device sees it: at least one part, each with a stripe for every NIC that reaches it. With the
     /// frames of a region that has its own.
-    fn stripes(&self, ways: &Ways<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>>;
+    fn stripes(&self, paths: &DataPaths<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>>;
 
     /// Device address of page 0 where lanes copy pages themselves, else 0.
     fn direct_addr(&self, reach: &Reach) -> u64;
 
     /// Whether the host cannot reach a page, or what the home held of it is gone.
-    fn is_lost(&self, ways: &Ways<'_>, page: u64) -> bool;
+    fn is_lost(&self, paths: &DataPaths<'_>, page: u64) -> bool;
 
     /// Whether the host or kernels cannot reach a page.
-    fn is_away(&self, ways: &Ways<'_>, page: u64) -> bool;
+    fn is_away(&self, paths: &DataPaths<'_>, page: u64) -> bool;
 
     /// Whether kernels could not at some time: what the home holds of the page may be behind.
-    fn was_away(&self, ways: &Ways<'_>, page: u64) -> bool;
+    fn was_away(&self, paths: &DataPaths<'_>, page: u64) -> bool;
 
     /// This host's memory, if that is what it is.
     fn host_memory(&self) -> Option<&HostPages>;
@@ -99,7 +99,7 @@ pub(crate) trait Home: Send + Sync {
     /// The memory of nodes, which goes with their sessions, if that is what it is.
     fn at_nodes(&self) -> Option<&Striped>;
 
-    /// Tries again what it could not store: the cause may be mended.
+    /// Tries again what it could not store: the cause may be fixed.
     fn retry_writes(&self);
 
     /// Has the system store what it holds where that outlives the process.
@@ -108,7 +108,7 @@ pub(crate) trait Home: Send + Sync {
     /// [`Error::Sync`](crate::Error::Sync).
     fn sync(&self) -> Result<()>;
 
-    /// Gives memory of other machines and GPUs back. Nobody reaches it any more.
+    /// Gives memory of other machines and GPUs back. Nothing reaches it any more.
     fn give_back(&self);
 }
 
@@ -121,14 +121,14 @@ pub(crate) struct FileSpan {
 
 /// One of a region's homes, and how the region's GPU reaches it.
 pub(crate) struct ReachedHome {
-    // Dropped in this order: nobody reaches memory that is gone.
+    // Dropped in this order: nothing reaches memory that is gone.
     pub reach: Reach,
     pub home: Arc<dyn Home>,
 }
 
 impl ReachedHome {
-    pub fn stripes(&self, ways: &Ways<'_>, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        self.home.stripes(ways, &self.reach, own_frames)
+    pub fn stripes(&self, paths: &DataPaths<'_>, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+        self.home.stripes(paths, &self.reach, own_frames)
     }
 
     pub fn direct_addr(&self) -> u64 {
@@ -139,7 +139,7 @@ impl ReachedHome {
 /// How one GPU reaches a home.
 pub(crate) enum Reach {
     /// By nothing that was registered here: it is empty, or another machine's or GPU's.
-    Nobody,
+    None,
     /// The NICs, each by a key, and what moves a software NIC's bytes, in place.
     Nics(Mutex<HomeKeys>, Mutex<Option<HostRegistration>>),
     /// Lanes, in place; none once they may not any more.
@@ -150,7 +150,7 @@ impl Reach {
     /// Takes the home of `region` from NICs and lanes. It may be tried again after an error, when it may be reached still.
     pub fn withdraw(&self, gpu: &dyn Gpu, region: &str) -> Result<()> {
         match self {
-            Self::Nobody => Ok(()),
+            Self::None => Ok(()),
             Self::Nics(keys, pinned) => {
                 let gone = keys.lock().deregister();
                 gone.doing(|| format!("deregistering region `{region}`"))?;
@@ -198,7 +198,7 @@ impl HomeKeys {
 
 impl Drop for HomeKeys {
     fn drop(&mut self) {
-        // A region whose creation failed half way: nobody has used the keys.
+        // A region whose creation failed half way: nothing has used the keys.
         if let Err(error) = self.deregister() {
             tracing::error!(%error, "host memory stays registered with the NIC");
         }
@@ -221,11 +221,11 @@ fn stripe(home: u64, rkey: u32, reached: &Reached, own_frames: Option<&FrameMemo
 fn stripes_of_this_host(
     home: u64,
     place: usize,
-    ways: &Ways<'_>,
+    paths: &DataPaths<'_>,
     reach: &Reach,
     own_frames: Option<&FrameMemory>,
 ) -> Vec<Vec<StripeDesc>> {
-    let (Reach::Nics(keys, _), Some(queues)) = (reach, ways.queues) else {
+    let (Reach::Nics(keys, _), Some(queues)) = (reach, paths.queues) else {
         return unmoved(home);
     };
     let keys = keys.lock();
@@ -237,7 +237,7 @@ fn stripes_of_this_host(
     ]
 }
 
-/// The only stripe of a home whose queue pairs nobody looks at: it has no page, or none that a NIC moves.
+/// The only stripe of a home whose queue pairs nothing looks at: it has no page, or none that a NIC moves.
 fn unmoved(home: u64) -> Vec<Vec<StripeDesc>> {
     vec![vec![StripeDesc {
         home,

@@ -269,13 +269,13 @@ impl Kernel {
 
     /// Enqueues a launch on the default stream of the kernel's GPU and returns at once, unless it names a region that launches on another
     /// GPU use: before it reads what may have been written there, and before it writes what is used there, it waits until those launches
-    /// have ended, at their deadlines at the latest, and has their dirty pages written home. Launches that only read wait for no other
-    /// readers. Whoever uses one of its regions meanwhile from another thread waits as well.
+    /// have ended, at their deadlines at the latest, and has their dirty pages written back. Launches that only read wait for no other
+    /// readers. A thread that uses one of its regions meanwhile from another thread waits as well.
     ///
     /// # Errors
     /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory that belongs to another GPU, [`crate::Error::Spans`],
     /// [`crate::Error::Gpu`] for a shape that the GPU cannot launch. For regions of other GPUs also: as for a region that is made on this
-    /// GPU; [`crate::Error::Fault`] when another GPU's dirty pages cannot be written home, and [`crate::Error::WritesLost`] when that GPU
+    /// GPU; [`crate::Error::Fault`] when another GPU's dirty pages cannot be written back, and [`crate::Error::WritesLost`] when that GPU
     /// is lost.
     pub fn launch(&self, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
         self.launch_raw(config, &args.args())
@@ -316,7 +316,7 @@ impl Kernel {
         // SAFETY: passed on from the caller.
         let followed = unsafe { own.follow(others) };
         self.gpu
-            .or_lost(followed.doing(|| "waiting for a stream of another library".into()))
+            .map_device_lost(followed.doing(|| "waiting for a stream of another library".into()))
     }
 
     /// Enqueues a launch on `stream`.
@@ -342,7 +342,7 @@ impl Kernel {
     /// [`crate::Error::Gpu`]; [`crate::Error::Arguments`] for a kernel that does not come from source.
     ///
     /// # Safety
-    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. The kernel waits for nobody, and stores to the region
+    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. The kernel waits for nothing, and stores to the region
     /// only where the series may. What `args` name lives until its stream has come past it.
     pub unsafe fn launch_in(
         &self,
@@ -395,7 +395,7 @@ impl Kernel {
         };
         named.looks_up = matches!(job, Job::LookingUp(..));
         let in_flight = self.gpu.enqueue(stream, job, config, named, label);
-        let in_flight = self.gpu.or_lost(in_flight)?;
+        let in_flight = self.gpu.map_device_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
@@ -450,7 +450,7 @@ impl Kernel {
         };
         let job = Job::LookingUp(&self.kernel, Box::new(choose));
         let begun = self.gpu.try_enqueue(stream, job, config, named, &self.label);
-        self.gpu.or_lost(begun)
+        self.gpu.map_device_lost(begun)
     }
 
     fn enqueue_ptx(
@@ -507,7 +507,7 @@ impl Kernel {
         };
         let job = Job::LookingUp(&self.kernel, Box::new(choose));
         let in_flight = self.gpu.try_enqueue(stream, job, config, named, &self.label);
-        let in_flight = self.gpu.or_lost(in_flight)?;
+        let in_flight = self.gpu.map_device_lost(in_flight)?;
         Ok(in_flight.map(|in_flight| Launch::new(Arc::clone(&self.gpu), in_flight)))
     }
 
@@ -616,7 +616,7 @@ impl Kernel {
         let in_flight = self
             .gpu
             .enqueue(stream, Job::Kernel(kernel, Box::new(args)), config, named, &self.label);
-        let in_flight = self.gpu.or_lost(in_flight)?;
+        let in_flight = self.gpu.map_device_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 

@@ -27,9 +27,9 @@ pub use config::LaunchConfig;
 #[derive(Default)]
 pub(crate) struct Peers {
     pub launches: Vec<Weak<Flight>>,
-    /// So many of them are looked through for those that are gone.
+    /// This many of them are looked through for those that are gone.
     crowd: usize,
-    /// Why the virtual memory must be mended before anything else runs on that GPU.
+    /// Why the virtual memory must be recovered before anything else runs on that GPU.
     pub broken: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Flight {
 }
 
 /// Called when a launch has ended: one that was stopped where it stood may have left a lock or a claim that others
-/// would wait for, so they end with it. The host mends everything before the next launch.
+/// would wait for, so they end with it. The host recovers everything before the next launch.
 pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str, outcome: &LaunchOutcome) {
     if let Some(own) = own.upgrade() {
         own.ended.store(true, Ordering::Release);
@@ -80,7 +80,7 @@ pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str,
     if outcome.is_ok() {
         return;
     }
-    let reason = format!("{kernel}, in flight over the same Vm, was stopped where it stood");
+    let reason = format!("{kernel}, in flight over the same Vm, was aborted");
     let launches = {
         let mut peers = peers.lock();
         peers.broken.get_or_insert_with(|| reason.clone());
@@ -92,7 +92,7 @@ pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str,
     }
 }
 
-/// A launch that was enqueued, for whoever waits for it. It keeps alive what the kernel reaches.
+/// A launch that was enqueued, for the thread that waits for it. It keeps alive what the kernel reaches.
 pub(crate) struct InFlight {
     pub flight: Arc<Flight>,
     /// A region that it reaches and that is not among its memories, with its index.
@@ -142,7 +142,7 @@ impl InFlight {
         }
     }
 
-    /// It is put on a stream, after so many others of its GPU.
+    /// It is put on a stream, after this many others of its GPU.
     pub fn set_number(&self, number: u64) {
         // It is put once.
         let _ = self.number.set(number);
@@ -158,7 +158,7 @@ impl InFlight {
         *self.memories.get_mut() = memories;
     }
 
-    /// It has ended and its outcome was looked at: what it named goes with its owners, whoever keeps the launch's handle.
+    /// It has ended and its outcome was looked at: what it named goes with its owners, even if a caller keeps the launch's handle.
     pub fn let_go(&self) {
         let memories = std::mem::take(&mut *self.memories.lock());
         // Not under the lock: an owner's end is anybody's code.
@@ -186,7 +186,7 @@ impl InFlight {
     }
 
     /// Waits for its end. Bounded by the launch's deadline.
-    pub fn settle(&self) {
+    pub fn wait_done(&self) {
         if let Some(ask) = &self.gives_way {
             ask();
         }
@@ -196,11 +196,11 @@ impl InFlight {
     }
 
     /// Asks one that brings pages beside others to end, and waits no longer than that. Whether it has.
-    pub fn gives_way_within(&self, patience: Option<Duration>) -> bool {
+    pub fn gives_way_within(&self, timeout: Option<Duration>) -> bool {
         if let Some(ask) = &self.gives_way {
             ask();
         }
-        self.is_done() || self.wait(patience).is_some()
+        self.is_done() || self.wait(timeout).is_some()
     }
 
     pub fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
@@ -224,7 +224,7 @@ impl InFlight {
         fault.doing(|| format!("reading how {} ended", self.label))
     }
 
-    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or pins were all
+    /// Whether the host must recover the virtual memory after this ended launch: it was stopped in the middle, or pins were all
     /// that there can be, perhaps of lanes that never gave them back. Lanes that meet another fault leave nothing behind that
     /// others could not go on with.
     pub fn needs_recovery(&self, gpu: &dyn Gpu) -> bool {
@@ -245,7 +245,7 @@ pub(crate) type Standing = (bool, i32);
 /// Memory that a launch names.
 pub(crate) trait Memory: Send + Sync {
     /// The launches that host accesses to this memory wait for.
-    fn launches(&self) -> &Mutex<Naming>;
+    fn launches(&self) -> &Mutex<LaunchTracker>;
 
     /// Its name, if it is the region that has this index on the GPU at `place`.
     fn region_name(&self, place: usize, region: u32) -> Option<String> {
@@ -257,8 +257,8 @@ pub(crate) trait Memory: Send + Sync {
     /// launch's deadline, and runs kernels of the runtime. Called with the launches locked, before the launch's arguments are made.
     ///
     /// # Errors
-    /// What another GPU holds could not be brought home: the launch must not begin.
-    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()>;
+    /// What another GPU holds could not be written back: the launch must not begin.
+    fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()>;
 
     /// Whether a launch on the GPU at `place` that was to look its pages up can. Called behind [`make_coherent`](Self::make_coherent).
     fn can_be_looked_up(&self, place: usize) -> bool {
@@ -276,7 +276,7 @@ pub(crate) trait Memory: Send + Sync {
         Ok(true)
     }
 
-    /// As [`let_go`](Self::let_go), and waits for nobody.
+    /// As [`let_go`](Self::let_go), and waits for nothing.
     ///
     /// # Errors
     /// As there.
@@ -284,7 +284,7 @@ pub(crate) trait Memory: Send + Sync {
         self.let_go(place)
     }
 
-    /// Has its pages on the GPU at `place` leave what neighbours lent and were given back, unless launches or the host use it. It waits for nobody.
+    /// Has its pages on the GPU at `place` leave what neighbours lent and were given back, unless launches or the host use it. It waits for nothing.
     ///
     /// # Errors
     /// As [`let_go`](Self::let_go).
@@ -334,7 +334,7 @@ pub(crate) trait Memory: Send + Sync {
     }
 
     /// The launch begins. Called with the launches locked, before its first write can be.
-    fn expect(&self, launches: &mut Naming, to_begin: LaunchKind);
+    fn expect(&self, launches: &mut LaunchTracker, to_begin: LaunchKind);
 }
 
 /// A launch, as the memory knows it that it names.
@@ -366,14 +366,14 @@ pub(crate) enum Table {
 
 /// The launches that name one piece of memory, and what they make of its copies on several GPUs.
 #[derive(Default)]
-pub(crate) struct Naming {
+pub(crate) struct LaunchTracker {
     in_flight: Vec<(LaunchKind, Weak<InFlight>)>,
-    /// So many of them are looked through for those that have ended.
+    /// This many of them are looked through for those that have ended.
     crowd: usize,
     pub coherence: Coherence,
 }
 
-impl Naming {
+impl LaunchTracker {
     /// One more. Those that have ended are forgotten now and then.
     pub fn push(&mut self, kind: LaunchKind, launch: &Arc<InFlight>) {
         if self.in_flight.len() >= self.crowd {
@@ -384,39 +384,39 @@ impl Naming {
     }
 
     /// Waits for all of them. Bounded by their deadlines.
-    pub fn settle(&mut self) {
-        self.settle_those(|_| true);
+    pub fn wait_idle(&mut self) {
+        self.wait_for(|_| true);
     }
 
     /// Waits for those of a kind.
-    pub fn settle_those(&mut self, which: impl Fn(LaunchKind) -> bool) {
+    pub fn wait_for(&mut self, which: impl Fn(LaunchKind) -> bool) {
         let (awaited, others) = self.in_flight.drain(..).partition(|(kind, _)| which(*kind));
         self.in_flight = others;
         let awaited: Vec<(LaunchKind, Weak<InFlight>)> = awaited;
         for launch in awaited.iter().filter_map(|(_, launch)| launch.upgrade()) {
-            launch.settle();
+            launch.wait_done();
         }
     }
 
     /// Has those end on a GPU that bring pages beside others, where no other uses pages there any more. One that waits for a multiprocessor is not waited for.
-    pub fn end_beside(&self, gpu: usize, patience: Option<Duration>) {
+    pub fn end_beside(&self, gpu: usize, timeout: Option<Duration>) {
         let those = self.in_flight.iter();
         let those = those.filter(|(kind, _)| kind.gpu == gpu && kind.by != Table::HomeAlone);
         let (bring, others): (Vec<_>, Vec<_>) = those
             .filter_map(|(_, launch)| launch.upgrade().filter(|launch| !launch.is_done()))
             .partition(|launch| launch.gives_way.is_some());
         if others.is_empty() {
-            bring.iter().for_each(|launch| _ = launch.gives_way_within(patience));
+            bring.iter().for_each(|launch| _ = launch.gives_way_within(timeout));
         }
     }
 
     /// Waits for those on a GPU that bring pages beside others.
-    pub fn settle_beside(&self, gpu: usize) {
+    pub fn wait_beside(&self, gpu: usize) {
         let those = self.in_flight.iter().filter(|(kind, _)| kind.gpu == gpu);
         let those = those.filter_map(|(_, launch)| launch.upgrade());
         those
             .filter(|launch| launch.gives_way.is_some())
-            .for_each(|launch| launch.settle());
+            .for_each(|launch| launch.wait_done());
     }
 
     /// Whether one of them that uses pages runs on a GPU, or may yet.

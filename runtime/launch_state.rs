@@ -36,7 +36,7 @@ struct Chunk {
 const TOLD: u64 = 32;
 /// Arrays whose accesses past the end are told apart.
 const WATCHED: usize = (TOLD as usize - 2) / 2;
-/// What the place for such an index holds before. No index is it of an array that has elements; of empty ones nobody uses it.
+/// What the place for such an index holds before. No index is it of an array that has elements; of empty ones nothing uses it.
 const fn nothing(length: u64) -> u64 {
     if length > 0 { 0 } else { u64::MAX / 3 }
 }
@@ -166,7 +166,7 @@ impl StateSlot {
         self.place.addr() + CHANGED as u64
     }
 
-    /// Where the launch leaves an index past the end of an array of so many elements that it looks up, of the region with that index. More
+    /// Where the launch leaves an index past the end of an array of this many elements that it looks up, of the region with that index. More
     /// arrays than are told apart share the last place.
     pub fn watch_past(&self, region: u32, length: u64) -> u64 {
         let mut watched = self.watched.lock();
@@ -206,7 +206,7 @@ impl StateSlot {
 
     /// Makes the launch's slow paths end: lanes look at the flag again and again.
     pub fn abort(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
-        // Before the write, for `drop`: the slot is not clean then, whatever was read of it. Relaxed: whoever drops the
+        // Before the write, for `drop`: the slot is not clean then, whatever was read of it. Relaxed: the thread that drops the
         // slot has synchronised with every other holder.
         self.aborted.store(true, Ordering::Relaxed);
         gpu.write(self.stop_addr(), &1u32.to_ne_bytes())
@@ -220,7 +220,7 @@ impl StateSlot {
     /// The first fault of the ended launch, and the number of later ones. It is copied from the GPU once, and only where there may be
     /// one. A launch that was `stopped` where it stood may have recorded one and not told it.
     pub fn fault(&self, gpu: &dyn Gpu, stopped: bool) -> Result<Option<(FaultRecord, u32)>, GpuError> {
-        // Relaxed: the launch has ended, and whoever learnt of that is ordered behind its last store.
+        // Relaxed: the launch has ended, and the thread that learnt of that is ordered behind its last store.
         let told = self.place.told().is_none_or(|told| told.load(Ordering::Relaxed) != 0);
         if !told && !stopped {
             self.untouched.store(true, Ordering::Relaxed);
@@ -277,7 +277,7 @@ mod tests {
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
         assert_eq!(slot.vm_addr(), addr);
-        // A fault; then an abort after the state was read; then one that nobody ever read.
+        // A fault; then an abort after the state was read; then one that nothing ever read.
         gpu.write(addr + claim, &2u32.to_ne_bytes()).unwrap();
         assert!(slot.fault(&gpu, true).unwrap().is_some());
         drop(slot);

@@ -55,7 +55,7 @@ impl Launch {
         if let Some(timeline) = self.gpu.timeline() {
             timeline.look();
         }
-        let result = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
+        let result = self.gpu.map_device_lost(self.gpu.outcome_of(&self.in_flight, outcome));
         self.in_flight.let_go();
         // Never waits: another thread may hold the state for as long as a launch runs.
         self.gpu.try_prune();
@@ -73,7 +73,7 @@ impl Launch {
     }
 
     /// Stops the kernel where it stands, and with it the other launches in flight on this GPU over the virtual memory, which could
-    /// wait for it. It is mended before the next launch; no dirty page is lost.
+    /// wait for it. It is recovered before the next launch; no dirty page is lost.
     pub fn kill(&self) {
         if let Some(launch) = self.in_flight.flight.launch.get() {
             launch.abandon();
@@ -103,7 +103,7 @@ impl StreamHandle {
     pub(crate) unsafe fn borrowed(gpu: &Arc<PagedGpu>, stream: u64) -> Result<Self> {
         // SAFETY: passed on from the caller.
         let borrowed = unsafe { gpu.device.borrow_stream(stream) };
-        let borrowed = gpu.or_lost(borrowed.doing(|| "borrowing a stream".into()))?;
+        let borrowed = gpu.map_device_lost(borrowed.doing(|| "borrowing a stream".into()))?;
         Ok(Self::new(gpu, borrowed))
     }
 

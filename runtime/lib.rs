@@ -3,7 +3,7 @@
 //!
 //! A [`Region`] is an array whose home is host memory. A kernel takes it as `gpuvm::array<T>` and indexes it; a thread
 //! that touches a page that is not in GPU memory takes a frame, posts an RDMA READ to a NIC queue pair, rings its
-//! doorbell, polls the completion and goes on. Pages that were written go home by RDMA WRITE when their frame is needed.
+//! doorbell, polls the completion and goes on. Pages that were written are written back by RDMA WRITE when their frame is needed.
 //! Over [`Transport::Direct`] the faulting warp copies the page itself, from host memory where it is or from a neighbour
 //! GPU's memory.
 //!

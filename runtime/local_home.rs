@@ -99,7 +99,7 @@ impl LocalHome {
 
     fn lose(&self) -> Result<(), NicError> {
         let spans = self.spans.lock();
-        // From here on no request reaches it: those that wait are flushed, and nobody mends a pair without the lock.
+        // From here on no request reaches it: those that wait are flushed, and nothing recovers a pair without the lock.
         for (nic, pair) in &*self.pairs.lock() {
             nic.fail(*pair)?;
         }

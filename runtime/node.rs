@@ -17,7 +17,7 @@ pub(crate) struct Node {
     address: String,
     device: String,
     sessions: Mutex<Sessions>,
-    /// Held by whoever calls it.
+    /// Held by the caller.
     calling: Mutex<()>,
     backoff: Mutex<Backoff>,
 }

@@ -199,7 +199,7 @@ pub(crate) struct Pushed {
 }
 
 impl Pushed {
-    /// None where nobody watches.
+    /// None where nothing watches.
     pub fn new(name: &str) -> Option<Self> {
         let push = tool()?.push?;
         // SAFETY: the string lives through the call, which copies it.
@@ -222,7 +222,7 @@ impl Drop for Pushed {
 pub(crate) struct Started(u64);
 
 impl Started {
-    /// None where nobody watches.
+    /// None where nothing watches.
     pub fn new(name: &str) -> Option<Self> {
         let start = tool()?.start?;
         // SAFETY: the string lives through the call, which copies it.

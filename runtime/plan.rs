@@ -16,12 +16,12 @@ use crate::{
 };
 
 pub use kind::TransportKind;
-pub(crate) use queues::{PAIRS, PAIRS_BEFORE_FILES, QueuePlan, fitting};
+pub(crate) use queues::{PAIRS, PAIRS_WITH_FILE_CACHE, QueuePlan, fitting};
 
 /// How much memory a neighbour GPU lends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loan {
-    /// So many bytes, from the start on.
+    /// This many bytes, from the start on.
     Bytes(u64),
     /// What its owner does not use, no more than what was free when the virtual memory was made. A sixteenth of its memory always stays free
     /// there. The loan begins small, and grows by a quarter of itself at most when few slots are free, between launches. When the owner, or another process there, leaves less free than the reserve, what
@@ -71,7 +71,7 @@ pub(crate) struct Settings {
     pub bring_beside: Option<bool>,
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
-    pub guarded: bool,
+    pub reliable: bool,
     /// GPUs of the virtual memory.
     pub gpu_count: usize,
     /// Memory of neighbour GPUs, by their ordinals, for clean pages that leave their frames.
@@ -83,15 +83,15 @@ pub(crate) struct Settings {
     pub precompiled: Option<Precompiled>,
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
-    pub file_memory: Option<FileMemory>,
+    pub file_cache: Option<FileCache>,
     /// Where the homes of all regions lie that rewritten kernels use, which then find them at their homes' own addresses.
     pub window: Option<Range<u64>>,
     pub timeline: Option<Timeline>,
 }
 
-/// Memory before files.
+/// The page cache for files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileMemory {
+pub(crate) struct FileCache {
     pub bytes: u64,
     /// It is the GPU's, not the host's.
     pub on_gpu: bool,
@@ -112,7 +112,7 @@ impl Settings {
         if frames(self.frame_memory) == 0 {
             let value = format!("{} bytes", self.frame_memory);
             let reason = format!(
-                "where the number of frames changes it must hold {unit} bytes: one handle of this GPU, or one page"
+                "with a resizable frame pool it must be at least {unit} bytes: one allocation of this GPU, or one page"
             );
             return refuse("frame memory", value, reason);
         }
@@ -127,17 +127,17 @@ impl Settings {
                 return refuse("frame capacity", spelled(capacity), reason);
             }
             if capacity / self.page_size > layout::FRAMES_MAX {
-                let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
+                let reason = "page table entries address at most 2^28 - 1 frames: use larger pages";
                 return refuse("frame capacity", spelled(capacity), reason);
             }
         }
         if let (Some(bytes), None) = (self.frames_leave_free, self.frame_capacity) {
-            let reason = "the number of frames stays as it is: name a frame capacity";
+            let reason = "the frame pool is not resizable: set frame_capacity";
             return refuse("memory that frames leave free", spelled(bytes), reason);
         }
         match self.frame_minimum {
             Some(least) if self.frame_capacity.is_none() => {
-                let reason = "the number of frames stays as it is: name a frame capacity, or no minimum";
+                let reason = "the frame pool is not resizable: set frame_capacity, or leave frame_minimum out";
                 refuse("frame minimum", spelled(least), reason)
             }
             Some(least) if least > self.frame_memory => {
@@ -159,16 +159,20 @@ impl Settings {
             return refuse("frame memory", value, "it must hold at least one page");
         }
         if self.frames() > layout::FRAMES_MAX {
-            let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
+            let reason = "page table entries address at most 2^28 - 1 frames: use larger pages";
             return refuse("frame memory", format!("{} frames", self.frames()), reason);
         }
         if !(1..=layout::REGIONS_MAX).contains(&self.regions_max) {
-            let reason = "there must be room for 1 to 65536";
+            let reason = "it must be between 1 and 65536";
             return refuse("regions_max", self.regions_max.to_string(), reason);
         }
         self.check_frame_capacity()?;
         if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
-            return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");
+            return refuse(
+                "wait limit or launch deadline",
+                "zero".into(),
+                "it must be greater than zero",
+            );
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::{
     args::{Arg, Placed},
     device_code::DeviceCode,
     error::{Error, Result},
-    given::{Given, GivenKind},
+    given::{ArgKind, Given},
     gpu::{Job, Named, PagedGpu},
     launch::{self, LaunchConfig, Table},
     launched::{Launch, StreamHandle},
@@ -43,7 +43,7 @@ impl<'a> Use<'a> {
     fn check(&self, given: &Given<'_>, kernel: &str, gpu: &Arc<PagedGpu>, position: usize) -> Result<()> {
         given.is_for(gpu, kernel, position)?;
         match &given.kind {
-            GivenKind::Array {
+            ArgKind::Array {
                 read_only: true,
                 region,
                 ..
@@ -101,12 +101,12 @@ pub(crate) fn launch(
     let label = launch::label(what.name);
     let in_flight = gpu.enqueue(
         stream,
-        Job::ByCaller(what.name, Box::new(enqueue)),
+        Job::External(what.name, Box::new(enqueue)),
         what.config,
         named,
         &label,
     );
-    let in_flight = gpu.or_lost(in_flight)?;
+    let in_flight = gpu.map_device_lost(in_flight)?;
     Ok(Launch::new(Arc::clone(gpu), in_flight))
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn launch_over(
     enqueue: impl FnOnce(bool) -> std::result::Result<(), String>,
 ) -> Result<Launch> {
     let stream = stream.on_or(gpu, name)?;
-    let there = regions.iter().map(|region| gpu.or_lost(region.inner.on(gpu)));
+    let there = regions.iter().map(|region| gpu.map_device_lost(region.inner.on(gpu)));
     let there: Vec<_> = there.collect::<Result<_>>()?;
     let named = Named {
         memories: regions
@@ -133,9 +133,9 @@ pub(crate) fn launch_over(
     };
     // Asked while the regions' launches are locked.
     let enqueue = |_vm: u64| enqueue(there.iter().all(|on| on.view.is_complete()));
-    let job = Job::ByCaller(name, Box::new(enqueue));
+    let job = Job::External(name, Box::new(enqueue));
     let config = LaunchConfig::new(1, 1).untimed();
     let in_flight = gpu.enqueue(stream, job, &config, named, &launch::label(name));
-    let in_flight = gpu.or_lost(in_flight)?;
+    let in_flight = gpu.map_device_lost(in_flight)?;
     Ok(Launch::new(Arc::clone(gpu), in_flight))
 }

@@ -1,4 +1,4 @@
-//! What a run does with each page of each region, for whoever wants to know why it pages as it does.
+//! What a run does with each page of each region: why it pages as it does.
 //!
 //! A host thread reads the page tables by plain copies while kernels run, and clears nothing. Each eviction counts a page's version up,
 //! so two tables tell how often a page was fetched between them, and nothing has to be counted on the way of an access. Whether a page
@@ -118,7 +118,7 @@ impl RegionProfile {
         self.sum(|page| page.referenced.into())
     }
 
-    /// Those of them in which the page had been written and was not home yet.
+    /// Those of them in which the page had been written and not written back yet.
     pub fn dirty(&self) -> u64 {
         self.sum(|page| page.dirty.into())
     }
@@ -249,7 +249,7 @@ impl Profiler {
         });
         let thread = thread.map_err(|error| Error::Unavailable {
             what: "a profile".into(),
-            reason: format!("no thread can be started: {error}"),
+            reason: format!("cannot start a thread: {error}"),
         })?;
         Ok(Self {
             thread,
@@ -266,7 +266,7 @@ impl Profiler {
     pub fn sample(&self) -> Result<()> {
         let mut sampler = self.sampler.lock();
         let gpu = Arc::clone(&sampler.gpu);
-        gpu.or_lost(sampler.sample())
+        gpu.map_device_lost(sampler.sample())
     }
 
     /// Takes the last sample and says what all of them came to. Fetches are exact for launches that have ended: wait for them first.
@@ -278,7 +278,7 @@ impl Profiler {
         let mut sampler = self.sampler.lock();
         let gpu = Arc::clone(&sampler.gpu);
         let finish = |sampler: &mut Sampler| Ok((sampler.finish()?, Stats::read(&gpu)?));
-        let (regions, after) = gpu.or_lost(finish(&mut sampler))?;
+        let (regions, after) = gpu.map_device_lost(finish(&mut sampler))?;
         Ok(Profile {
             interval: self.interval,
             samples: sampler.samples,

@@ -25,14 +25,14 @@ use crate::{
 
 mod doorbells;
 mod group;
-mod mending;
 mod pair;
+mod recovery;
 mod returning;
 mod rings;
 mod sizing;
 
 pub(crate) use group::Reached;
-pub(crate) use mending::{StepKeeper, start_keeper};
+pub(crate) use recovery::{StepKeeper, start_keeper};
 pub(crate) use returning::Returned;
 pub(crate) use sizing::measure;
 
@@ -51,9 +51,9 @@ pub(crate) struct QueueShape {
     /// Of rings that are given to the NIC: one entry of the completion ring takes all.
     pub collapsed: bool,
     /// How long a request may take.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Pages may have a second home.
-    pub guarded: bool,
+    pub reliable: bool,
 }
 
 /// Value of `QueueState::failed` for queue pairs whose node is lost: transport retries exceeded, seen by the host.
@@ -81,15 +81,15 @@ pub(crate) struct Queues {
     flush_reads: bool,
     /// Given completion rings are collapsed.
     collapsed: bool,
-    /// Held by whoever takes queue pairs through reset.
+    /// Held by the thread that takes queue pairs through reset.
     resetting: Mutex<()>,
-    /// Queue pairs mended while kernels ran.
-    mended: AtomicU64,
+    /// Queue pairs recovered while kernels ran.
+    recovered: AtomicU64,
     /// How long a request may take before its pair counts as failed.
-    patience_ns: u64,
+    timeout_ns: u64,
     /// Pages may have a second home.
-    guarded: bool,
-    /// A home that was silent is asked again: what it missed can be mended.
+    reliable: bool,
+    /// A home that was silent is asked again: what it missed can be recovered.
     spoke_again: AtomicBool,
     /// When overdue requests are looked for again.
     next_search_ns: AtomicU64,
@@ -124,9 +124,9 @@ impl Queues {
             flush_reads: shape.flush_reads,
             collapsed: shape.collapsed,
             resetting: Mutex::default(),
-            mended: AtomicU64::new(0),
-            patience_ns: u64::try_from(shape.patience.as_nanos()).unwrap_or(u64::MAX),
-            guarded: shape.guarded,
+            recovered: AtomicU64::new(0),
+            timeout_ns: u64::try_from(shape.timeout.as_nanos()).unwrap_or(u64::MAX),
+            reliable: shape.reliable,
             spoke_again: AtomicBool::new(false),
             next_search_ns: AtomicU64::new(0),
         };
@@ -192,7 +192,7 @@ impl Queues {
         })
     }
 
-    /// Describes it. It lies behind those that lanes look through, and nobody reserves of it.
+    /// Describes it. It lies behind those that lanes look through, and nothing reserves of it.
     fn describe_nowhere(&self, gpu: &dyn Gpu) -> Result<()> {
         let doing = || "describing queue pairs".to_owned();
         let index = self.count();
@@ -259,7 +259,7 @@ impl Queues {
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
             // By the keeper, wherever they lead.
-            mended: 1,
+            recoverable: 1,
             ..zero()
         }
     }
@@ -374,9 +374,9 @@ impl Queues {
         self.doorbells.proxied
     }
 
-    /// Queue pairs mended while kernels ran.
-    pub fn mended(&self) -> u64 {
-        self.mended.load(Ordering::Relaxed)
+    /// Queue pairs recovered while kernels ran.
+    pub fn recovered(&self) -> u64 {
+        self.recovered.load(Ordering::Relaxed)
     }
 
     pub fn table_addr(&self) -> u64 {

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result, check_range},
     gpu::{PagedGpu, PlainMemory},
     home::Home,
-    launch::{Naming, Standing},
+    launch::{LaunchTracker, Standing},
     launch_state::StateSlot,
     pages::Pages,
     placement::Effective,
@@ -80,7 +80,7 @@ pub(crate) struct RegionInner {
     pub length: u64,
     /// Launches that name the region, and which GPU's copies count. Held while the host reads or writes the home, so that none begins
     /// meanwhile.
-    launches: Mutex<Naming>,
+    launches: Mutex<LaunchTracker>,
     /// The homes may hold what the system has not stored. Relaxed: the lock on the launches orders it.
     unsynced: AtomicBool,
     /// How often somebody began to store to it. Relaxed: who stores is ordered by streams, or by the lock on the launches.
@@ -151,7 +151,7 @@ impl RegionInner {
         });
         place.regions.enter(&region)?;
         if let Err(error) = place.regions.rank(&region) {
-            // Nobody has its handle.
+            // Nothing has its handle.
             place.regions.leave(&region);
             region.own.gpu.retire(&region.own.view, false);
             return Err(error);
@@ -238,7 +238,7 @@ impl RegionInner {
             // `Traits::effective` sees to it.
             pages: self.pages.count() as u32,
             reserved: 0,
-            nobodys: plain.map_or(0, |plain| plain.nobodys),
+            dummy: plain.map_or(0, |plain| plain.dummy),
         }
     }
 
@@ -262,7 +262,7 @@ impl RegionInner {
         on.direct_addr()
     }
 
-    /// Where loads of a GPU's threads reach its home, whoever moves pages; 0 where they do not.
+    /// Where loads of a GPU's threads reach its home; 0 where they do not.
     pub fn loads_from(&self, on: &OnGpu) -> u64 {
         match on.home().host_memory() {
             // The simulated GPU's memory is the host's.
@@ -278,23 +278,23 @@ impl RegionInner {
     }
 
     /// Something that the host begins to do with the region, until it is dropped.
-    #[must_use = "it ends when it is dropped"]
+    #[must_use = "the span ends when it is dropped"]
     pub fn span(&self, what: &str) -> Span {
         self.own.gpu.span(|| format!("{what} of region `{}`", self.name))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Naming> {
+    pub fn lock(&self) -> MutexGuard<'_, LaunchTracker> {
         self.launches.lock()
     }
 
     /// Waits for the launches that name the region, on all GPUs, and keeps others from beginning while the guard lives.
-    pub fn quiesce(&self) -> MutexGuard<'_, Naming> {
+    pub fn quiesce(&self) -> MutexGuard<'_, LaunchTracker> {
         let mut launches = self.lock();
-        launches.settle();
+        launches.wait_idle();
         launches
     }
 
-    /// Whoever asks for a write-back may have mended what earlier ones failed for: nothing fails for those.
+    /// A caller that asks for a write-back may have fixed what earlier ones failed for: nothing fails for those.
     fn retry_writes(&self) {
         self.own.rows().for_each(|(_, home)| home.retry_writes());
     }
@@ -340,7 +340,7 @@ impl RegionInner {
         }
         let mut launches = self.quiesce();
         let graphs = self.end_graphs();
-        // Whatever became of graphs: what is dirty goes home.
+        // Whatever became of graphs: what is dirty is written back.
         let flushed = self.flush_at_last(&mut launches);
         let synced = self.sync(true);
         let everywhere = self.everywhere();
@@ -373,9 +373,9 @@ impl RegionInner {
         flushed.and(graphs).and(synced).and(released).and(gone)
     }
 
-    /// The last flush. Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
+    /// The last flush. Once more after an error: the second launch finds the queue pairs recovered, and pages are dropped only then. A flush
     /// that was stopped together with somebody's launch says nothing of the pages.
-    fn flush_at_last(&self, launches: &mut Naming) -> Result<()> {
+    fn flush_at_last(&self, launches: &mut LaunchTracker) -> Result<()> {
         let mut flushed = self.flush_quiet(launches);
         for _ in 0..STOPPED_MAX {
             if !matches!(flushed, Err(Error::Stopped { .. })) {

@@ -151,7 +151,9 @@ impl Loading<'_> {
 
     fn part(&self, text: &str, kernels: Vec<PtxKernel>, variables: &[(&str, &[u8])]) -> Result<Part> {
         let module = self.gpu.device.load_ptx(self.name, text, &kernels, variables, None);
-        let module = self.gpu.or_lost(module.doing(|| format!("loading {}", self.name)))?;
+        let module = self
+            .gpu
+            .map_device_lost(module.doing(|| format!("loading {}", self.name)))?;
         Ok(Part::of(module, kernels))
     }
 }

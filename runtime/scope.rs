@@ -125,7 +125,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> Result<ScopedRegion<'scope, T>> {
         let builder = self.builder(name, placement).read_only();
         // SAFETY: as in `region`; a read-only region is registered without write access and its pages are never
-        // written home, so the shared borrow suffices.
+        // written back, so the shared borrow suffices.
         unsafe { self.lend(builder, memory.as_ptr().cast_mut(), memory.len()) }
     }
 

@@ -90,7 +90,7 @@ struct Table {
 /// record that a call needs, or that is [held](Self::hold), stays in its slot until the next call ends.
 ///
 /// What is stored to a table after a record came is seen by the next call that is not captured, if it was stored by launches of this
-/// `Vm`, or by its regions' methods; else [`refresh`](Self::refresh) tells it. What is stored to slots is nobody's: it does not go home.
+/// `Vm`, or by its regions' methods; else [`refresh`](Self::refresh) tells it. What is stored to slots is no one's: it is not written back.
 ///
 /// A table ends (`Region::close`) when no call runs; calls after that are refused. Graphs with calls must not be launched any more when
 /// the cache or a table has ended.
@@ -164,13 +164,13 @@ impl SlotCache {
         let mut calls = self.calls.lock();
         calls.end()?;
         if self.gpu.device.simulation().is_none() {
-            // Graphs may have calls of which nobody is told.
+            // Graphs may have calls of which the library is not told.
             let drained = self
                 .gpu
                 .device
                 .drain()
                 .doing(|| "waiting for calls of a slot cache".into());
-            self.gpu.or_lost(drained)?;
+            self.gpu.map_device_lost(drained)?;
         }
         self.raise_told()
     }
@@ -183,7 +183,7 @@ impl SlotCache {
         let read = self.state.read(&*self.gpu.device, 0, 1);
         let state = self
             .gpu
-            .or_lost(read.doing(|| "reading a slot cache's counts".into()))?[0];
+            .map_device_lost(read.doing(|| "reading a slot cache's counts".into()))?[0];
         Ok(SlotStats {
             hits: state.hits,
             misses: state.misses,
@@ -217,7 +217,8 @@ impl SlotCache {
             change(&mut state[0]);
             self.state.write(device, 0, &state)
         });
-        self.gpu.or_lost(changed.doing(|| "changing a slot cache".into()))
+        self.gpu
+            .map_device_lost(changed.doing(|| "changing a slot cache".into()))
     }
 
     /// No call runs: raises what they told, once.
@@ -260,7 +261,8 @@ impl SlotCache {
             .zero(self.desc.index, 4 * u64::from(self.desc.record_count))
             .and_then(|()| device.zero(self.desc.records, 4 * slots))
             .and_then(|()| device.zero(self.desc.used, 8 * slots));
-        self.gpu.or_lost(zeroed.doing(|| "emptying a slot cache".into()))?;
+        self.gpu
+            .map_device_lost(zeroed.doing(|| "emptying a slot cache".into()))?;
         self.change_state(|state| {
             *state = SlotCacheState {
                 epoch: state.epoch + 1,

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum SlotFault {
     /// An id that is neither -1 nor a record's.
-    #[error("ids have {id}, and there are {records} records: its slot is -1")]
+    #[error("id {id} is out of range: there are {records} records; its slot is -1")]
     NoSuchRecord {
         /// The id, one of them if there were several.
         id: i64,
@@ -14,7 +14,7 @@ pub enum SlotFault {
     },
     /// More different records than slots that may be given up, beside those that are held.
     #[error(
-        "{missing} records found no slot, and theirs is -1: {slots} slots are fewer than a call's different records and those that are held"
+        "{missing} records got no slot (theirs is -1): the cache has {slots} slots, fewer than the distinct records of a call and the slots that are held; use more slots"
     )]
     TooManyRecords {
         /// Records without a slot, of one call.
@@ -24,10 +24,10 @@ pub enum SlotFault {
     },
     /// Two calls ran at a time.
     #[error(
-        "two of its calls ran at a time on different streams: have one stream wait for the other; the cache was emptied"
+        "two of its calls ran concurrently on different streams: make one stream wait for the other; the cache was emptied"
     )]
     CallsBeside,
-    /// A slot was let go that nobody held.
+    /// A slot was let go that nothing held.
     #[error("slot {slot} was released more often than it was held")]
     NotHeld {
         /// The slot.

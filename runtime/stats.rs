@@ -87,11 +87,11 @@ counts! {
     coalesced,
     /// Pages fetched, prefetches included.
     pages_fetched,
-    /// Pages written home.
+    /// Pages written back.
     pages_written_back,
     /// Bytes fetched.
     bytes_fetched,
-    /// Bytes written home.
+    /// Bytes written back.
     bytes_written_back,
     /// Pages that left their frame.
     evictions,
@@ -105,7 +105,7 @@ counts! {
     /// the doorbells by itself.
     doorbell_calls = |gpu, _| gpu.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
     /// Queue pairs to memory nodes that were taken out of the error state while kernels ran.
-    queue_pairs_mended = |gpu, _| gpu.queues().map_or(0, |queues| queues.mended()),
+    queue_pairs_recovered = |gpu, _| gpu.queues().map_or(0, |queues| queues.recovered()),
     /// Work requests posted by GPU threads.
     requests,
     /// Completions handled by a lane that had not posted the request.
@@ -120,8 +120,8 @@ counts! {
     pages_corrupt,
     /// Copies that became stale, since a home was lost, refused a write-back, or gave bad data.
     replicas_missed,
-    /// Stale copies that a write-back has mended.
-    replicas_mended,
+    /// Stale copies that a write-back has repaired.
+    replicas_repaired,
     /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads. Not among them:
     /// the first read of a page above 4 KiB, and all but 16 bytes of a wider element.
     bytes_in_place = |_, shards| sum(shards, |shard| shard.chunks_in_place) * 16,
@@ -133,7 +133,7 @@ counts! {
     /// let them in, or a span asked for them. The other pages of such regions came while frames were free.
     admissions,
     /// Evictions of pages of such regions for another page of their own region. The other evictions are for pages of other regions, or
-    /// for whoever waits for a frame too long.
+    /// for the thread that waits for a frame too long.
     displacements,
     /// Clean pages that left their frames and were copied to borrowed memory of a neighbour GPU
     /// ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)). A page that came from there and was not written is there still, and leaves
@@ -212,7 +212,7 @@ fn plain(text: &str) -> String {
     std::iter::once(first).chain(rest).collect()
 }
 
-/// So many ticks, rounded up.
+/// This many ticks, rounded up.
 fn nanoseconds(ticks: u64, tick_ps: u64) -> u64 {
     let ns = (u128::from(ticks) * u128::from(tick_ps)).div_ceil(1000);
     u64::try_from(ns).unwrap_or(u64::MAX)

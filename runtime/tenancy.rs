@@ -30,7 +30,7 @@ const ASK_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// How a virtual memory's process is a tenant of its GPUs, beside other processes: `gpuvm tenants` lists them. A process is one tenant of
-/// each GPU that others may use, which is every NVIDIA GPU, on the terms of the first virtual memory that lives there.
+/// each GPU that others may use, which is every NVIDIA GPU, by the settings the first virtual memory that lives there.
 ///
 /// It holds no more of the GPU's memory than its limit. When it finds none, its own frames and buffers give some, then other tenants that
 /// have more than their share; and it gives some to those. Memory of neighbour GPUs, which it [borrows](crate::VmBuilder::borrow_from) or
@@ -48,7 +48,7 @@ impl Tenancy {
         Self::default()
     }
 
-    /// No tenant: it asks nobody, nobody asks it, and no limit holds.
+    /// No tenant: it asks no one, nothing asks it, and no limit holds.
     pub fn none() -> Self {
         Self {
             alone: true,
@@ -77,18 +77,18 @@ pub(crate) trait Occupant: Send + Sync {
     /// Bytes of its frames that are GPU memory.
     fn frame_bytes(&self) -> u64;
 
-    /// Gives back so many bytes by then, rounded up to what it gives at once but to no more than `most`: how many the driver has now, or will
+    /// Gives back this many bytes by then, rounded up to what it gives at once but to no more than `most`: how many the driver has now, or will
     /// have when the launches in flight have ended.
     fn give_back(&self, bytes: u64, most: u64, until: Instant) -> u64;
 
     /// Gives back what launches kept that have ended.
-    fn settle(&self);
+    fn release_ended(&self);
 
     /// Bytes that were given back and that the driver has not yet.
     fn lingering_bytes(&self) -> u64;
 }
 
-/// This process as a tenant of a GPU. Whoever holds memory there keeps it.
+/// This process as a tenant of a GPU. A process that holds memory there keeps it.
 pub(crate) struct Member {
     ledger: Arc<Ledger>,
     /// None where it could not join.
@@ -136,14 +136,14 @@ impl Member {
         let holder: Arc<dyn Holder> = Arc::clone(&ledger) as _;
         let tenant = Tenant::join(&folder, &gpu, terms, holder).map_err(|error| {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "this process is no tenant of the GPU {}", gpu.key);
+            tracing::warn!(error, "this process is not a tenant of the GPU {}", gpu.key);
         });
         let member = Arc::new(Self {
             ledger,
             tenant: tenant.ok(),
             terms,
         });
-        // Nobody else sets it.
+        // Nothing else sets it.
         let _ = member.ledger.member.set(Arc::downgrade(&member));
         members.retain(|_, member| member.strong_count() > 0);
         members.insert(gpu.key, Arc::downgrade(&member));
@@ -157,8 +157,8 @@ impl Member {
         occupants.push(occupant);
     }
 
-    /// Asks other tenants for `bytes` bytes of the GPU. If it says so they are free then, for whoever takes them first. Of what the driver
-    /// says to be free, one part in `kept` cannot be had.
+    /// Asks other tenants for `bytes` bytes of the GPU. If it says so they are free then, for the first taker. Of what the driver
+    /// says to be free, one part in `kept` is not available.
     ///
     /// # Errors
     /// [`AskError`], which says who keeps how much and why.
@@ -191,7 +191,7 @@ impl Member {
         self.tenant.as_ref().map_or(self.terms, Tenant::terms)
     }
 
-    /// What will be held with so many bytes more, or the limit that it is above.
+    /// What will be held with this many bytes more, or the limit that it is above.
     fn count_more(&self, held: u64, bytes: u64) -> Result<u64, u64> {
         let limit = self.terms().limit().unwrap_or(u64::MAX);
         held.checked_add(bytes).filter(|all| *all <= limit).ok_or(limit)
@@ -267,7 +267,7 @@ impl Ledger {
         }
         loop {
             for occupant in &occupants {
-                occupant.settle();
+                occupant.release_ended();
             }
             let given = before.saturating_sub(self.out(&occupants));
             if given >= promised || Instant::now() >= deadline {

@@ -28,7 +28,7 @@ use crate::{
 /// Chunks that are copied and mapped together. Their new memory has addresses of its own meanwhile.
 const TOGETHER: usize = 16;
 /// How long who needs memory waits for a buffer whose launches begin or whose chunks move.
-const PATIENCE: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 /// Between two looks at copies that are under way.
 const LOOK: Duration = Duration::from_micros(20);
 
@@ -39,9 +39,9 @@ pub(crate) struct Tiers {
     handles: Arc<Handles>,
     /// Who gives up memory first. Relaxed: it orders nothing.
     priority: AtomicI32,
-    /// Chunks on the GPU, for who asks and waits for nobody. Relaxed: a count by itself.
+    /// Chunks on the GPU, for who asks and waits for nothing. Relaxed: a count by itself.
     resident: AtomicU64,
-    /// Whoever moves chunks asks others for handles: they need not ask this buffer.
+    /// A thread that moves chunks asks others for handles: they need not ask this buffer.
     asking: AtomicBool,
     /// Its address was told: kernels may use it in launches that do not name it.
     lent: AtomicBool,
@@ -84,7 +84,7 @@ impl State {
         self.at(TierPlace::Gpu).count()
     }
 
-    /// So many chunks on the GPU that leave first: those that have been there longest, the last ones first.
+    /// This many chunks on the GPU that leave first: those that have been there longest, the last ones first.
     fn first_to_leave(&self, count: usize, stay: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut leaving: Vec<usize> = self.at(TierPlace::Gpu).filter(|n| !stay(*n)).collect();
         leaving.sort_by_key(|n| (self.chunks[*n].since, std::cmp::Reverse(*n)));
@@ -107,7 +107,7 @@ impl Tiers {
         if self.is_lent() {
             return;
         }
-        // Under it whoever moves chunks looks whether the address was told: nobody is told it while some move. Relaxed: the lock orders it.
+        // Under it the thread that moves chunks looks whether the address was told: the library is not told it while some move. Relaxed: the lock orders it.
         let _state = self.state.lock();
         self.lent.store(true, Ordering::Relaxed);
     }
@@ -137,7 +137,7 @@ impl Tiers {
         self.resident.load(Ordering::Relaxed) * self.chunk_bytes()
     }
 
-    /// So many chunks do not move, since that place has no memory for them.
+    /// This many chunks do not move, since that place has no memory for them.
     fn not_moved(&self, state: &State, chunks: usize, place: TierPlace, source: Error) -> Error {
         let resident = state.resident() as u64;
         Error::NotMoved {
@@ -151,7 +151,7 @@ impl Tiers {
         }
     }
 
-    /// Host memory for so many chunks: what was used before, then new pieces. None is taken after an error.
+    /// Host memory for this many chunks: what was used before, then new pieces. None is taken after an error.
     fn host_memory(&self, state: &mut State, chunks: usize) -> Result<Vec<Handle>> {
         let kept = state.spare.len().saturating_sub(chunks);
         let mut pieces = state.spare.split_off(kept);
@@ -168,16 +168,16 @@ impl Tiers {
         Ok(pieces)
     }
 
-    /// Handles of the GPU's memory for so many chunks, of whoever gives some up.
+    /// Handles of the GPU's memory for this many chunks, that others give up.
     fn gpu_memory(&self, state: &State, chunks: usize) -> Result<Vec<Handle>> {
-        // Relaxed: who misses it waits for its patience.
+        // Relaxed: a thread that misses it waits until its timeout.
         self.asking.store(true, Ordering::Relaxed);
         let taken = self.handles.take(chunks);
         self.asking.store(false, Ordering::Relaxed);
         taken.map_err(|error| self.not_moved(state, chunks, TierPlace::Gpu, error))
     }
 
-    /// As [`gpu_memory`](Self::gpu_memory), as much as nobody has to give up.
+    /// As [`gpu_memory`](Self::gpu_memory), as much as nothing has to give up.
     fn free_gpu_memory(handles: &Handles, chunks: usize) -> Result<Vec<Handle>> {
         let mut found = Vec::new();
         while found.len() < chunks {
@@ -193,7 +193,7 @@ impl Tiers {
         Ok(found)
     }
 
-    /// Has some chunks leave the GPU and others come, into `gpu` and what those leave. All host memory is had first: without it nothing
+    /// Has some chunks leave the GPU and others come, into `gpu` and what those leave. All host memory is allocated first: without it nothing
     /// has changed. No launch that may use the buffer runs, and none begins.
     fn relocate(&self, state: &mut State, leaving: &[usize], coming: &[usize], gpu: Vec<Handle>) -> Result<()> {
         let (mut host, mut gpu) = match self.host_memory(state, leaving.len()) {
@@ -286,7 +286,7 @@ impl Tiers {
     }
 
     /// Gives chunks their addresses that an error of the driver left without.
-    pub fn mend(&self) -> Result<()> {
+    pub fn repair(&self) -> Result<()> {
         let state = &mut *self.state.lock();
         let (Some(space), false) = (&state.space, state.astray.is_empty()) else {
             return Ok(());
@@ -309,7 +309,7 @@ impl Release for Tiers {
             .filter(|chunk| chunk.place == TierPlace::Gpu)
             .map(|chunk| chunk.memory);
         match self.is_lent() {
-            // Kernels that no launch names may run still: their memory is nobody else's before it is unmapped.
+            // Kernels that no launch names may run still: their memory is nothing else's before it is unmapped.
             true => self.handles.drop_held(of_gpu.collect()),
             false => self.handles.give(of_gpu.collect()),
         }

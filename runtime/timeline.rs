@@ -1,7 +1,7 @@
 //! When what happened: launches, single faults with their steps, evictions, write-backs, doorbells and what the host did meanwhile, in a
 //! file that Perfetto and Chrome open.
 //!
-//! Lanes note one of so many events in a ring in GPU memory, which the host empties while they run: the whole of a fault is one entry of 64
+//! Lanes note one in this many events in a ring in GPU memory, which the host empties while they run: the whole of a fault is one entry of 64
 //! bytes. Kernels of a virtual memory without a timeline have none of that. The same operations of the host are ranges for NVIDIA's tools
 //! (`nvtx`), with a timeline or without.
 
@@ -64,11 +64,11 @@ impl Timeline {
     }
 
     stored! {
-        /// Notes one of so many faults, evictions, write-backs, prefetches and doorbells, at least 1, drawn by chance. Launches and what the
+        /// Notes one in this many faults, evictions, write-backs, prefetches and doorbells, at least 1, drawn by chance. Launches and what the
         /// host does are all there. Default: 64.
         one_in(events: u32) => one_in = events;
 
-        /// So many events, rounded up to a power of two, have room in GPU memory before the host has read them, 64 bytes each, on each GPU; at
+        /// This many events, rounded up to a power of two, have room in GPU memory before the host has read them, 64 bytes each, on each GPU; at
         /// most 2^24. What finds no room is dropped and counted. Default: 65,536.
         ring_events(events: u64) => ring_events = events;
 
@@ -123,13 +123,13 @@ impl Timeline {
             })
         };
         if self.one_in == 0 {
-            return refuse("timeline's one in", 0, "it must be 1 at least");
+            return refuse("timeline's one in", 0, "it must be at least 1");
         }
         if !(1..=1 << 24).contains(&self.ring_events) {
             return refuse("timeline's ring", self.ring_events, "it must be from 1 to 2^24 events");
         }
         if self.file_bytes < 64 << 10 {
-            return refuse("timeline's file limit", self.file_bytes, "it must be 64 KiB at least");
+            return refuse("timeline's file limit", self.file_bytes, "it must be at least 64 KiB");
         }
         let path = self.file();
         Sheet::open(&path, self.file_bytes).map_err(|source| Error::Timeline { path, source })
@@ -254,15 +254,15 @@ impl GpuTimeline {
         }
     }
 
-    /// Empties the ring into the file. With `at_rest` no lane runs. False when the GPU is lost.
-    fn drain(&self, at_rest: bool) -> bool {
+    /// Empties the ring into the file. With `idle` no lane runs. False when the GPU is lost.
+    fn drain(&self, idle: bool) -> bool {
         // One after the other, so that events are drawn in their order.
         let mut ring = self.ring.lock();
-        let events = ring.read(at_rest);
+        let events = ring.read(idle);
         let read = events.is_ok();
         match events {
             Ok(events) => self.drawing.lock().events(&self.sheet, events),
-            Err(error) => tracing::warn!(%error, "the timeline lacks what a GPU did last: its ring cannot be read"),
+            Err(error) => tracing::warn!(%error, "the timeline is incomplete: a GPU's ring cannot be read"),
         }
         self.sheet.flush();
         read

@@ -1,4 +1,4 @@
-//! What goes on beside kernels, where the GPU follows a seed. No thread does it there: whoever waits for a launch lets the GPU run for a while,
+//! What goes on beside kernels, where the GPU follows a seed. No thread does it there: the thread that waits for a launch lets the GPU run for a while,
 //! takes a turn, and waits on. So the seed decides at which points of a kernel the turns fall, and a turn may take locks, launch kernels and
 //! wait for them as the threads of other GPUs do.
 
@@ -31,15 +31,15 @@ struct Loop {
     turn: Turn,
 }
 
-/// All that goes on beside the kernels of one GPU: threads, or turns of whoever waits.
+/// All that goes on beside the kernels of one GPU: threads, or turns of the thread that waits.
 pub(crate) struct Turns {
     device: Arc<dyn Gpu>,
     /// When the GPU's time began.
     began: Instant,
     loops: Mutex<Vec<Loop>>,
-    /// They join the others at the next turn: whoever takes one holds those.
+    /// They join the others at the next turn: the thread that takes one holds those.
     new: Mutex<Vec<Loop>>,
-    /// Nobody ends a turn early that is his own.
+    /// Nothing ends a turn early that is his own.
     never: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ impl Turns {
         now_of(&*self.device)
     }
 
-    /// Has turns taken every `period`: by a thread, which is given back, or by whoever waits for a launch.
+    /// Has turns taken every `period`: by a thread, which is given back, or by the thread that waits for a launch.
     ///
     /// # Errors
     /// [`Error::Thread`].

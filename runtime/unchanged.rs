@@ -97,7 +97,7 @@ impl Unchanged {
             let kernels: Vec<_> = kernels.iter().map(kernel).collect();
             let text = String::from_utf8_lossy(text);
             let module = self.gpu.device.load_ptx(&self.name, &text, &kernels, &[], None);
-            parts.push(Part::of(self.gpu.or_lost(module.doing(doing))?, kernels));
+            parts.push(Part::of(self.gpu.map_device_lost(module.doing(doing))?, kernels));
         }
         Ok(Texts {
             name: self.name.clone(),

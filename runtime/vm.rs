@@ -101,7 +101,7 @@ impl Vm {
     }
 
     /// Runs `iteration` once and notes which pages of the [broadcast arrays](Self::broadcast) each GPU reads meanwhile. Then each GPU
-    /// subscribes to those that it has read, and to no others: stores go to nobody who does not read them. Whoever reads another page later
+    /// subscribes to those that it has read, and to no others: stores go to no GPU that does not read them. A thread that reads another page later
     /// reads the owner's copy, slower and right. Reads by `gpuvm::broadcast<T>::data()` are not seen.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Vm {
     /// node from time to time, and after a failure it tries again, each time later, up to some seconds.
     ///
     /// A memory node that was lost is called at once, where the virtual memory has
-    /// [`guarded_regions`](crate::VmBuilder::guarded_regions), without which nothing has replicas: it gets a new session and new
+    /// [`reliable_regions`](crate::VmBuilder::reliable_regions), without which nothing has replicas: it gets a new session and new
     /// memory for each replicated region. Regions without replicas have lost what they had there. What can be caught up is also
     /// caught up where this returns an error.
     ///
@@ -183,11 +183,11 @@ impl Vm {
     }
 
     /// On all GPUs, whatever becomes of one. The first error is returned.
-    fn catch_up_all(&self, mend: bool) -> Result<()> {
+    fn catch_up_all(&self, repair: bool) -> Result<()> {
         let mut outcome = Ok(());
         for gpu in self.gpus.iter() {
             let (gpu, regions) = (gpu.paged(), self.shared.regions());
-            outcome = outcome.and(gpu.or_lost(Catching { gpu, regions }.catch_up_now(mend)));
+            outcome = outcome.and(gpu.map_device_lost(Catching { gpu, regions }.catch_up_now(repair)));
         }
         outcome
     }
@@ -257,8 +257,8 @@ impl VmGpu {
         let gpu = self.paged();
         let Some(victims) = gpu.victims() else { return Ok(0) };
         let _span = gpu.span(|| format!("giving back {bytes} borrowed bytes"));
-        let back = gpu.or_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
-        gpu.settle_loans()?;
+        let back = gpu.map_device_lost(victims.take_back(&*gpu.device, to, bytes, gpu.settings.wait_limit))?;
+        gpu.update_loans()?;
         Ok(back)
     }
 
@@ -345,7 +345,7 @@ impl VmGpu {
     /// [`Error::HostMemory`], [`Error::Gpu`]. None is paused then that was not, unless memory could not be unmapped: then all are.
     pub fn pause(&self, tag: &str) -> Result<u64> {
         let _span = self.paged().span(|| format!("pause of `{tag}`"));
-        self.paged().or_lost(self.elastics.pause(tag))
+        self.paged().map_device_lost(self.elastics.pause(tag))
     }
 
     /// Brings the contents of the paused buffers with the tag back to where they were: how many bytes those are.
@@ -354,7 +354,7 @@ impl VmGpu {
     /// [`Error::OutOfHandles`] when GPU memory is short, [`Error::Gpu`]. All of them are paused still then, and nothing is lost.
     pub fn resume(&self, tag: &str) -> Result<u64> {
         let _span = self.paged().span(|| format!("resume of `{tag}`"));
-        self.paged().or_lost(self.elastics.resume(tag))
+        self.paged().map_device_lost(self.elastics.resume(tag))
     }
 
     /// Gives `bytes` bytes of GPU memory that elastic buffers do not use back to the driver, rounded up to handles, so that other allocators
@@ -394,16 +394,16 @@ impl VmGpu {
     /// [`Error::Gpu`].
     pub fn stream(&self) -> Result<StreamHandle> {
         let stream = self.device().stream().doing(|| "creating a stream".into());
-        let stream = self.paged().or_lost(stream)?;
+        let stream = self.paged().map_device_lost(stream)?;
         Ok(StreamHandle::new(self.paged(), stream))
     }
 
     /// Runs `body` with a scope in which regions may borrow host memory. Before this returns every region of the scope
-    /// has waited for its launches, has written its dirty pages home and has left the NIC, whatever `body` did with
+    /// has waited for its launches, has written its dirty pages back and has left the NIC, whatever `body` did with
     /// the handles.
     ///
     /// # Errors
-    /// What `body` returns, else the first error of a region that could not write its pages home.
+    /// What `body` returns, else the first error of a region that could not write its pages back.
     pub fn scope<'env, R>(&self, body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>) -> Result<R> {
         Scope::run(&self.place, body)
     }
@@ -413,16 +413,16 @@ impl VmGpu {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn stats(&self) -> Result<Stats> {
-        self.paged().or_lost(Stats::read(self.paged()))
+        self.paged().map_device_lost(Stats::read(self.paged()))
     }
 
-    /// What reads and writes files by way of [`file_memory`](crate::VmBuilder::file_memory): `io_uring`, `threads`, or, into memory of the GPU,
+    /// What reads and writes files by way of [`file_cache`](crate::VmBuilder::file_cache): `io_uring`, `threads`, or, into memory of the GPU,
     /// `cuFile` or `cuFile without nvidia-fs`, which goes by way of the host. None without that memory.
     pub fn file_engine(&self) -> Option<&'static str> {
         self.paged().tier().map(Tier::engine)
     }
 
-    /// What the memory before files did since the virtual memory began; none without [`file_memory`](crate::VmBuilder::file_memory).
+    /// What the file cache did since the virtual memory began; none without [`file_cache`](crate::VmBuilder::file_cache).
     pub fn file_stats(&self) -> Option<TierStats> {
         self.paged().tier().map(Tier::stats)
     }
@@ -434,7 +434,7 @@ impl VmGpu {
         }
     }
 
-    /// Blocks that a perfect cache in place of the memory before files would have read since
+    /// Blocks that a perfect cache in place of the file cache would have read since
     /// [`record_file_requests`](Self::record_file_requests): none reads fewer. [`file_stats`](Self::file_stats) says how many were read.
     pub fn perfect_file_reads(&self) -> Option<u64> {
         self.paged().tier().and_then(Tier::perfect_reads)
@@ -473,7 +473,7 @@ impl VmGpu {
     /// read; [`Error::Unavailable`] when no thread can be started.
     pub fn profile(&self, interval: Duration) -> Result<Profiler> {
         let gpu = self.paged();
-        gpu.or_lost(Profiler::start(gpu, interval))
+        gpu.map_device_lost(Profiler::start(gpu, interval))
     }
 
     /// Bytes of a page.
@@ -662,7 +662,7 @@ impl VmGpu {
     /// compared. A kernel with an instruction that cannot look pages up, such as a bulk copy, uses all pages [at home](crate::Kernel::at_home). A kernel that stores to a region that is read-only breaks what other launches read.
     ///
     /// A launch over regions that cannot be looked up, such as those behind queue pairs, runs another form of the kernel, in which each access calls the device
-    /// library for its page: slower, and compiled at the first such launch. An access past a region's end, and a page that cannot be had, are faults of it.
+    /// library for its page: slower, and compiled at the first such launch. An access past a region's end, and a page that is not available, are faults of it.
     ///
     /// # Errors
     /// [`Error::Gpu`] for text that is no PTX, with the line; with what the driver's assembler says; and on the simulated GPU for an instruction
@@ -806,7 +806,7 @@ impl VmGpu {
 
     /// As [`resize_frames`](Self::resize_frames), with the time that frames have to empty. No kernel is stopped or waits. Pages in frames
     /// that go leave as others do that are evicted; pages that lanes hold stay, and so do frames for all spans of launches in flight:
-    /// [`Resized::kept_bytes`]. The memory goes to whoever needs some next on this GPU ([`trim`](Self::trim) gives it to the
+    /// [`Resized::kept_bytes`]. The memory goes to what needs some next on this GPU ([`trim`](Self::trim) gives it to the
     /// driver). A unit is a handle of memory, 2 MiB on NVIDIA GPUs and 64 KiB on simulated ones, or one page if that is larger.
     ///
     /// A kernel of the runtime empties frames, and lanes that look for a frame help it. Kernels that look for none and leave the runtime's

@@ -13,7 +13,7 @@ use gpuvm::{Error, ErrorKind};
 pub enum gpuvm_code {
     /// It was done.
     Ok = 0,
-    /// A handle that was freed, that nobody made, or the null handle.
+    /// A handle that was freed, that was never made, or the null handle.
     InvalidHandle = 1,
     /// A handle of something else than the function takes.
     WrongKind = 2,
@@ -25,7 +25,7 @@ pub enum gpuvm_code {
     InvalidValue = 5,
     /// A GPU, a transport or a feature that this machine, this build or this Vm does not have.
     Unavailable = 6,
-    /// GPU or host memory is short, and whoever holds it gives none. Nothing was changed, and the same may work later.
+    /// GPU or host memory is short, and its holders release none. Nothing was changed, and the same may work later.
     OutOfMemory = 7,
     /// The GPU refused.
     Gpu = 8,
@@ -41,7 +41,7 @@ pub enum gpuvm_code {
     Overlap = 13,
     /// Elements past the end.
     OutOfRange = 14,
-    /// Bytes that are no whole number of elements.
+    /// Bytes that are not a multiple of the element size.
     PartOfAnElement = 15,
     /// Arguments that do not fit the kernel.
     Arguments = 16,
@@ -113,7 +113,7 @@ pub enum Gone {
     },
     /// Freed, or never made.
     #[error(
-        "`{what}` is {handle:#x}, which names nothing: it was freed, or is no handle of this process; a {wanted} is needed"
+        "`{what}` is {handle:#x}, which is not a valid handle: it was freed, or belongs to another process; a {wanted} is needed"
     )]
     NoHandle {
         /// The parameter or field.
@@ -198,7 +198,7 @@ pub enum Failure {
     )]
     Enqueuing,
     /// A panic.
-    #[error("gpuvm made a mistake: {message}; please report it")]
+    #[error("internal error of gpuvm: {message}; please report it")]
     Panicked {
         /// What the panic says.
         message: String,

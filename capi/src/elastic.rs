@@ -47,8 +47,8 @@ pub struct gpuvm_grown {
     pub moved_bytes: u64,
     /// Nanoseconds that the caller was held.
     pub took_ns: u64,
-    /// 1 where the memory was mapped before, else 0.
-    pub foreseen: u64,
+    /// 1 where the memory was pre-mapped, else 0.
+    pub premapped: u64,
 }
 
 impl Growing for gpuvm_grown {
@@ -95,7 +95,7 @@ fn grow(
         let place = OutStruct::optional("grown", grown)?;
         let Grown {
             first,
-            foreseen,
+            premapped,
             moved_bytes,
             took,
         } = act(elastic)?;
@@ -105,7 +105,7 @@ fn grow(
                 first,
                 moved_bytes,
                 took_ns: raw::ns(took),
-                foreseen: foreseen.into(),
+                premapped: premapped.into(),
             });
         }
         Ok(())

@@ -76,7 +76,7 @@ impl gpuvm_element {
         ];
         if let Some(number) = self.kind.checked_sub(1) {
             let number = NUMBERS.get(number as usize).cloned();
-            return number.ok_or_else(|| Failure::value("element.kind", self.kind, "there are values from 0 to 10"));
+            return number.ok_or_else(|| Failure::value("element.kind", self.kind, "it must be between 0 and 10"));
         }
         if !(1..=STRUCTURE_BYTES_MAX).contains(&self.bytes) {
             let reason = "a structure has 1 byte to 2 MiB; say gpuvm_structure(name, bytes, align)";

@@ -47,7 +47,7 @@ fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// # Errors
-/// [`Failure::Forked`]: in a child nobody runs the threads of the GPU, and locks may be held for ever.
+/// [`Failure::Forked`]: in a child nothing runs the threads of the GPU, and locks may be held for ever.
 fn check_process() -> Result<()> {
     let this = std::process::id();
     let first = *PROCESS.get_or_init(|| this);

@@ -1,7 +1,7 @@
 //! Handles: numbers that name what the library made for the program, and that it looks up in one table.
 //!
-//! A number has a place in the table and how often the place was used, so that one which was freed, or which nobody made, names nothing.
-//! What it names is kept by who uses it: a call takes a share out of the table, and whoever frees the handle takes it out of the table
+//! A number has a place in the table and how often the place was used, so that one that was freed, or which was never made, names nothing.
+//! What it names is kept by who uses it: a call takes a share out of the table, and the call that frees the handle takes it out of the table
 //! and waits for the calls that run.
 
 use std::sync::{Arc, LazyLock};
@@ -247,7 +247,7 @@ impl<T: Kind> Held<T> {
 /// The use of a thing.
 pub type Guard<'a, T> = parking_lot::MappedRwLockReadGuard<'a, T>;
 
-/// Calls `act` with what a handle names, which nobody frees meanwhile.
+/// Calls `act` with what a handle names, which nothing frees meanwhile.
 ///
 /// # Errors
 /// `Gone`, and those of `act`.

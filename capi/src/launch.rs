@@ -59,8 +59,8 @@ pub struct gpuvm_launch_options {
     pub block: [u32; 3],
     /// Longest that it may run in nanoseconds. 0: the Vm's `launch_deadline`.
     pub deadline_ns: u64,
-    /// Spans that one lane holds at once.
-    pub lane_spans: u64,
+    /// Spans that one thread holds at once.
+    pub thread_spans: u64,
     /// Spans that one warp holds at once.
     pub warp_spans: u64,
     /// The stream. Null: the GPU's default one.
@@ -96,7 +96,7 @@ impl gpuvm_launch_options {
         let or_one = |[x, y, z]: [u32; 3]| [x, y.max(1), z.max(1)];
         let config = LaunchConfig::grid(or_one(self.grid), or_one(self.block))
             .dynamic_shared(self.dynamic_shared_bytes)
-            .lane_spans(self.lane_spans)
+            .thread_spans(self.thread_spans)
             .warp_spans(self.warp_spans);
         let config = match self.untimed {
             0 => config,
@@ -119,7 +119,7 @@ pub(crate) enum Kept {
     Broadcast(Arc<Held<RawBroadcast>>, u64),
 }
 
-/// What an argument names, so that nobody frees it.
+/// What an argument names, so that nothing frees it.
 pub(crate) enum Used<'a> {
     Value(&'a ElementType, &'a [u8]),
     Address(&'a ElementType, u64),

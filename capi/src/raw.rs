@@ -11,7 +11,7 @@ use bytemuck::Zeroable;
 
 use crate::code::{Failure, Result};
 
-/// The most bytes that a structure of options may claim to have: more is a number that nobody has set.
+/// The most bytes that a structure of options may claim to have: more is a number that nothing has set.
 const OPTIONS_BYTES_MAX: u64 = 4096;
 
 fn checked<T>(what: &'static str, pointer: *const T) -> Result<NonNull<T>> {
@@ -72,7 +72,7 @@ pub fn optional_text<'a>(what: &'static str, given: *const c_char) -> Result<Opt
     (!given.is_null()).then(|| text(what, given)).transpose()
 }
 
-/// So many values one after the other; the pointer may be NULL where there are none.
+/// This many values one after the other; the pointer may be NULL where there are none.
 ///
 /// # Errors
 /// [`Failure::Pointer`], [`Failure::Value`] for more than an address space holds.
@@ -115,7 +115,7 @@ pub fn unused(what: &'static str, number: u32) -> Result<()> {
     }
 }
 
-/// So many bytes to read.
+/// This many bytes to read.
 ///
 /// # Errors
 /// As [`list`].
@@ -123,7 +123,7 @@ pub fn bytes<'a>(what: &'static str, first: *const c_void, count: u64) -> Result
     list(what, first.cast(), count)
 }
 
-/// So many values to write.
+/// This many values to write.
 ///
 /// # Errors
 /// As [`list`].
@@ -136,7 +136,7 @@ pub fn list_mut<'a, T>(what: &'static str, first: *mut T, count: u64) -> Result<
     Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), count) })
 }
 
-/// So many bytes to write.
+/// This many bytes to write.
 ///
 /// # Errors
 /// As [`list`].
@@ -265,12 +265,12 @@ impl<T: Growing> OutStruct<T> {
 /// [`Failure::Value`], which tells the largest.
 pub fn one_of<T: Copy>(what: &'static str, number: u32, values: &[T]) -> Result<T> {
     values.get(number as usize).copied().ok_or_else(|| {
-        let reason = format!("there are values from 0 to {}", values.len() - 1);
+        let reason = format!("it must be between 0 and {}", values.len() - 1);
         Failure::value(what, number, reason)
     })
 }
 
-/// So many nanoseconds; none for 0.
+/// This many nanoseconds; none for 0.
 pub fn time(ns: u64) -> Option<Duration> {
     (ns != 0).then(|| Duration::from_nanos(ns))
 }

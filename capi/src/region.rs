@@ -48,7 +48,7 @@ const PLACEMENTS: [Option<Placement>; 6] = [
 pub enum gpuvm_integrity {
     /// None.
     Unchecked = 0,
-    /// CRC-32C, made when a page is written home and compared when it is fetched. The Vm has `guarded_regions`.
+    /// CRC-32C, made when a page is written back and compared when it is fetched. The Vm has `reliable_regions`.
     Crc32c = 1,
 }
 
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn gpuvm_region_from_file(
 }
 
 /// Makes a region over the pages of the file at `path`, in place: what kernels write goes into the file, unless the options say read-only. It
-/// is as long as the file, which nobody makes shorter while the region lives. Else as `gpuvm_region_zeroed`.
+/// is as long as the file, which nothing makes shorter while the region lives. Else as `gpuvm_region_zeroed`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_map_file(
     vm: gpuvm_vm,
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn gpuvm_region_attach(
     })
 }
 
-/// Ends the region: waits for the launches that name it and for calls of other threads that use it, writes its dirty pages home, and frees
+/// Ends the region: waits for the launches that name it and for calls of other threads that use it, writes its dirty pages back, and frees
 /// the handle. It is freed also after an error of the runtime, which says what could not be written: flush first where that must not be.
 /// `GPUVM_CODE_STILL_USED`: memory that it borrowed may still be reached.
 #[unsafe(no_mangle)]
@@ -400,19 +400,19 @@ pub unsafe extern "C" fn gpuvm_region_write(
     calls::write(region, first, data, bytes, RawRegion::write_bytes)
 }
 
-/// Writes home what launches wrote that were enqueued before, and waits for them.
+/// Writes back what launches wrote that were enqueued before, and waits for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_flush(region: gpuvm_region) -> gpuvm_code {
     calls::on(region, |region| Ok(region.flush()?))
 }
 
-/// Writes dirty pages home without waiting for launches.
+/// Writes dirty pages back without waiting for launches.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_flush_beside(region: gpuvm_region) -> gpuvm_code {
     calls::on(region, |region| Ok(region.flush_beside()?))
 }
 
-/// Writes dirty pages home and gives the frames back. Waits for the launches that name the region.
+/// Writes dirty pages back and gives the frames back. Waits for the launches that name the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_evict(region: gpuvm_region) -> gpuvm_code {
     calls::on(region, |region| Ok(region.evict()?))
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn gpuvm_region_priority(region: gpuvm_region, priority: *
     calls::get(region, "priority", priority, |region| Ok(region.priority()))
 }
 
-/// Drops the pages that lie wholly in `count` elements from `first` on, without writing them home: each holds what its home holds. Waits for
+/// Drops the pages that lie wholly in `count` elements from `first` on, without writing them back: each holds what its home holds. Waits for
 /// the launches that name the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_discard(region: gpuvm_region, first: u64, count: u64) -> gpuvm_code {

@@ -42,7 +42,7 @@ impl Growing for gpuvm_slot_options {
     const NAME: &'static str = "gpuvm_slot_options";
 }
 
-/// A table of a slot cache: a region whose bytes are records of so many each, a multiple of 16.
+/// A table of a slot cache: a region whose bytes are records of this many each, a multiple of 16.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_slot_table {
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn gpuvm_slot_cache_free(cache: gpuvm_slot_cache) -> gpuvm
 }
 
 /// Makes a buffer of the slots of a table, of elements of `element`: a record each, the bytes of slot `n` from `n` times the record's on.
-/// Free it by `gpuvm_buffer_free`. Nobody is to store there. After an error `*buffer` is the null handle.
+/// Free it by `gpuvm_buffer_free`. Nothing is to store there. After an error `*buffer` is the null handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_slot_cache_frames(
     cache: gpuvm_slot_cache,

@@ -137,7 +137,7 @@ pub struct AppReport {
     pub bytes_in_place: u64,
     /// Pages that the first run overwrote whole, so that they were not fetched.
     pub pages_overwritten: u64,
-    /// Pages that the first run, and reading its result, wrote home.
+    /// Pages that the first run, and reading its result, wrote back.
     pub pages_written_back: u64,
     /// Bytes that were copied in chunks in the first run.
     pub bytes_copied: u64,

@@ -112,7 +112,7 @@ pub enum Command {
     /// Runs a workload and says what paging cost.
     #[command(subcommand, arg_required_else_help = true)]
     Run(Workload),
-    /// Runs a workload with a profile, and says what it did with each page and which advice would have helped.
+    /// Runs a workload with a profile: per-page statistics and recommended hints.
     ///
     /// It runs three times: before and after the profile it runs without, so that what the profile costs can be seen.
     ///
@@ -145,7 +145,7 @@ pub enum Command {
     /// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
     /// network that you trust.
     Serve(ServeArgs),
-    /// Says what this machine has, what is missing, and what mends it; with --selftest, tests it.
+    /// Says what this machine has, what is missing and how to fix it; with --selftest, tests it.
     ///
     /// Exit status: 0 when at least one mode runs kernels on hardware, 3 when only the simulated GPU runs them, 4 when
     /// nothing does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step
@@ -154,15 +154,15 @@ pub enum Command {
     /// Runs small workloads under many seeds on the simulated GPU, and checks the paging protocol after every access.
     ///
     /// One seed decides each interleaving, of the simulated GPU and of the software NIC, in virtual time. After every access
-    /// page words, frames, requests and ring indexes are compared with the protocol's rules, results with a model.
+    /// page table entries, frames, requests and ring indexes are compared with the protocol's rules, results with a model.
     ///
     /// Exit status: 0 when every seed passed, 1 when one failed or the command did, 2 for wrong options, 130 after Ctrl-C,
     /// with a line that says how far it came.
     Simulate(SimulateArgs),
     /// Lists the processes of this user that share a GPU's memory, and what they hold; `set` changes how much one may hold.
     ///
-    /// A process joins the tenants of an NVIDIA GPU with its first virtual memory there, on the terms of GPUVM_MEMORY_LIMIT (the most it
-    /// may hold), GPUVM_MEMORY_MIN (what it keeps whoever asks) and GPUVM_PRIORITY (-100 to 100). Simulated GPUs are each process's own, but
+    /// A process joins the tenants of an NVIDIA GPU with its first virtual memory there, configured by GPUVM_MEMORY_LIMIT (the most it
+    /// may hold), GPUVM_MEMORY_MIN (what it always keeps) and GPUVM_PRIORITY (-100 to 100). Simulated GPUs are each process's own, but
     /// for those that a program gives a name to share (docs/TENANTS.md).
     Tenants(TenantsArgs),
     /// Shows the options that all commands with a GPU take: memory nodes, RDMA, queues, the simulated GPU.
@@ -172,8 +172,8 @@ pub enum Command {
 /// A program whose managed memory is paged.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
-    /// GPU memory for all managed memory, or where there is more of that, for page frames. Default: as much as the program has managed memory, up to
-    /// what is free when it asks for some, less a tenth.
+    /// GPU memory for all managed memory, or for page frames where managed memory is larger. Default: as much as the program has managed memory, up to
+    /// the free memory when it first allocates some, less a tenth.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub frames: Option<u64>,
 
@@ -190,7 +190,7 @@ pub struct ExecArgs {
     #[arg(long)]
     pub quiet: bool,
 
-    /// Print when the program ends how long what gpuvm did took, too.
+    /// Print also the time that gpuvm took when the program ends.
     #[arg(long, conflicts_with = "quiet")]
     pub verbose: bool,
 
@@ -488,9 +488,9 @@ pub struct BfsArgs {
     #[arg(long, value_name = "HOW", default_value_t = Placement::Auto)]
     pub placement: Placement,
 
-    /// Read a .gcsr file while it is searched, by way of so many bytes of host memory, instead of mapping it: for graphs larger than that.
+    /// Read a .gcsr file through a page cache of that many bytes of host memory, instead of mapping it: for graphs larger than host memory.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub file_memory: Option<u64>,
+    pub file_cache: Option<u64>,
 
     /// GPU, transport and queues.
     #[command(flatten)]

@@ -83,10 +83,10 @@ type Compared = Option<Result<(), Mismatch>>;
 impl<'a> Task<'a> {
     fn load(args: &'a BfsArgs, bars: &mut Bars) -> Result<Self, CliError> {
         let graph = load(args, bars)?;
-        if args.file_memory.is_some() && graph.csr().neighbours_in_file().is_none() {
+        if args.file_cache.is_some() && graph.csr().neighbours_in_file().is_none() {
             let graph = &args.graph;
             return Err(CliError::Options(format!(
-                "--file-memory is for graphs that lie in a .gcsr file: write one by `gpuvm convert {graph} FILE.gcsr`"
+                "--file-cache is for graphs that lie in a .gcsr file: write one by `gpuvm convert {graph} FILE.gcsr`"
             )));
         }
         Ok(Self {
@@ -98,7 +98,7 @@ impl<'a> Task<'a> {
                 placement: args.placement,
                 shape: None,
                 profile: None,
-                file_memory: args.file_memory,
+                file_cache: args.file_cache,
             },
             args,
             graph,
@@ -265,7 +265,7 @@ fn report(
         fault_ns_p99: stats.fault_ns(0.99),
         doorbells: stats.doorbells,
         doorbell_calls: stats.doorbell_calls,
-        queue_pairs_mended: stats.queue_pairs_mended,
+        queue_pairs_recovered: stats.queue_pairs_recovered,
         verified,
     }
 }

@@ -27,14 +27,14 @@ pub enum CliError {
         /// Why not.
         source: GraphError,
     },
-    /// A worker of a simulation, or the answer to one, cannot be had.
+    /// A worker of a simulation, or the answer to one, is not available.
     #[error("a worker of the simulation cannot be reached")]
     Worker(#[source] io::Error),
     /// A campaign did not run.
     #[error("the simulation could not be run")]
     Campaign(#[from] CampaignError),
     /// A mutation that is none, or whose place is no more.
-    #[error("the rule cannot be broken")]
+    #[error("cannot plant the mutation")]
     Mutation(#[from] MutationError),
     /// Faults that were asked for and did nothing.
     #[error("these faults were asked for and never happened: {kinds}; give a higher rate or more seeds")]
@@ -82,7 +82,7 @@ pub enum CliError {
         page_bytes: u64,
     },
     /// More memory than the data can make use of.
-    #[error("--memory {bytes} bytes is more than can be had in frames; all of the graph is {data_bytes} bytes")]
+    #[error("--memory {bytes} bytes is more than the frame pool can hold; the whole graph has {data_bytes} bytes")]
     TooMuchMemory {
         /// The memory asked for.
         bytes: u64,
@@ -231,7 +231,7 @@ pub enum CliError {
     #[error("the memory node cannot serve")]
     Serve(#[source] NodeError),
     /// The memory node ended by itself.
-    #[error("the memory node has ended by itself; RUST_LOG=gpuvm_memory_node=debug says more")]
+    #[error("the memory node ended unexpectedly; RUST_LOG=gpuvm_memory_node=debug shows why")]
     NodeEnded,
     /// The secret could not be read.
     #[error("cannot read the secret file {}", path.display())]
@@ -267,7 +267,7 @@ pub enum CliError {
     #[error("cannot find the tenants")]
     Tenants(#[from] FolderError),
     /// There is no such tenant.
-    #[error("pid {pid} is no tenant; {known}")]
+    #[error("pid {pid} is not a tenant; {known}")]
     NoTenant {
         /// The process asked for.
         pid: u32,
@@ -309,7 +309,7 @@ pub enum CliError {
     #[error(
         "there are {frames} frames after {seconds} s, which is not what the measurement needs; does another program take memory of the GPU?"
     )]
-    NotSettled {
+    WrongFrameCount {
         /// Frames that there are.
         frames: u64,
         /// How long they were waited for.
@@ -350,7 +350,7 @@ pub enum CliError {
         texts: usize,
     },
     /// The assembler that was asked for did not count registers.
-    #[error("cannot count registers")]
+    #[error("cannot read the register counts")]
     Registers(#[source] AssembleError),
     /// PTX that cannot be rewritten.
     #[error("cannot rewrite {path}")]
@@ -388,8 +388,7 @@ pub enum CliError {
     },
     /// The library that programs are run with is not where it belongs.
     #[error(
-        "cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: say `cargo xtask install` in the repository, \
-         or `cargo build --release -p gpuvm-exec` for a command in its build folder"
+        "cannot find libgpuvm_exec.so beside this command, nor in ../lib from there: run `cargo xtask install` in the repository, or `cargo build --release -p gpuvm-exec` for a command in its build folder"
     )]
     NoExecLibrary,
     /// A program that cannot be run.

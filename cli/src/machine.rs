@@ -71,7 +71,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
     pub rdma_ack_timeout: Option<u8>,
 
-    /// Queue pairs for each home and NIC. Without it: 8, before files 64; over mlx5 as many as keep the link busy.
+    /// Queue pairs for each home and NIC. Without it: 8, with a file cache 64; over mlx5 as many as keep the link busy.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_pairs: Option<u32>,
 
@@ -102,7 +102,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
 
-    /// With --timeline: one of so many faults, evictions, write-backs and doorbells is in it. Without it: 64.
+    /// With --timeline: sample one in N faults, evictions, write-backs and doorbells. Without it: 64.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "timeline")]
     pub timeline_one_in: Option<u32>,
 }
@@ -232,7 +232,7 @@ impl MachineArgs {
     /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.
     ///
     /// # Errors
-    /// As [`builder`](Self::builder); a GPU, a transport or a memory node that cannot be had.
+    /// As [`builder`](Self::builder); a GPU, a transport or a memory node that is not available.
     pub fn probe(&self, page_bytes: u64, seed: Option<u64>) -> Result<Vm, CliError> {
         let builder = self.builder(page_bytes, seed)?;
         let built = builder.frame_memory(FRAMES_MIN * page_bytes).build();

@@ -62,7 +62,7 @@ fn command() -> ExitCode {
     // RUST_LOG=gpuvm=debug shows what the library does; nothing by default.
     let asked = std::env::var("RUST_LOG").unwrap_or_default();
     let shown = asked.parse::<Targets>().unwrap_or_else(|error| {
-        eprintln!("warning: RUST_LOG is `{asked}`, which is no list of TARGET=LEVEL, such as gpuvm=debug: {error}");
+        eprintln!("warning: RUST_LOG is `{asked}`, which is not a list of TARGET=LEVEL, such as gpuvm=debug: {error}");
         Targets::new()
     });
     let lines = tracing_subscriber::fmt::layer()

@@ -27,7 +27,7 @@ static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
 /// How often a process is looked after.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The signals that ask this process to end. Whoever started it with `nohup` wants it to outlive its terminal: SIGHUP is
+/// The signals that ask this process to end. Under `nohup` it is to outlive its terminal: SIGHUP is
 /// left ignored then.
 pub fn ending_signals() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM, SIGQUIT];
@@ -59,7 +59,7 @@ pub fn end_on_signals() -> io::Result<()> {
             // Held to the end: the main thread must not rename a file under the removal.
             let paths = UNFINISHED.lock();
             for path in paths.iter() {
-                // Nobody is left to tell where this fails.
+                // No one is left to tell where this fails.
                 let _ = std::fs::remove_file(path);
             }
             // Without exit handlers: kernels may still run on other threads.
@@ -144,7 +144,7 @@ impl Output {
     pub fn create_file(path: &Path, replace: bool) -> io::Result<Output> {
         let known = std::fs::metadata(path);
         if known.is_ok_and(|known| !known.is_file() && !known.is_dir()) || descriptor(path).is_some() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         // A link that leads nowhere is there too.
         if !replace && std::fs::symlink_metadata(path).is_ok() {
@@ -180,7 +180,7 @@ impl Output {
                 });
             }
             Ok(known) => {
-                // Nobody reads the new file who may not read the old one, not even while it is written.
+                // No one reads the new file who may not read the old one, not even while it is written.
                 mode = Permissions::from_mode(0o600);
                 kept = Some(Permissions::from_mode(known.mode() & 0o777));
             }

@@ -57,7 +57,7 @@ pub struct BfsReport {
     pub bytes_fetched: u64,
     /// Bytes read in place, at the pages' homes: chunks of 16 bytes, estimated from a sample of the reads.
     pub bytes_in_place: u64,
-    /// Bytes read of the graph's file, with `--file-memory`.
+    /// Bytes read of the graph's file, with `--file-cache`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes_read: Option<u64>,
     /// Bytes that a perfect cache of the same size would have read.
@@ -83,7 +83,7 @@ pub struct BfsReport {
     /// Doorbell calls that the proxy made for them, where the NIC needs one.
     pub doorbell_calls: u64,
     /// Queue pairs to memory nodes that were taken out of the error state during the run.
-    pub queue_pairs_mended: u64,
+    pub queue_pairs_recovered: u64,
     /// Whether the distances equal those of a search on the CPU; nothing where they were not compared.
     pub verified: Option<bool>,
 }

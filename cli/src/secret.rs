@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::CliError;
 
-/// The longest secret, with its line ending: whoever names a longer file means another one.
+/// The longest secret, with its line ending: a longer file is the wrong file.
 pub const SECRET_BYTES_MAX: usize = 4096;
 
 /// How long a pipe may be silent.
@@ -53,7 +53,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
         match read_on(&file, &mut bytes) {
-            // A pipe that nobody has opened for writing yet is at its end, too.
+            // A pipe that nothing has opened for writing yet is at its end, too.
             Ok(0) if !is_pipe || !bytes.is_empty() => return Ok(bytes),
             Ok(0) => {}
             Ok(_) if bytes.len() > SECRET_BYTES_MAX => return Ok(bytes),

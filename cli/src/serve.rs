@@ -177,7 +177,7 @@ fn summary(counted: &Metrics) -> Line {
     let refusals: u64 = counted.refusals_total.values().sum();
     Line {
         text: format!(
-            "stopped: {} clients so far, {} said goodbye, {} were lost; {} grants, {} of them taken back; {refusals} refusals",
+            "stopped: {} clients so far, {} disconnected, {} were lost; {} grants, {} of them taken back; {refusals} refusals",
             counted.clients_total,
             counted.goodbyes_total,
             counted.losses_total,

@@ -22,7 +22,7 @@ pub struct Borrow {
 }
 
 impl Borrow {
-    /// So many bytes of a GPU.
+    /// This many bytes of a GPU.
     pub fn of_bytes(gpu: u32, bytes: u64) -> Self {
         let loan = bytes.into();
         Self { gpu, loan }
@@ -77,13 +77,13 @@ pub fn parse_interval(text: &str) -> Result<Duration, String> {
         .and_then(|count| count.checked_mul(micros))
         .map(Duration::from_micros);
     let rest = rest.filter(|rest| (REST_MIN..=REST_MAX).contains(rest));
-    rest.ok_or_else(|| format!("'{text}' is no time from 100us to 60s; write 500us, 10ms, 1s"))
+    rest.ok_or_else(|| format!("'{text}' is not a time from 100us to 60s; write 500us, 10ms, 1s"))
 }
 
 /// The id of a vertex.
 pub fn parse_vertex(text: &str) -> Result<u64, String> {
     text.parse()
-        .map_err(|_| format!("'{text}' is no vertex id, which is a whole number from 0 on; leave it out to start at the lowest one with neighbours"))
+        .map_err(|_| format!("invalid vertex ID '{text}': expected a non-negative integer; leave it out to start at the lowest vertex with neighbours"))
 }
 
 /// The address of a memory node: a host's name or address, and a port. Whether there is such a host is found out later.
@@ -96,7 +96,7 @@ pub fn parse_node(text: &str) -> Result<String, String> {
     match named.and_then(|(_, port)| port.parse::<u16>().ok()) {
         Some(1..) => Ok(text.to_owned()),
         _ => Err(format!(
-            "'{text}' is no address of a node; write HOST:PORT with the port that `gpuvm serve` prints, for example 10.9.0.1:7471"
+            "invalid node address '{text}': write HOST:PORT with the port that `gpuvm serve` prints, for example 10.9.0.1:7471"
         )),
     }
 }

@@ -34,7 +34,7 @@ pub fn check_open() -> io::Result<()> {
     }
 }
 
-/// Prints a line. Nobody who closed a pipe, as `head` does, wants to hear of it: that is no error.
+/// Prints a line. No one who closed a pipe, as `head` does, wants to hear of it: that is no error.
 ///
 /// # Errors
 /// A standard output that is closed or full.

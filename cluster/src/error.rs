@@ -73,7 +73,7 @@ pub enum ClusterError {
     #[error("{0}")]
     Options(String),
     /// The graph.
-    #[error("the graph cannot be had")]
+    #[error("cannot get the graph")]
     Graph(#[from] GraphError),
     /// The virtual memory.
     #[error("{step} failed")]

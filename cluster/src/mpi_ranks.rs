@@ -12,7 +12,7 @@ use mpi::{Count, Threading};
 use crate::ranks::check_parts;
 use crate::{ClusterError, Place, Ranks};
 
-/// The ranks that `mpirun` or `srun` started; one where nobody did. MPI ends with it: all ranks drop it. Only the thread that made it uses
+/// The ranks that `mpirun` or `srun` started; one where neither did. MPI ends with it: all ranks drop it. Only the thread that made it uses
 /// it. What MPI itself reports ends the job, by MPI's own handler of errors.
 pub struct Mpi {
     // Communicators go before MPI ends.

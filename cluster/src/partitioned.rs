@@ -30,7 +30,7 @@ impl<T: Pod> Partitioned<T> {
             })
         };
         if size_of::<T>() == 0 || !size_of::<T>().is_multiple_of(4) {
-            return refuse(format!("elements of {} bytes are no words", size_of::<T>()));
+            return refuse(format!("elements of {} bytes are not words", size_of::<T>()));
         }
         let Some(own) = parts.get(place.rank).filter(|_| parts.len() == place.size) else {
             return refuse(format!("{} parts for {} ranks", parts.len(), place.size));
@@ -74,7 +74,7 @@ impl<T: Pod> Partitioned<T> {
         let parts: Vec<_> = self.parts.iter().map(in_words).collect();
         let odd = |error| ClusterError::Parts {
             what: self.name.clone(),
-            reason: format!("elements of {} bytes are no words: {error}", size_of::<T>()),
+            reason: format!("elements of {} bytes are not words: {error}", size_of::<T>()),
         };
         let own = bytemuck::try_cast_slice(&own).map_err(odd)?;
         ranks.gather(

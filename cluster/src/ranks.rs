@@ -128,7 +128,7 @@ pub fn check_parts(
     check_count(what, all)
 }
 
-/// Whether MPI counts so many elements.
+/// Whether MPI counts this many elements.
 ///
 /// # Errors
 /// [`ClusterError::TooMany`].

@@ -40,7 +40,7 @@ pub fn graph(ranks: &dyn Ranks, spec: &GraphSpec, options: &LoadOptions) -> Resu
 }
 
 /// A region at memory nodes that all ranks read: rank 0 fills it, and the others attach to what it has shared. All ranks call it, with the
-/// same nodes. A rank that fails leaves the others waiting: whoever calls ends the job.
+/// same nodes. A rank that fails leaves the others waiting: the caller ends the job.
 ///
 /// # Errors
 /// Those of `fill` and `attach`, and of [`Region::share`].
@@ -74,7 +74,7 @@ pub fn at_nodes<T>(
 /// All ranks of a host call it.
 ///
 /// # Errors
-/// Those of `write` and `open`; [`ClusterError::Share`]. A rank that fails leaves the others waiting: whoever calls ends the job.
+/// Those of `write` and `open`; [`ClusterError::Share`]. A rank that fails leaves the others waiting: the caller ends the job.
 pub fn on_host<R>(
     ranks: &dyn Ranks,
     what: &str,

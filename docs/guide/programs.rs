@@ -1,4 +1,4 @@
-//! The programs of the user's guide. Those in Rust are documentation tests of this crate; for the others [`blocks`] hands each to whoever can
+//! The programs of the user's guide. Those in Rust are documentation tests of this crate; for the others [`blocks`] hands each to what can
 //! run it: `capi/tests` those in C++, `cli/tests` the commands, `python/tests` those in Python, which reads the chapters itself.
 
 use std::{

@@ -182,7 +182,7 @@ impl Bench {
         })
     }
 
-    /// Quads of room for the keys of so many sequences, or for their values.
+    /// Quads of room for the keys of this many sequences, or for their values.
     fn room(&self, sequences: u32) -> u64 {
         u64::from(sequences) * u64::from(self.capacity) * u64::from(self.row)
     }
@@ -239,9 +239,9 @@ impl Bench {
             vm.elastic_stats(),
         );
         let memory = spell_bytes(gpu_bytes + now.handles.held * now.handles.handle_bytes);
-        let [foreseen, not] = [now.foreseen - elastic.foreseen, now.unforeseen - elastic.unforeseen];
+        let [premapped, not] = [now.premapped - elastic.premapped, now.on_demand - elastic.on_demand];
         let fetched = vm.stats()?.pages_fetched - stats.pages_fetched;
-        let row = format!("{form:<14}{speed:>12.0}{memory:>14}{foreseen:>18}{not:>12}{fetched:>16}");
+        let row = format!("{form:<14}{speed:>12.0}{memory:>14}{premapped:>18}{not:>12}{fetched:>16}");
         Ok((row, hasher.finish()))
     }
 
@@ -287,7 +287,7 @@ fn decode(options: &Options) -> Outcome<Vec<String>> {
     let [sequences, most, steps, heads] = [bench.sequences, bench.capacity, bench.steps, bench.row / LANES];
     let mut table = vec![
         format!("{sequences} sequences of up to {most} tokens, {steps} steps, {heads} heads of 128 numbers, on {name}"),
-        "form              tokens/s    GPU memory  growths foreseen  unforeseen   pages fetched".to_owned(),
+        "form              tokens/s    GPU memory growths premapped   on demand   pages fetched".to_owned(),
     ];
     let mut first = None;
     for &form in &options.form {

@@ -302,7 +302,7 @@ impl Code {
         let why = match self.loaded.get(&of) {
             Some(Err(why)) => Arc::clone(why),
             Some(Ok(_)) => "it is not in its module's PTX".into(),
-            None => "nobody saw its code".into(),
+            None => "its code was not intercepted".into(),
         };
         let function_of = Function {
             name: (*name).into(),

@@ -12,7 +12,7 @@ pub enum ExecError {
     #[error("{what}: CUDA error {status}")]
     Driver { what: &'static str, status: Status },
     #[error(
-        "the system does not let managed memory be protected in more pieces: raise vm.max_map_count, as by `sysctl vm.max_map_count=1048576`"
+        "out of memory mappings for managed memory: raise vm.max_map_count, as by `sysctl vm.max_map_count=1048576`"
     )]
     Protect(#[source] std::io::Error),
     #[error(

@@ -36,7 +36,7 @@ pub trait DeviceFile: Send + Sync {
     /// The system's, or the library's.
     ///
     /// # Safety
-    /// The bytes at `address` lie in slots, and nobody else reaches them until it returns.
+    /// The bytes at `address` lie in slots, and nothing else reaches them until it returns.
     unsafe fn read_at(&self, offset: u64, address: u64, bytes: u64) -> io::Result<u64>;
 
     /// Writes slots to the file; how many bytes of them.
@@ -78,7 +78,7 @@ impl OnDevice {
         storage.descriptor(offset, bytes).map(|_| file)
     }
 
-    /// Reads a block into its slot, which is being loaded: nobody else reaches it.
+    /// Reads a block into its slot, which is being loaded: nothing else reaches it.
     pub fn load(&self, storage: &dyn Storage, offset: u64, Span { address, bytes }: Span) -> io::Result<u64> {
         if let Some(file) = self.past_host(storage, offset, bytes) {
             // SAFETY: the caller's slot, which the operation keeps.

@@ -17,7 +17,7 @@ const THREADS: usize = 16;
 
 /// One read or write of neighbouring blocks.
 ///
-/// Its slots belong to the operation until it is done: nobody frees or reuses their memory, which outlives every engine.
+/// Its slots belong to the operation until it is done: nothing frees or reuses their memory, which outlives every engine.
 pub(crate) struct Op {
     pub file: Arc<Opened>,
     pub write: bool,
@@ -64,7 +64,7 @@ impl Op {
                 self.file.storage.write_at(offset, data)?;
                 done += bytes;
             } else {
-                // SAFETY: a slot's memory that is being loaded: nobody else reaches it.
+                // SAFETY: a slot's memory that is being loaded: nothing else reaches it.
                 let out = unsafe { std::slice::from_raw_parts_mut(memory, bytes as usize) };
                 let got = self.file.storage.read_at(offset, out)? as u64;
                 done += got;
@@ -90,7 +90,7 @@ pub enum Engine {
     Ring,
     /// Threads.
     Threads,
-    /// Whoever polls, one operation a time, in an order that the seed draws: for runs that are to repeat.
+    /// A thread that polls, one operation a time, in an order that the seed draws: for runs that are to repeat.
     Polled(u64),
 }
 
@@ -204,7 +204,7 @@ impl Engines {
     }
 }
 
-/// Operations that whoever polls does. A device reads and writes memory at any time between an operation's begin and its end: here at
+/// Operations that the thread that polls does. A device reads and writes memory at any time between an operation's begin and its end: here at
 /// one of the two.
 struct Polled {
     waiting: Vec<(Op, Option<io::Result<u64>>)>,
@@ -239,7 +239,7 @@ struct Ring {
     fresh: usize,
 }
 
-// SAFETY: the vectors are plain addresses of slots, which whoever holds the ring may use; the ring itself is Send.
+// SAFETY: the vectors are plain addresses of slots, which the thread that holds the ring may use; the ring itself is Send.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -372,7 +372,7 @@ impl AtWork {
             let (listen, tell) = (Arc::clone(&listen), tell.clone());
             let body = move || {
                 loop {
-                    // Nobody panics with the lock.
+                    // Nothing panics with the lock.
                     let next = listen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
                     let Ok(op) = next else { return };
                     let result = op.run();

@@ -29,7 +29,7 @@ pub enum FileError {
         source: Arc<io::Error>,
     },
     /// Blocks cannot be written. They stay in memory, to be written again by the next flush.
-    #[error("cannot write {bytes} bytes at {offset} of {}; they stay in memory: mend the cause, and flush again", path.display())]
+    #[error("cannot write {bytes} bytes at {offset} of {}; they stay in memory: fix the cause, and flush again", path.display())]
     Write {
         /// The file.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum FileError {
         source: Arc<io::Error>,
     },
     /// The system does not say that what was written is stored.
-    #[error("cannot store {}; what was written since the last flush may not survive a loss of power: flush again", path.display())]
+    #[error("cannot sync {} to storage; what was written since the last flush may not survive a loss of power: flush again", path.display())]
     Sync {
         /// The file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum FileError {
     },
     /// The file was made shorter after it was opened.
     #[error(
-        "{} has {now} bytes and had {before} when it was opened; nobody may make it shorter meanwhile: restore it, and try again",
+        "{} has {now} bytes and had {before} when it was opened; a mapped file must not become shorter: restore it, and try again",
         path.display()
     )]
     Shrank {
@@ -69,10 +69,8 @@ pub enum FileError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The tier's memory is less than what requests need at one time.
-    #[error(
-        "{bytes} bytes of memory before files are {slots} blocks of {block} bytes; at least {least} blocks are needed"
-    )]
+    /// The cache is smaller than what requests need at one time.
+    #[error("{bytes} bytes are {slots} blocks of {block} bytes; give at least {least} blocks")]
     TooSmall {
         /// Bytes that were given.
         bytes: u64,
@@ -83,8 +81,8 @@ pub enum FileError {
         /// Blocks that are needed.
         least: u64,
     },
-    /// The memory cannot be had.
-    #[error("cannot allocate {bytes} bytes of memory before files")]
+    /// The memory is not available.
+    #[error("cannot allocate {bytes} bytes of memory")]
     Memory {
         /// Length in bytes.
         bytes: u64,
@@ -101,15 +99,15 @@ pub enum FileError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// io_uring was asked for by name and is not to be had.
-    #[error("io_uring is not to be had: leave the choice to the tier, or allow its calls to this process")]
+    /// io_uring was asked for by name and is not available.
+    #[error("io_uring is not available: leave the engine at its default, or allow this process to use io_uring")]
     Ring {
         /// The system's reason.
         #[source]
         source: Arc<io::Error>,
     },
     /// The span asked for does not lie in the file.
-    #[error("bytes {offset} to {end} do not lie in {}, which has {length}", path.display())]
+    #[error("bytes {offset} to {end} are beyond the end of {}, which has {length} bytes", path.display())]
     OutOfBounds {
         /// The file.
         path: PathBuf,

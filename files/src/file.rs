@@ -102,7 +102,7 @@ impl File {
         Arc::as_ptr(&self.tier).addr()
     }
 
-    /// A count that changes when what had to wait may be there: whoever was told [`Got::Wait`] asks again after that. It is to be read before
+    /// A count that changes when what had to wait may be there: the thread that was told [`Got::Wait`] asks again after that. It is to be read before
     /// asking.
     pub fn progress(&self) -> u64 {
         self.tier.progress()
@@ -165,7 +165,7 @@ impl File {
         Ok(())
     }
 
-    /// Has blocks written at once that could not be: whoever mended the cause says so, and no [`acquire`](Self::acquire) fails for what was
+    /// Has blocks written at once that could not be: a caller that fixed the cause says so, and no [`acquire`](Self::acquire) fails for what was
     /// refused before. Else they are tried again after a while. It does not wait; [`sync`](Self::sync) begins with it.
     pub fn retry_writes(&self) {
         self.tier.retry_writes(&self.opened);

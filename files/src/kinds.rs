@@ -9,7 +9,7 @@ use std::{
 /// Opens what must be a regular file. Anything else is refused before it is opened: an open of a named pipe waits for a writer.
 ///
 /// # Errors
-/// The system's, and "it is no regular file".
+/// The system's, and "it is not a regular file".
 pub fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let about = std::fs::metadata(path)?;
     if about.is_file() {
@@ -19,7 +19,7 @@ pub fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<File> {
         true => io::ErrorKind::IsADirectory,
         false => io::ErrorKind::InvalidInput,
     };
-    Err(io::Error::new(kind, "it is no regular file"))
+    Err(io::Error::new(kind, "it is not a regular file"))
 }
 
 /// How files begin that are fetched in place of others, what they are, and what to do.

@@ -1,11 +1,11 @@
-//! Host memory as a tier before files that are larger than it.
+//! A page cache for files that are larger than host memory.
 //!
 //! A [`Tier`] has a budget of memory in slots of one size, and brings blocks of files into them: by io_uring and O_DIRECT where those are
-//! to be had, many at a time, neighbours together. Which block leaves when a slot is needed is decided by how often it was asked for
+//! available, many at a time, neighbours together. Which block leaves when a slot is needed is decided by how often it was asked for
 //! (S3-FIFO), so a scan of a file displaces little. A block that is written stays in memory until its slot is wanted or its file is
 //! [synced](File::sync).
 //!
-//! Whoever serves many requests at a time, as a NIC in software does, asks without waiting: [`File::expect`] what will be needed,
+//! A server of many requests at a time, as a NIC in software does, asks without waiting: [`File::expect`] what will be needed,
 //! [`File::acquire`] what is needed now, [`Tier::poll`] between. Others read and write, and wait.
 //!
 //! ```

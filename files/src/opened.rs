@@ -12,7 +12,7 @@ use crate::{
     storage::{Look, Storage},
 };
 
-/// A file that is open, whoever uses it.
+/// An open file.
 pub(crate) struct Opened {
     /// Distinguishes it in the tier.
     pub id: u32,
@@ -90,7 +90,7 @@ type Same = ((u64, u64), bool, u64);
 #[derive(Default)]
 pub(crate) struct OpenFiles {
     files: HashMap<Same, Weak<Opened>>,
-    /// So many of them are looked through for those that are closed.
+    /// This many of them are looked through for those that are closed.
     full: usize,
     next: u32,
 }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap as HashMap;
 
 /// Most that a block's count says.
 const COUNT_MAX: u8 = 3;
-/// One in so many slots is the short queue's.
+/// One in this many slots is the short queue's.
 const SHORT_SHARE: usize = 10;
 
 /// The order in which slots are looked at. `K` names a block.
@@ -125,7 +125,7 @@ impl<K: Copy + Eq + Hash> Order<K> {
 mod tests {
     use super::Order;
 
-    /// A cache of so many slots over `Order`: returns how many of the keys were found.
+    /// A cache of this many slots over `Order`: returns how many of the keys were found.
     fn hits(slots: usize, keys: impl Iterator<Item = u64>) -> usize {
         let mut order = Order::new(slots);
         let mut holds: Vec<Option<u64>> = vec![None; slots];

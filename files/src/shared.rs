@@ -49,14 +49,14 @@ impl Default for TierOptions {
 }
 
 impl TierOptions {
-    /// These options with blocks of so many bytes, rounded up to a power of two of 4 KiB at least.
+    /// These options with blocks of this many bytes, rounded up to a power of two of 4 KiB at least.
     #[must_use]
     pub fn block(mut self, bytes: u64) -> Self {
         self.block = bytes.clamp(ALIGNMENT, 1 << 40).next_power_of_two();
         self
     }
 
-    /// These options with so many reads and writes under way at most.
+    /// These options with this many reads and writes under way at most.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.depth = depth.clamp(1, DEPTH_MOST);

@@ -2,11 +2,11 @@
 //!
 //! | state | how it comes | who may reach the memory |
 //! |---|---|---|
-//! | free | at first; its block left, or could not be read | nobody |
+//! | free | at first; its block left, or could not be read | nothing |
 //! | loading | a request asks for an absent block | the read |
 //! | ready | the read has ended; a request writes all of an absent block | who acquired it, and a write to the file |
 //!
-//! A ready block may be dirty, and it may be on its way to the file, both at once. A block leaves when it is ready and clean, nobody
+//! A ready block may be dirty, and it may be on its way to the file, both at once. A block leaves when it is ready and clean, nothing
 //! acquired it, and nothing writes it. The rules that matter, of each of which the tests run a broken form ([`Rule`]):
 //!
 //! 1. A block that is acquired stays.
@@ -14,8 +14,8 @@
 //! 3. A block is dirty from when it is acquired for writing, not from its release: who is told that a NIC wrote it may sync before the NIC
 //!    lets go of it.
 //! 4. A block that is acquired for writing while the file's write reads it is dirty still when that write has ended.
-//! 5. A block that is written whole without having been read is nobody else's before its release.
-//! 6. A block that could not be read is read again for the next request. Who waited for it is told; where nobody did, nobody is.
+//! 5. A block that is written whole without having been read is nothing else's before its release.
+//! 6. A block that could not be read is read again for the next request. Who waited for it is told; where nothing did, nothing is.
 
 mod loading;
 mod writing;
@@ -44,7 +44,7 @@ const JOINED_BYTES: u64 = 64 << 10;
 const JOINED_BLOCKS: usize = 256;
 /// Most bytes that are read ahead of one stream.
 const AHEAD_BYTES: u64 = 8 << 20;
-/// Blocks are written without being asked for once one in so many slots is dirty.
+/// Blocks are written without being asked for once one in this many slots is dirty.
 const DIRTY_SHARE: usize = 4;
 /// Failed reads that are remembered.
 const FAILED_MOST: usize = 4096;
@@ -141,9 +141,9 @@ struct Slot {
     again: bool,
     /// It was never read, and its writer has not released it.
     blank: bool,
-    /// Loaded for a request that has not come yet: it stays until so many loads have begun.
+    /// Loaded for a request that has not come yet: it stays until this many loads have begun.
     wanted_until: u64,
-    /// Read ahead of a stream, and nobody has asked for it.
+    /// Read ahead of a stream, and nothing has asked for it.
     unasked: bool,
     /// A request waits for it, which is to be told should it fail.
     waited_for: bool,
@@ -171,7 +171,7 @@ struct DirtyFile {
     failed: Option<(FileError, Instant)>,
     /// Slots that could not be written by themselves: they are not among those that are to be written before they are tried again.
     refused: Vec<u32>,
-    /// Writes that had begun when somebody said that the cause is mended: what fails of them is tried once more first.
+    /// Writes that had begun when somebody said that the cause is fixed: what fails of them is tried once more first.
     doubted: u64,
     /// A write of several blocks failed: each is written by itself, so that one that cannot be keeps no other back.
     alone: bool,
@@ -504,7 +504,7 @@ impl Slots {
         }
     }
 
-    /// Takes the block out of a slot that nobody uses.
+    /// Takes the block out of a slot that nothing uses.
     fn empty(&mut self, slot: u32) {
         let left = std::mem::replace(&mut self.slots[slot as usize], EMPTY);
         self.ahead -= usize::from(left.wanted_until > 0);

@@ -82,7 +82,7 @@ impl SystemFile {
             Ok(file) if same(&file, &cached)? => Some(file),
             Ok(_) => return Err(io::Error::other("it was replaced while it was opened")),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no O_DIRECT there: it is read by way of the page cache");
+                tracing::warn!(path = %path.display(), %error, "no O_DIRECT there: it is read through the system's page cache");
                 None
             }
         };

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 /// Streams that are watched at a time.
 const STREAMS: usize = 16;
-/// Requests of a stream may come so many blocks before or behind its front, since many ask at a time.
+/// Requests of a stream may come this many blocks before or behind its front, since many ask at a time.
 const NEAR: u64 = 1024;
 /// Requests after which a stream is one.
 const SURE_AFTER: u64 = 16;
-/// A stream asks for one block in so many at least, of those that it passes.
+/// A stream asks for one block in this many at least, of those that it passes.
 const SPARSEST: u64 = 2;
 
 struct Stream {

@@ -14,7 +14,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 7 % 251) as u8).collect()
 }
 
-/// A file of so many bytes with the pattern.
+/// A file of this many bytes with the pattern.
 fn file_of(length: usize) -> (tempfile::TempDir, PathBuf) {
     // Not where files are memory: O_DIRECT is to be tried.
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -79,13 +79,15 @@ fn what_cannot_be_done_is_said() {
     let (folder, path) = file_of(10_000);
     let tier = tier(64, Engine::Auto);
     assert!(failure(tier.open(folder.path().join("none"), false)).contains("none: No such file"));
-    assert!(failure(tier.open(folder.path(), false)).contains("it is no regular file"));
+    assert!(failure(tier.open(folder.path(), false)).contains("it is not a regular file"));
     let file = tier.open(&path, false).unwrap();
     let mut out = [0; 10];
-    assert!(failure(file.read(9_995, &mut out)).contains("bytes 9995 to 10005 do not lie in"));
-    assert!(failure(file.read(u64::MAX - 3, &mut out)).contains("do not lie in"));
+    assert!(failure(file.read(9_995, &mut out)).contains("bytes 9995 to 10005 are beyond the end of"));
+    assert!(failure(file.read(u64::MAX - 3, &mut out)).contains("are beyond the end of"));
     assert!(failure(file.write(0, &[1])).contains("was opened for reading"));
-    assert!(failure(Tier::new(3 * BLOCK, TierOptions::default())).contains("are 3 blocks of 4096 bytes; at least 64"));
+    assert!(
+        failure(Tier::new(3 * BLOCK, TierOptions::default())).contains("are 3 blocks of 4096 bytes; give at least 64")
+    );
     // Nothing of it holds for long.
     file.read(9_990, &mut out).unwrap();
     assert_eq!(out, pattern(10_000)[9_990..]);
@@ -169,7 +171,7 @@ fn a_block_that_cannot_be_read_harms_no_neighbour() {
     );
     file.read(0, &mut out[..5 * BLOCK as usize]).unwrap();
     file.read(6 * BLOCK, &mut out[..10 * BLOCK as usize]).unwrap();
-    disk.mend();
+    disk.repair();
     file.read(0, &mut out).unwrap();
 }
 
@@ -208,16 +210,16 @@ fn what_a_full_disk_does_not_take_stays_in_memory() {
     (0..20).for_each(|block| assert_eq!(disk.byte(block * BLOCK), block as u8 + 1));
 }
 
-/// Whoever mended the disk and says so is not told of writes that it refused before, those on their way among them.
+/// A caller that repaired the disk and says so is not told of writes that it refused before, those on their way among them.
 #[test]
-fn a_mended_disk_takes_writes_at_once() {
+fn a_repaired_disk_takes_writes_at_once() {
     let engines = (0..20).map(Engine::Polled).chain([Engine::Threads]);
     for engine in engines {
         let (disk, tier, file) = on_disk(64, 1000, engine);
         disk.refuse_writes(Some(libc::ENOSPC));
         let all = (0..1000).try_for_each(|block| file.write(block * BLOCK, &[1; BLOCK as usize]));
         assert!(failure(all).contains("No space left on device"));
-        // Some of these fail behind the mending.
+        // Some of these fail behind the repair.
         file.retry_writes();
         tier.poll();
         disk.refuse_writes(None);
@@ -242,7 +244,7 @@ fn a_block_that_cannot_be_written_keeps_no_other_back() {
         }
         let others = (0..1000).filter(|block| *block != 5);
         others.for_each(|block| assert_eq!(disk.byte(block * BLOCK), block as u8));
-        disk.mend();
+        disk.repair();
         file.sync().unwrap();
         assert_eq!((disk.byte(5 * BLOCK), tier.stats().dirty), (5, 0));
     }

@@ -18,7 +18,7 @@ use crate::{
     storage::{Storage, SystemFile},
 };
 
-/// A budget of host memory before files. Clones are the same tier.
+/// A page cache for files, of a fixed number of bytes. Clones are the same tier.
 #[derive(Clone)]
 pub struct Tier(pub(crate) Arc<Shared>);
 
@@ -53,7 +53,7 @@ impl Tier {
     /// As [`new`](Self::new).
     ///
     /// # Safety
-    /// `base` is aligned to 4 KiB and valid for reads and writes of `bytes` bytes until `keeper` is dropped; nobody else touches the memory but
+    /// `base` is aligned to 4 KiB and valid for reads and writes of `bytes` bytes until `keeper` is dropped; nothing else touches the memory but
     /// by pieces that were [acquired](File::acquire), and not behind their release.
     pub unsafe fn over(
         base: *mut u8,

@@ -36,7 +36,7 @@ pub enum Dtype {
     F64,
     /// Complex numbers, an `f32` each for the real and the imaginary part.
     C64,
-    /// Values of so many bytes that are no numbers of Rust's: decimals, intervals, binary of fixed size.
+    /// Values of this many bytes that are no numbers of Rust's: decimals, intervals, binary of fixed size.
     Bytes(u32),
     /// Floating point numbers of 4, 6 or 8 bits, by their name in safetensors, packed as the file has them.
     Small(&'static str, u32),

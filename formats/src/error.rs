@@ -21,7 +21,7 @@ pub enum FormatError {
         source: std::io::Error,
     },
     /// The file is none of the kind, or contradicts itself.
-    #[error("{} is no whole {kind} file: {reason}", path.display())]
+    #[error("{} is not a complete {kind} file: {reason}", path.display())]
     Broken {
         /// The file.
         path: PathBuf,
@@ -42,14 +42,14 @@ pub enum FormatError {
         found: &'static str,
     },
     /// A file of a kind that this crate does not read.
-    #[error("{} is {found}: {mend}", path.display())]
+    #[error("{} is {found}: {fix}", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
         /// What it is.
         found: &'static str,
         /// What to do.
-        mend: &'static str,
+        fix: &'static str,
     },
     /// No tensor or column of that name, or record batch of that number.
     #[error("{} has no {what} `{name}`; it has {has}", path.display())]
@@ -80,7 +80,7 @@ pub enum FormatError {
         second: usize,
     },
     /// A column whose values are not elements one after another.
-    #[error("column `{column}` of {} is {found}, which is no array of elements in place: {mend}", path.display())]
+    #[error("column `{column}` of {} is {found}, which cannot be used in place: {fix}", path.display())]
     Column {
         /// The file.
         path: PathBuf,
@@ -89,7 +89,7 @@ pub enum FormatError {
         /// What it is.
         found: &'static str,
         /// What to do.
-        mend: &'static str,
+        fix: &'static str,
     },
     /// A record batch or a part of a dictionary whose buffers are compressed.
     #[error(

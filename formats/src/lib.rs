@@ -2,7 +2,7 @@
 //! [`ArrowFile`] the columns of an Arrow IPC file, which is Feather's version 2.
 //!
 //! Headers are read when a file is opened; they say where in the file which elements are. An [`Elements`] is such a place, and
-//! [`Elements::region`] makes a read-only region of it, whose pages are the file's. While a region lives nobody may write the file or make it
+//! [`Elements::region`] makes a read-only region of it, whose pages are the file's. While a region lives nothing may write the file or make it
 //! shorter.
 //!
 //! Files are not trusted. A header that contradicts itself or the file's length is a [`FormatError`], found before a region is made. It is read up to

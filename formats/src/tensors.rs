@@ -53,7 +53,7 @@ impl SafeTensors {
             return Err(FormatError::Kind {
                 path: source.owned_path(),
                 found: "JSON, as the index of a checkpoint in several files is",
-                mend: "open the .safetensors files that it names",
+                fix: "open the .safetensors files that it names",
             });
         }
         let header_bytes = u64::from_le_bytes(length);

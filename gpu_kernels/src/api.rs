@@ -49,7 +49,7 @@ pub struct ForNics {
     pub rdma: bool,
     /// Whether its memory can be exported as dma-bufs.
     pub dma_buf: bool,
-    /// For whom another device's writes are ordered without a flush: 0 for nobody, 100 for this GPU, 200 for all.
+    /// For whom another device's writes are ordered without a flush: 0 for nothing, 100 for this GPU, 200 for all.
     pub writes_ordered_for: u32,
 }
 
@@ -125,7 +125,7 @@ pub enum ParamKind {
     Broadcast,
     /// A read-only array of which several GPUs hold copies.
     BroadcastConst,
-    /// So many bytes of a kernel that came as PTX: a pointer is a number there, and so may be a structure.
+    /// This many bytes of a kernel that came as PTX: a pointer is a number there, and so may be a structure.
     Bytes,
 }
 
@@ -205,7 +205,7 @@ pub struct KernelResources {
 /// Memory of a GPU that its owner might lend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLeft {
-    /// Bytes that nobody uses.
+    /// Bytes that nothing uses.
     pub free: u64,
     /// Bytes of all its memory.
     pub total: u64,
@@ -318,7 +318,7 @@ pub trait Gpu: Send + Sync {
     /// How much memory of the neighbour GPU `ordinal` is left, by all processes. It asks the driver and starts nothing on that GPU.
     ///
     /// # Errors
-    /// [`GpuError::NoPeer`] when there is no such GPU, or nobody who could say.
+    /// [`GpuError::NoPeer`] when there is no such GPU, or no one who could say.
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError>;
 
     /// What names this GPU to other processes that use it, its UUID; none where this process has it for itself.
@@ -342,7 +342,7 @@ pub trait Gpu: Send + Sync {
         Vec::new()
     }
 
-    /// Bytes of [`piece`](Self::piece)s that nobody has any more, and the driver neither, since kernels run.
+    /// Bytes of [`piece`](Self::piece)s that nothing has any more, and the driver neither, since kernels run.
     fn lingering_bytes(&self) -> u64 {
         0
     }
@@ -485,7 +485,7 @@ pub trait Gpu: Send + Sync {
     /// It is live.
     unsafe fn is_captured(&self, stream: u64) -> bool;
 
-    /// Waits until all work of the GPU's context has ended, whoever enqueued it.
+    /// Waits until all work of the GPU's context has ended, whatever enqueued it.
     ///
     /// # Errors
     /// [`GpuError::Lost`].
@@ -495,7 +495,7 @@ pub trait Gpu: Send + Sync {
     fn simulation(&self) -> Option<&dyn Simulation>;
 }
 
-/// Memory of one GPU, or of the host, that has no address before it is placed in an [`AddressSpace`]. It is given back when nobody holds it and it lies
+/// Memory of one GPU, or of the host, that has no address before it is placed in an [`AddressSpace`]. It is given back when nothing holds it and it lies
 /// nowhere any more.
 pub trait Piece: Send + Sync {
     /// It as the type of its own GPU.
@@ -546,7 +546,7 @@ pub trait Copier: Send + Sync {
     ///
     /// # Safety
     /// Every span is memory of this GPU, or host memory that it allocated or registered, writable where it is written, until
-    /// [`completed`](Self::completed) has counted the submit or this value is dropped. Nobody holds a Rust reference to
+    /// [`completed`](Self::completed) has counted the submit or this value is dropped. Nothing holds a Rust reference to
     /// what is written, nor one to what is read that lets it change otherwise than by atomics.
     unsafe fn submit(&self, data: &[CopySpan], then: &[CopySpan]) -> Result<(), GpuError>;
 
@@ -654,14 +654,14 @@ pub trait Launch: Send + Sync {
 pub enum Put {
     /// It is on its stream.
     Enqueued,
-    /// Its stream is captured: it runs with each launch of the graph, of which nobody is told.
+    /// Its stream is captured: it runs with each launch of the graph, of which the library is not told.
     Captured,
     /// The series has ended: nothing was enqueued.
     Over,
 }
 
-/// Launches that are not told apart: each is on the stream that its caller says, nobody watches it, and all end together, when somebody waits
-/// for the series. It costs the host a call of the driver. For kernels that wait for nobody, and so need no one to stop them.
+/// Launches that are not told apart: each is on the stream that its caller says, nothing watches it, and all end together, when somebody waits
+/// for the series. It costs the host a call of the driver. For kernels that wait for nothing, and so need no one to stop them.
 ///
 /// As a [`Launch`]: a wait without a limit ends the series; others do not.
 pub trait Series: Launch {

@@ -56,7 +56,7 @@ pub enum GpuError {
         cause: String,
     },
     /// Kernel arguments do not fit the kernel's parameters.
-    #[error("bad arguments for kernel `{kernel}`: {cause}")]
+    #[error("invalid arguments for kernel `{kernel}`: {cause}")]
     BadArguments {
         /// The kernel.
         kernel: String,
@@ -64,7 +64,7 @@ pub enum GpuError {
         cause: String,
     },
     /// A launch that its caller was to enqueue, and could not.
-    #[error("kernel `{kernel}` was not enqueued by its caller: {cause}")]
+    #[error("the caller's function did not enqueue kernel `{kernel}`: {cause}")]
     NotEnqueued {
         /// What the caller calls it.
         kernel: String,
@@ -100,7 +100,7 @@ pub enum GpuError {
         asked: u64,
     },
     /// An allocation that cannot be made at any time.
-    #[error("bad allocation of {bytes} bytes aligned to {align}: {cause}")]
+    #[error("invalid allocation of {bytes} bytes aligned to {align}: {cause}")]
     BadAllocation {
         /// Bytes asked for.
         bytes: u64,
@@ -117,7 +117,7 @@ pub enum GpuError {
     },
     /// Files cannot be read into the GPU's memory by the library for that.
     #[error(
-        "cannot {what}: {why}; gpuvm doctor says what GPUDirect Storage lacks here; files go by way of host memory without it"
+        "cannot {what}: {why}; `gpuvm doctor` says what GPUDirect Storage is missing here; without it files go through host memory"
     )]
     FileAccess {
         /// What was tried, after "cannot".
@@ -196,7 +196,7 @@ pub enum GpuError {
         cause: String,
     },
     /// Every live thread of a block waits for another one of them.
-    #[error("kernel `{kernel}` can never end: all threads of a block wait for each other\n{report}")]
+    #[error("deadlock in kernel `{kernel}`: all threads of a block wait for each other\n{report}")]
     Deadlock {
         /// The kernel.
         kernel: String,

@@ -107,7 +107,7 @@ impl HostMemory {
     /// the value is dropped: for back ends.
     ///
     /// # Safety
-    /// The memory is page aligned, zeroed, nobody else's, and stays mapped and writable until `owner` is told to release it.
+    /// The memory is page aligned, zeroed, nothing else's, and stays mapped and writable until `owner` is told to release it.
     pub unsafe fn new(host: *mut u8, device: u64, bytes: u64, owner: Arc<dyn Release>) -> Self {
         Self {
             host,

@@ -89,7 +89,7 @@ fn within<T: Send>(what: &str, step: impl FnOnce() -> T + Send) -> T {
             std::thread::sleep(Duration::from_micros(200));
         }
         if !thread.is_finished() {
-            // The scope would wait for the thread, and it for the kernel: nobody could say what hangs.
+            // The scope would wait for the thread, and it for the kernel: nothing could say what hangs.
             eprintln!("FAILED: {what} did not return within {LIMIT:?}: the driver waits for running kernels");
             // The driver's own clean-up would wait for the kernel.
             // SAFETY: it ends the process at once, which a hang leaves as the only way out.
@@ -433,7 +433,7 @@ fn what_benchmarks_compare_with() {
     gpu.write(host.device_addr(), &vec![9; bytes as usize])
         .expect("live memory");
     let (from, to) = (host.device_addr(), host.device_addr() + bytes);
-    // SAFETY: all ranges are live and used by nobody else.
+    // SAFETY: all ranges are live and used by nothing else.
     let (one, batch, both) = unsafe {
         let pieces: Vec<_> = (0..64)
             .map(|i| (b.addr() + i * 4096, from + (63 - i) * 4096, 4096))

@@ -71,7 +71,7 @@ fn in_child(kernel: &str) -> Option<String> {
 /// Memory of a home holds one byte everywhere, and another one from then on.
 fn holds_then(home: Option<&HostMemory>, before: u8, after: u8) {
     let Some(home) = home else { return };
-    // SAFETY: it has so many bytes, which no kernel uses.
+    // SAFETY: it has this many bytes, which no kernel uses.
     let held = unsafe { std::slice::from_raw_parts_mut(home.host_ptr(), HOME_BYTES) };
     assert!(held.iter().all(|&byte| byte == before));
     held.fill(after);

@@ -69,7 +69,7 @@ fn what_was_compiled_before_is_found_for_gpus_that_run_it_and_for_no_others() {
         ..CompileOptions::default()
     };
     let find = |what, number| precompiled(&shelf(false), &source, &["k"], &options(what), Architecture(number));
-    assert!(find("1", 90).is_err(), "nobody has made the folder");
+    assert!(find("1", 90).is_err(), "nothing has made the folder");
     precompile(&shelf(true), &source, &["k"], &options("1"), H200).unwrap();
     let made = compile_to_cubin(&source, &["k"], &options("1"), H200).unwrap();
     for newer in [90, 91] {

@@ -35,7 +35,7 @@ pub struct BesideRegion {
 pub struct BesideDesc {
     /// The first ones count.
     pub regions: [BesideRegion; BESIDE_MAX as usize],
-    /// So many.
+    /// This many.
     pub count: u32,
     /// Blocks that watch marks; the others bring pages.
     pub watchers: u32,
@@ -49,7 +49,7 @@ pub struct BesideDesc {
     pub ring: u64,
     /// Its places, a power of two.
     pub ring_places: u64,
-    /// It ends after so many nanoseconds, or so many without a mark.
+    /// It ends after this many nanoseconds, or this many without a mark.
     pub limit_ns: u64,
     /// See there.
     pub idle_ns: u64,

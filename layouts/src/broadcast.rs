@@ -70,8 +70,8 @@ pub struct BroadcastCounters {
     pub lines: u64,
     /// Bytes that left for each view.
     pub bytes: [u64; BROADCAST_VIEWS_MAX as usize],
-    /// Lines that were passed on at the end of launches.
-    pub passed_on: u64,
+    /// Lines that were forwarded at the end of launches.
+    pub forwarded: u64,
     /// Unused, to the end of the line.
     pub reserved: [u64; 13],
 }
@@ -80,5 +80,5 @@ shared_layout! {
     BroadcastDesc: 112 { own: 0, length: 8, views: 16, stride: 24, pages: 32, reads: 40, marks: 48, marked: 56, counters: 64,
         page_shift: 72, sample_mask: 76, others: 80, view: 84, vm: 88,
         held_parts: 96, part_shift: 104, reserved: 108, }
-    BroadcastCounters: 256 { stores: 0, lines: 8, bytes: 16, passed_on: 144, reserved: 152, }
+    BroadcastCounters: 256 { stores: 0, lines: 8, bytes: 16, forwarded: 144, reserved: 152, }
 }

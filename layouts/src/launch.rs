@@ -22,7 +22,7 @@ pub const FAULT_PAGE_TIMEOUT: u32 = 6;
 pub const FAULT_QUEUE_TIMEOUT: u32 = 7;
 /// Every queue pair that reaches the home is in the error state.
 pub const FAULT_QUEUES_FAILED: u32 = 8;
-/// More lanes than the page word counts hold one page.
+/// More lanes than the page table entry counts hold one page.
 pub const FAULT_TOO_MANY_PINS: u32 = 9;
 /// The write-back of a page completed with an error; the page stays dirty in its frame.
 pub const FAULT_WRITE_BACK: u32 = 10;

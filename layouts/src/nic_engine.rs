@@ -6,7 +6,7 @@ use crate::facts::shared_layout;
 
 /// Threads of a block of the engine, all that a multiprocessor has registers for.
 pub const NIC_ENGINE_THREADS: u32 = 768;
-/// Stop words of engines, 32 bits each, behind the word that they read as `control`: that of engine `n` is `n` modulo so many. What is stored late
+/// Stop words of engines, 32 bits each, behind the word that they read as `control`: that of engine `n` is `n` modulo this many. What is stored late
 /// to one that has ended stops no later one.
 pub const NIC_STOP_WORDS: u32 = 16;
 /// Index of the first key, as a key has it above its low 8 bits: no key is mlx5's invalid one, 0x100.
@@ -48,7 +48,7 @@ pub const NIC_COUNT_DOORBELLS: u32 = 7;
 #[repr(C, align(32))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct NicKey {
-    /// The local key; 0 while nobody has it.
+    /// The local key; 0 while nothing has it.
     pub lkey: u32,
     /// `NIC_*` rights.
     pub access: u32,

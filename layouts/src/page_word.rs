@@ -1,4 +1,4 @@
-//! The page table word: one naturally aligned 64-bit word a page, in GPU memory.
+//! The page table entry: one naturally aligned 64-bit word a page, in GPU memory.
 //!
 //! | bits | field |
 //! |---|---|
@@ -46,7 +46,7 @@ pub const PIN_SHIFT: u32 = 44;
 /// Pins that may be held on one page; the other half of the field absorbs additions in flight.
 pub const PINS_MAX: u64 = 1 << 19;
 
-/// One page table word, decoded. For the host's recovery pass, for reports and for tests; the device
+/// One page table entry, decoded. For the host's recovery pass, for reports and for tests; the device
 /// library works on the bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageWord {

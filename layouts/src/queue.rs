@@ -66,7 +66,7 @@ pub struct QueueDesc {
     /// rxe: address of the completion ring's 32-bit consumer index, which makes room for completions.
     pub completion_consumed: u64,
     /// Not 0: the host takes the pair out of the error state while kernels run, so its failure is not the end.
-    pub mended: u32,
+    pub recoverable: u32,
     /// Unused.
     pub reserved: u32,
     /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
@@ -81,7 +81,7 @@ pub struct QueueDesc {
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct QueueState {
     /// Index of the next request to reserve. Every request below it has an owner that will write it. With
-    /// `RESERVED_CLOSED` nobody can reserve: the host mends the pair.
+    /// `RESERVED_CLOSED` nothing can reserve: the host recovers the pair.
     pub reserved: u64,
     /// Unused, to the end of the line.
     pub pad0: [u64; 15],
@@ -98,18 +98,18 @@ pub struct QueueState {
     pub posted: u64,
     /// Unused, to the end of the line.
     pub pad2: [u64; 14],
-    /// A hint: requests below this index need nobody's help any more.
+    /// A hint: requests below this index need no one's help any more.
     pub cursor: u64,
     /// Not 0: the far end has answered a request of a region with replicas or checksums since the host set it to 0.
     pub answered: u32,
-    /// Not 0: requests have got no answer for some time, though the host mends the pair again and again. Regions with replicas turn
+    /// Not 0: requests have got no answer for some time, though the host recovers the pair again and again. Regions with replicas turn
     /// to the other home. Written by the host.
     pub silent: u32,
     /// Unused, to the end of the line.
     pub pad3: [u32; 28],
 }
 
-/// The record of the request in one ring slot. Whoever needs the request finished can finish it.
+/// The record of the request in one ring slot. A thread that needs the request finished can finish it.
 ///
 /// `state` is `index << RECORD_INDEX_SHIFT | phase` for the request with that 64-bit index.
 #[repr(C, align(32))]
@@ -126,12 +126,12 @@ pub struct RequestRecord {
     /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
     /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     pub pins: u32,
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
+    /// What the page table entry's frame field holds while this fetch is in flight: 0, or a request token. With
     /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     pub token: u32,
 }
 
-/// Bit of `QueueState::reserved`: the pair is being mended.
+/// Bit of `QueueState::reserved`: the pair is being recovered.
 pub const RESERVED_CLOSED: u64 = 1 << 63;
 /// Bit of `QueueState::failed`: the pair is in the error state.
 pub const QUEUE_FAILED: u32 = 1;
@@ -179,7 +179,7 @@ shared_layout! {
     QueueDesc: 128 {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
         send_mask: 44, completion_mask: 48, send_shift: 52, completion_shift: 56, send_start: 60, completion_start: 64,
-        flags: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, mended: 104, reserved: 108,
+        flags: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, recoverable: 104, reserved: 108,
         frame_keys: 112, reserved_tail: 120,
     }
     QueueState: 512 {

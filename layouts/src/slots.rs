@@ -126,7 +126,7 @@ pub struct SlotCacheDesc {
     pub held: u64,
     /// Address of a [`SlotMiss`] a slot.
     pub misses: u64,
-    /// Address of 32-bit counts of uses, records sharing them by a hash; 0 where nobody counts.
+    /// Address of 32-bit counts of uses, records sharing them by a hash; 0 where nothing counts.
     pub uses: u64,
     /// Address of the [`SlotCacheState`].
     pub state: u64,

@@ -10,9 +10,9 @@ pub const TIMELINE_FAULT: u32 = 1;
 pub const TIMELINE_EVICTION: u32 = 2;
 /// The write-back of a page was posted to a queue pair.
 pub const TIMELINE_WRITE_POSTED: u32 = 3;
-/// A page is written home. `took` is not 0 where a lane wrote it there itself.
+/// A page is written back. `took` is not 0 where a lane wrote it there itself.
 pub const TIMELINE_WRITTEN: u32 = 4;
-/// A fetch that nobody waits for was posted to a queue pair.
+/// A fetch that nothing waits for was posted to a queue pair.
 pub const TIMELINE_PREFETCH_POSTED: u32 = 5;
 /// It has come.
 pub const TIMELINE_PREFETCHED: u32 = 6;

@@ -14,7 +14,7 @@ pub const FEATURE_DIRECT: u32 = 1;
 /// Device code of a program: lanes have NICs move pages.
 pub const FEATURE_QUEUED: u32 = 2;
 /// Device code of a program: regions with replicas and checksums. Of [`FEATURE_QUEUED`].
-pub const FEATURE_GUARDED: u32 = 4;
+pub const FEATURE_RELIABLE: u32 = 4;
 /// Device code of a program: copies of pages at neighbour GPUs. Of [`FEATURE_DIRECT`].
 pub const FEATURE_VICTIMS: u32 = 8;
 /// Device code of a program: frames whose number changes.
@@ -67,7 +67,7 @@ pub const ARRAY_FETCH_WHILE_FREE: u32 = 0x2000_0000;
 /// follows from the rules that compete in the region's [`TableHead`].
 pub const ARRAY_DUELS: u32 = 0x1000_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: kernels write the region, so a read at the home must be followed by a second
-/// look at the page's word.
+/// look at the page's entry.
 pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`ArrayDesc::region`]: stores to a page without a frame go to its home, which lanes reach by stores and which begins at a
 /// multiple of 16 bytes. All launches that are in flight together agree about it.
@@ -85,7 +85,7 @@ pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
 pub const REGION_FETCH_WHILE_FREE: u32 = 512;
 
-/// Marks before a [`TableHead`], a byte a page and one more, begin so many bytes before it, or a multiple.
+/// Marks before a [`TableHead`], a byte a page and one more, begin this many bytes before it, or a multiple.
 pub const MARKS_STEP: u64 = 128;
 /// Walks that a region's page table remembers: more than warps that run through it far apart, or some are forgotten.
 pub const STREAMS: u32 = 256;
@@ -105,7 +105,7 @@ pub const RULE_FIRST_COME: u32 = 0;
 pub const RULE_FETCH: u32 = 1;
 /// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
 pub const RULE_FREQUENCY: u32 = 2;
-/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read.
+/// Of this many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read.
 pub const DRAW_ALL: u32 = 0;
 /// Each page is fetched, and no read asks.
 pub const DRAW_FETCH: u32 = 0x80;
@@ -160,7 +160,7 @@ pub const PAGE_ID_REGION_SHIFT: u32 = 44;
 pub const PAGE_ID_REPLICA_SHIFT: u32 = 60;
 /// Position of the "taken" mark in an page id; 0 means that the frame has no page.
 pub const PAGE_ID_TAKEN_BIT: u64 = 1 << 63;
-/// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nobody takes it.
+/// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nothing takes it.
 pub const PAGE_WITHDRAWN: u64 = 1;
 /// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
 pub const PAGE_RETURNING: u64 = 2;
@@ -183,7 +183,7 @@ pub const fn page_id(region: u32, page: u64) -> u64 {
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct ArrayDesc {
-    /// Address of the region's page table words. Before them: a [`TableHead`].
+    /// Address of the region's page table entries. Before them: a [`TableHead`].
     pub words: u64,
     /// Address of frame 0.
     pub frames: u64,
@@ -201,7 +201,7 @@ pub struct ArrayDesc {
     pub region: u32,
     /// Page size less one: an element's offset in its page is its byte number under this mask.
     pub offset_mask: u32,
-    /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
+    /// Page size over 16: the frame field of a page table entry, in place, times this is the frame's offset.
     pub frame_scale: u32,
 }
 
@@ -232,7 +232,7 @@ pub struct CalledHead {
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LookedUpDesc {
-    /// Address of a page's place a page: where it is, with bit 0 for a page at home. Behind the last page's one that is nobody's.
+    /// Address of a page's place a page: where it is, with bit 0 for a page at home. Behind the last page's one that is no one's.
     pub places: u64,
     /// Address of a mark a page, of a byte, and of one more.
     pub marks: u64,
@@ -250,8 +250,8 @@ pub struct LookedUpDesc {
     pub pages: u32,
     /// Unused.
     pub reserved: u32,
-    /// Where pages' frames follow each other as the pages do, so that `places` is the address of element 0: that of elements that are nobody's.
-    pub nobodys: u64,
+    /// Where pages' frames follow each other as the pages do, so that `places` is the address of element 0: that of elements that are no one's.
+    pub dummy: u64,
 }
 
 /// A walk of one warp through pages of a region, as its faults showed it. Hints: a lost one costs a prefetch.
@@ -291,7 +291,7 @@ pub struct TableHead {
     pub chunk_cost: u32,
     /// As `scattered_read`, of a read near recent ones: the GPU knows the translation of its address.
     pub near_read: u32,
-    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
+    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nothing
     /// takes a profile.
     pub page_chunks: u64,
     /// Where the home was read of late: numbers of granules, plus one, each at its number modulo the length. 0 for none.
@@ -303,7 +303,7 @@ pub struct TableHead {
     pub looks: [u64; 2],
     /// Unused, to the end of the line.
     pub reserved: [u64; 3],
-    /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
+    /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's entry.
     pub absent: u64,
 }
 
@@ -354,7 +354,7 @@ pub struct RegionDesc {
     pub reserved: u64,
 }
 
-/// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
+/// Bit of the frame field of an absent page's entry in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
 /// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
 pub const USE_BIT: u32 = 1 << 27;
 /// Below [`USE_BIT`]: position of the age in which the count was right. It halves with each age.
@@ -396,7 +396,7 @@ pub struct VictimsDesc {
     pub reserved: [u32; 8],
 }
 
-/// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
+/// The filling of one large page by several warps, chunk by chunk. The page's entry holds the place in the table plus one
 /// as its token.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -441,7 +441,7 @@ pub struct StripeDesc {
     pub flags: u32,
 }
 
-/// The whole virtual memory. Nobody writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
+/// The whole virtual memory. Nothing writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
 /// copy, at the beginning of its [`LaunchState`](crate::LaunchState).
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -522,8 +522,8 @@ pub struct Counters {
     pub pages_corrupt: u64,
     /// Write-backs that did not reach one of the page's two homes, which is stale there since.
     pub replicas_missed: u64,
-    /// Stale copies that a write-back has mended.
-    pub replicas_mended: u64,
+    /// Stale copies that a write-back has repaired.
+    pub replicas_repaired: u64,
     /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
     pub chunks_in_place: u64,
     /// Pages of regions with [`REGION_DUELS`] that a fault fetched while no frame was free.
@@ -571,7 +571,7 @@ shared_layout! {
         offset_mask: 56, frame_scale: 60, }
     CalledArray: 80 { array: 0, base: 64, read_only: 72, }
     CalledHead: 16 { count: 0, reserved: 8, }
-    LookedUpDesc: 64 { places: 0, marks: 8, length: 16, vm: 24, past: 32, page_shift: 40, region: 44, pages: 48, reserved: 52, nobodys: 56, }
+    LookedUpDesc: 64 { places: 0, marks: 8, length: 16, vm: 24, past: 32, page_shift: 40, region: 44, pages: 48, reserved: 52, dummy: 56, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, reserved: 120, }
@@ -592,7 +592,7 @@ shared_layout! {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
-        replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
+        replicas_repaired: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
         read_ahead: 184, pages_overwritten: 192, victims_copied: 200, victims_fetched: 208, victims_lost: 216,
         broadcast_stores: 224, broadcast_lines: 232, victims_displaced: 240, pad: 248,
     }

@@ -30,7 +30,7 @@ impl FromStr for Network {
         let network = network.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
         network
             .map(Network)
-            .ok_or_else(|| format!("'{text}' is no network; write 10.9.0.0/24, fd00::/8 or one address"))
+            .ok_or_else(|| format!("'{text}' is not a network; write 10.9.0.0/24, fd00::/8 or one address"))
     }
 }
 

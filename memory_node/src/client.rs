@@ -64,7 +64,7 @@ impl NodeClient {
         for peer in peers {
             match NodeClient::join(address, peer, &channel, options, None) {
                 Ok(client) => return Ok(client),
-                // Whoever refuses is there.
+                // A node that refuses is there.
                 Err(error @ (NodeError::Refused { .. } | NodeError::NodeNotProved { .. })) => return Err(error),
                 Err(error) => failure = error,
             }
@@ -258,7 +258,7 @@ impl NodeClient {
     }
 
     /// Sends a request and waits for its answer. A node that does not answer in time is given up: a late answer could be
-    /// a grant that nobody knows of.
+    /// an unknown grant.
     fn ask(&self, body: Body, what: &str, limit: Duration) -> Result<Body, NodeError> {
         self.ask_unless(body, what, limit, None)
     }

@@ -203,7 +203,7 @@ impl Dialling<'_> {
                     },
                 });
             }
-            Err(error) => return Err(self.unreachable(format!("what listens there is no memory node: {error}"))),
+            Err(error) => return Err(self.unreachable(format!("the server there is not a memory node: {error}"))),
         };
         join(queue, |state| id.attributes(state))?;
         id.establish()?;
@@ -219,7 +219,7 @@ impl Dialling<'_> {
                 challenge: Default::default(),
             }),
             (BY_THE_NODE, Err(error)) => {
-                Err(self.unreachable(format!("what listens there is no memory node: {error}")))
+                Err(self.unreachable(format!("the server there is not a memory node: {error}")))
             }
             (STALE_CONNECTION, _) => Err(NodeError::Call {
                 call: "rdma_connect",

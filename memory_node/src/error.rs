@@ -72,7 +72,7 @@ pub enum NodeError {
         /// What is wrong.
         why: String,
     },
-    /// The node's memory could not be had.
+    /// The node's memory could not be allocated.
     #[error("cannot get {bytes} bytes of {what}; {hint}")]
     Memory {
         /// Bytes asked for.
@@ -218,7 +218,7 @@ pub enum NodeError {
         status: String,
     },
     /// Who waited for a session does not want it any more.
-    #[error("joining the memory node {address} was given up, for nobody wants it any more")]
+    #[error("joining the memory node {address} was cancelled")]
     Cancelled {
         /// The node.
         address: String,
@@ -257,7 +257,7 @@ impl fmt::Display for Refusal {
             Reason::SecretNeeded => write!(out, "it asks for a secret, and none was given"),
             Reason::WrongSecret => write!(out, "the secret is wrong"),
             Reason::NotAllowed => write!(out, "this machine's address is not on its allow-list"),
-            Reason::ClientsMax => write!(out, "it is full, it has its {detail} clients"),
+            Reason::ClientsMax => write!(out, "it is full: it has its maximum of {detail} clients"),
             Reason::WrongVersion => write!(
                 out,
                 "it speaks version {detail} of the protocol, this program version {}",
@@ -275,13 +275,13 @@ impl fmt::Display for Refusal {
             Reason::ClientCapacity => write!(out, "{detail} bytes are left of this client's capacity"),
             Reason::PoolFull => write!(out, "its longest free piece of memory has {detail} bytes"),
             Reason::GrantsMax => write!(out, "a client may have {detail} grants there, and all are in use"),
-            Reason::EmptyGrant => write!(out, "a grant has at least one byte"),
+            Reason::EmptyGrant => write!(out, "a grant must be at least one byte"),
             Reason::NoSuchGrant => write!(out, "it has no such grant of this client"),
             Reason::NotReadOnly => write!(out, "the grant was not asked for as read-only, or it is sealed"),
             Reason::NotSealed => write!(out, "only a read-only grant that was sealed can be shared"),
             Reason::NotShared => write!(
                 out,
-                "nothing is shared by this key there, or whoever shared it has gone: share it again"
+                "nothing is shared by this key there, or its owner has disconnected: share it again"
             ),
             Reason::MemoryLocked => write!(
                 out,

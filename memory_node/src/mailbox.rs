@@ -23,7 +23,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// A queue pair that has not joined yet, with room for so many requests in flight.
+    /// A queue pair that has not joined yet, with room for this many requests in flight.
     pub fn new(domain: &Arc<Domain>, completions: &Arc<CompletionQueue>, sends: u32) -> Result<Self, NodeError> {
         Ok(Self {
             queue: VerbsQueue::new(domain, completions, sends, RECEIVES)?,

@@ -146,7 +146,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and whoever registered it keeps it alive until the region is gone.
+        // SAFETY: mapped by `map`, and the thread that registered it keeps it alive until the region is gone.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

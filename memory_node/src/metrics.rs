@@ -11,11 +11,11 @@ use crate::protocol::Reason;
 pub struct Metrics {
     /// Bytes of the pool.
     pub memory_bytes: u64,
-    /// Bytes of it that nobody has.
+    /// Bytes of it that nothing has.
     pub free_bytes: u64,
     /// Bytes that clients have.
     pub granted_bytes: u64,
-    /// Bytes that the device did not give back; nobody gets them any more.
+    /// Bytes that the device did not give back; nothing gets them any more.
     pub lost_bytes: u64,
     /// Clients now.
     pub clients: u64,
@@ -29,7 +29,7 @@ pub struct Metrics {
     pub grants_total: u64,
     /// Grants whose client ended without giving them back.
     pub grants_revoked_total: u64,
-    /// Clients that said goodbye.
+    /// Clients that disconnected.
     pub goodbyes_total: u64,
     /// Clients that ended otherwise: killed, unreachable, malformed messages.
     pub losses_total: u64,
@@ -43,7 +43,7 @@ impl Metrics {
         let mut text = String::new();
         let gauges = [
             ("memory_bytes", "Bytes of the pool.", self.memory_bytes),
-            ("free_bytes", "Bytes that nobody has.", self.free_bytes),
+            ("free_bytes", "Bytes that are free.", self.free_bytes),
             ("granted_bytes", "Bytes that clients have.", self.granted_bytes),
             (
                 "lost_bytes",
@@ -62,7 +62,7 @@ impl Metrics {
                 "Grants whose client ended without giving them back.",
                 self.grants_revoked_total,
             ),
-            ("goodbyes_total", "Clients that said goodbye.", self.goodbyes_total),
+            ("goodbyes_total", "Clients that disconnected.", self.goodbyes_total),
             ("losses_total", "Clients that ended otherwise.", self.losses_total),
         ];
         let lines = gauges

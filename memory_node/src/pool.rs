@@ -104,7 +104,7 @@ impl Pool {
         self.list().free
     }
 
-    /// The longest slice that can be had.
+    /// The longest free slice.
     pub fn longest(&self) -> u64 {
         self.list().longest()
     }

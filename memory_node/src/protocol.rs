@@ -312,12 +312,12 @@ pub enum Body {
         /// Its number.
         grant: u64,
     },
-    /// Client: nobody shall write the grant from now on.
+    /// Client: nothing shall write the grant from now on.
     Seal {
         /// Its number.
         grant: u64,
     },
-    /// Client: whoever has the key that you give me may read the grant.
+    /// Client: every client with the key that you give me may read the grant.
     Share {
         /// Its number.
         grant: u64,
@@ -363,7 +363,7 @@ pub enum Body {
     },
     /// Node: the key of what is shared, to `Share`.
     Shared {
-        /// Nobody guesses it.
+        /// It cannot be guessed.
         key: Nonce,
     },
     /// Node: no.

@@ -1,6 +1,6 @@
 //! Reasons of a reject by a connection manager itself (InfiniBand specification, volume 1, "REJ reason").
 
-/// Nobody listens there.
+/// Nothing listens there.
 pub const NOBODY_LISTENS: i32 = 8;
 /// The peer has an older connection of the same queue pair.
 pub const STALE_CONNECTION: i32 = 10;
@@ -74,7 +74,7 @@ fn of_the_peer(reason: i32) -> (&'static str, &'static str) {
             "one of the machines was started anew meanwhile: try again",
         ),
         NOBODY_LISTENS => (
-            "nobody listens at that port",
+            "nothing listens at that port",
             "start `gpuvm serve` there, and see its port",
         ),
         STALE_CONNECTION => (

@@ -140,7 +140,7 @@ impl Bed {
     }
 
     fn wipe(&self) {
-        // SAFETY: no request is in flight, nobody else looks at the frames.
+        // SAFETY: no request is in flight, nothing else looks at the frames.
         unsafe { std::ptr::write_bytes(self.frames.as_ptr(), 0xa5, FRAMES_BYTES) };
     }
 }

@@ -295,7 +295,7 @@ pub(crate) struct Peer {
 pub(crate) struct Repeats {
     /// After 4.096 us << this.
     pub ack_timeout: u8,
-    /// So many times.
+    /// This many times.
     pub count: u8,
 }
 

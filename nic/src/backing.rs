@@ -18,7 +18,7 @@ pub enum Acquired {
     Ready,
     /// Not yet.
     Wait,
-    /// It cannot be had, and the backing knows why.
+    /// It is not available, and the backing knows why.
     Failed,
 }
 
@@ -45,6 +45,6 @@ pub trait Backing: Send + Sync {
         std::ptr::from_ref(self).addr()
     }
 
-    /// A count that changes whenever what had to [wait](Acquired::Wait) may be there: until then nobody asks again.
+    /// A count that changes whenever what had to [wait](Acquired::Wait) may be there: until then nothing asks again.
     fn progress(&self) -> u64;
 }

@@ -1,6 +1,6 @@
 //! RDMA devices of this machine, as sysfs shows them: neither a library nor an open device is needed for it.
 //!
-//! Everything is read below the root of a [`Machine`], so that tests, and whoever has a copy of another machine's
+//! Everything is read below the root of a [`Machine`], so that tests, and users with a copy of another machine's
 //! `/sys` and `/proc`, can look at what is not there. Nothing here fails: what cannot be read is `None` or absent.
 
 mod libraries;

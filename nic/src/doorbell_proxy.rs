@@ -242,7 +242,7 @@ impl Drop for DoorbellProxy {
         if let Some(thread) = self.thread.take() {
             // Unparked whether asleep or not: a thread that is about to park returns at once.
             thread.thread().unpark();
-            // A thread that panicked has ended as well; there is nobody to tell in a drop.
+            // A thread that panicked has ended as well; there is no one to tell in a drop.
             let _ = thread.join();
         }
     }
@@ -259,10 +259,10 @@ impl ProxySlot {
         self.shared.lock().retain(|entry| entry.slot != self.slot);
     }
 
-    /// Begins anew at 0: the queue pair was reset, and nobody posts.
+    /// Begins anew at 0: the queue pair was reset, and nothing posts.
     pub fn reset(&self) {
         for entry in self.shared.lock().iter_mut().filter(|entry| entry.slot == self.slot) {
-            // Relaxed: nobody else stores it now; the lock orders it for the proxy's thread.
+            // Relaxed: nothing else stores it now; the lock orders it for the proxy's thread.
             self.shared.word(self.slot).store(0, Ordering::Relaxed);
             entry.served = 0;
         }

@@ -75,7 +75,7 @@ pub trait Nic: Send + Sync {
     ) -> Result<MemoryKey, NicError>;
 
     /// Makes `bytes` addresses from `addr` on known to the NIC that are no memory: what requests name there is asked of `backing`, which
-    /// brings it into memory for as long as a request needs it. The addresses are the caller's, and nobody else's memory lies there.
+    /// brings it into memory for as long as a request needs it. The addresses are the caller's, and nothing else's memory lies there.
     ///
     /// # Errors
     /// As [`register`](Self::register); a NIC that reads memory alone.
@@ -124,7 +124,7 @@ pub trait Nic: Send + Sync {
     /// Changes the state of a queue pair as a connection manager asks for.
     ///
     /// # Errors
-    /// An unknown queue pair; attributes that the state does not take; a NIC that reaches nobody else, which refuses all.
+    /// An unknown queue pair; attributes that the state does not take; a NIC that reaches nothing else, which refuses all.
     fn modify(&self, qp: u32, attributes: &QueueAttributes) -> Result<(), NicError>;
 
     /// Takes a connected queue pair to the error state: everything posted completes with "flushed".

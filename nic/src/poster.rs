@@ -293,7 +293,7 @@ impl Poster {
         record.store(u32::from(index).to_be(), Ordering::Release);
     }
 
-    /// Stores the completion queue's consumer index, of rings that the poster made. With overrun ignored nobody needs it.
+    /// Stores the completion queue's consumer index, of rings that the poster made. With overrun ignored nothing needs it.
     pub fn store_consumer(&self, index: u32) {
         // SAFETY: the queue pair's memory holds the record, 4-aligned.
         let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.memory.cq_dbrec as usize) };

@@ -245,7 +245,7 @@ impl<'a> Bases<'a> {
         }
     }
 
-    /// What is known at the end, of so many registers. None: the kernel has to look pages up.
+    /// What is known at the end, of this many registers. None: the kernel has to look pages up.
     pub(crate) fn end(self, registers: usize) -> Option<AccessBases> {
         if self.is_lost {
             return None;

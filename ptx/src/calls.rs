@@ -26,7 +26,7 @@ const DECLARED: &str = "
 const DONE: u32 = 1;
 const FAILED: u32 = 2;
 
-/// The registers and the memory of a function. An access needs so many bytes: `calls.cuh` says it, too.
+/// The registers and the memory of a function. An access needs this many bytes: `calls.cuh` says it, too.
 const OF_FUNCTION: &str = "
 .reg .b64 %gpuvm_c, %gpuvm_v; .local .align 16 .b8 gpuvm_call[320];
 \tmov.b64 %gpuvm_c, gpuvm_call; cvta.local.u64 %gpuvm_c, %gpuvm_c;";
@@ -82,7 +82,7 @@ pub fn rewrite_to_calls(ptx: &[u8], layout: &TableLayout, launch_bytes: u32) -> 
 
 /// What is done with an access.
 enum Chosen<'d, 'i, 'a> {
-    /// It calls, for so many bytes.
+    /// It calls, for this many bytes.
     Called(Called<'d, 'i, 'a>),
     Left(Left, &'i Instruction<'a>),
 }
@@ -216,7 +216,7 @@ impl Writer<'_, '_> {
         address(text, called.address)?;
         inside(text, called.instruction.guard)?;
         match called.access {
-            // A hint, and what it promises nobody needs.
+            // A hint, and what it promises nothing needs.
             Access::Prefetch | Access::Discard => writeln!(text, "\t@%gpuvm_p bra $gpuvm_over_{number};")?,
             _ => self.called(statement, called, number)?,
         }

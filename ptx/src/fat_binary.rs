@@ -20,7 +20,7 @@ const ZSTD: u64 = 0x8000;
 /// Compiled for this architecture alone, as in `sm_90a`, and for its family, as in `sm_100f`.
 const EXACT: u64 = 0x10_0000;
 const FAMILY: u64 = 0x20_0000;
-/// Texts have so many bytes together at most: more are no kernels'.
+/// Texts have this many bytes together at most: more are no kernels'.
 const TEXT_BYTES_MAX: usize = 256 << 20;
 
 /// PTX for one architecture.

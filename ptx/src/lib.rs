@@ -1,6 +1,6 @@
 //! Rewrites PTX so that every access to global memory looks its page up in a table, and goes where the page is.
 //!
-//! PTX is what nvcc, NVRTC, clang, Triton, Numba and others hand to the driver. So kernels whose source nobody has or changes can
+//! PTX is what nvcc, NVRTC, clang, Triton, Numba and others hand to the driver. So kernels whose source is not available or not to be changed can
 //! use paged arrays: nothing of gpuvm is in them before.
 //!
 //! ```

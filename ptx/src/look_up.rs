@@ -30,7 +30,7 @@ pub(crate) struct LookUp<'i, 'a> {
     pub(crate) shared: Option<(Share, &'i Group<'a>)>,
 }
 
-/// Registers of so many groups: `x` is the base of each after its last address was looked up, `y` the same by the entry of the page before,
+/// Registers of this many groups: `x` is the base of each after its last address was looked up, `y` the same by the entry of the page before,
 /// and `r` where in its page the last address is.
 pub(crate) fn declaration(groups: usize) -> String {
     match groups {

@@ -1,4 +1,4 @@
-//! A module as a list of items, and functions as lists of statements. Each knows its place in the text, and what nobody needs to know of
+//! A module as a list of items, and functions as lists of statements. Each knows its place in the text, and what nothing needs to know of
 //! it stays text.
 
 use std::ops::Range;

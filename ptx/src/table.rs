@@ -13,7 +13,7 @@
 //!   [`TableLayout::touches`] also after a load from a page at home. The mark is set before the access.
 //!
 //! Within a launch no entry changes: entries are read by `ld.global.nc`. The entries of the pages before and behind a page that kernels
-//! use can be read too, whatever they are: a look-up that accesses with several guards share may read them, and nobody uses what is there.
+//! use can be read too, whatever they are: a look-up that accesses with several guards share may read them, and nothing uses what is there.
 //! No memory that kernels use lies next to the window. An address outside of the window is used as it is, so kernels
 //! take other memory too, and generic addresses of shared and local memory need no care. Each element and each vector is aligned to its
 //! size, as PTX demands, and pages are at least 512 bytes, so that none lies in two pages.
@@ -158,7 +158,7 @@ impl TableLayout {
         }
     }
 
-    /// Pages of a window: so many entries and marks there have to be.
+    /// Pages of a window: this many entries and marks there have to be.
     #[must_use]
     pub fn pages(&self, window: &Window) -> u64 {
         window.bytes >> self.page_shift

@@ -261,7 +261,7 @@ def main():
     parser.add_argument("--columns", type=whole, default=64)
     parser.add_argument("--batch", type=whole, default=65_536, help="ids of a step")
     parser.add_argument("--optimizer", choices=OURS, default="SGD")
-    parser.add_argument("--share", type=whole, default=8, help="frames are for one of so many parts of the table")
+    parser.add_argument("--share", type=whole, default=8, help="frames are for one in this many parts of the table")
     parser.add_argument("--nodes", type=whole, default=4_000_000)
     parser.add_argument("--seeds", type=whole, default=100_000, help="nodes of an epoch")
     parser.add_argument("--seconds", type=float, default=200, help="that it may take, about")

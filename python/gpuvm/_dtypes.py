@@ -55,7 +55,7 @@ class Shape(TypedDict):
     grid: Tuple[int, int, int]
     block: Tuple[int, int, int]
     shared: int
-    lane_spans: int
+    thread_spans: int
     warp_spans: int
     deadline: Optional[float]
 

@@ -20,8 +20,8 @@ class Grown(NamedTuple):
 
     #: The first new element.
     first: int
-    #: Its memory was mapped before: only the length has moved.
-    foreseen: bool
+    #: Its memory was pre-mapped: only the length has moved.
+    premapped: bool
     #: Bytes that were copied, since another buffer began where this one grew.
     moved_bytes: int
     #: Seconds that the caller was held.

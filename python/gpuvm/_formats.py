@@ -197,7 +197,7 @@ class Columns(Mapping[str, List[Part]]):
 
 
 def safetensors(vm: Vm, path: _Path, *, placement: Optional[str] = None, never_evicted: bool = False, priority: int = 0) -> Tensors:
-    """The tensors of a ``.safetensors`` file as arrays of ``vm``, read-only, in place: nothing is read before a kernel touches it. Nobody
+    """The tensors of a ``.safetensors`` file as arrays of ``vm``, read-only, in place: nothing is read before a kernel touches it. Nothing
     may write the file, or make it shorter, while they live. The options are those of :meth:`Vm.map_file`.
     """
     return Tensors(vm, path, placement=placement, never_evicted=never_evicted, priority=priority)

@@ -130,7 +130,7 @@ class _Configured:
         self,
         *args: Any,
         stream: Any = None,
-        lane_spans: int = 0,
+        thread_spans: int = 0,
         warp_spans: int = 0,
         deadline: Optional[float] = None,
     ) -> Launch:
@@ -141,7 +141,7 @@ class _Configured:
             *args,
             shared=self._shared,
             stream=stream,
-            lane_spans=lane_spans,
+            thread_spans=thread_spans,
             warp_spans=warp_spans,
             deadline=deadline,
         )
@@ -188,22 +188,22 @@ class Kernel:
         *args: Any,
         shared: int = 0,
         stream: Any = None,
-        lane_spans: int = 0,
+        thread_spans: int = 0,
         warp_spans: int = 0,
         deadline: Optional[float] = None,
     ) -> Launch:
         """Enqueues a launch of ``grid`` blocks of ``block`` threads and returns at once.
 
         ``shared``: bytes of dynamic shared memory. ``stream``: a :class:`Stream`, or one of
-        another library with ``__cuda_stream__``, or its handle, a whole number; none: launches run in order. ``lane_spans``,
-        ``warp_spans``: pages that a lane, or a warp together, holds at once, so that the launch is refused where frames are too few.
+        another library with ``__cuda_stream__``, or its handle, a whole number; none: launches run in order. ``thread_spans``,
+        ``warp_spans``: pages that a thread, or a warp together, holds at once, so that the launch is refused where frames are too few.
         ``deadline``: seconds after which the kernel is stopped.
         """
         shape: Shape = {
             "grid": _dims(grid, "grid"),
             "block": _dims(block, "block"),
             "shared": whole(shared, "shared", 0, _WORD),
-            "lane_spans": whole(lane_spans, "lane_spans"),
+            "thread_spans": whole(thread_spans, "thread_spans"),
             "warp_spans": whole(warp_spans, "warp_spans"),
             "deadline": if_given(seconds, deadline, "deadline"),
         }

@@ -76,7 +76,7 @@ class _Shaped:
 
     def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
         if copy is False:
-            raise ValueError(f"{self!r} cannot be had without a copy")
+            raise ValueError(f"{self!r} cannot be given without a copy")
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -237,18 +237,18 @@ class Array(_Sliced):
     def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
         values = self.numpy()
         if copy is False and (self._core.lent is None or (dtype is not None and dtype != self._dtype)):
-            raise ValueError(f"{self!r} cannot be had without a copy")
+            raise ValueError(f"{self!r} cannot be given without a copy")
         if dtype is not None and dtype != self._dtype:
             return values.astype(dtype)
         return values.copy() if copy and self._core.lent is not None else values
 
     def flush(self) -> None:
-        """Writes home what launches before this call wrote."""
+        """Writes back what launches before this call wrote."""
         self._notice()
         self._core.flush()
 
     def evict(self) -> None:
-        """Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory."""
+        """Writes dirty pages back and gives the frames back, so that the next launch finds no page in GPU memory."""
         self._notice()
         self._core.evict()
 
@@ -265,7 +265,7 @@ class Array(_Sliced):
 
     def wrote(self) -> None:
         """Says that others have written to its home, by :meth:`tensor` or where its memory was lent: waits for all work of the GPU, and drops what frames
-        hold of it. What kernels wrote since the last :meth:`flush` or :meth:`tensor` goes home first, over what others wrote to the same pages."""
+        hold of it. What kernels wrote since the last :meth:`flush` or :meth:`tensor` is written back first, over what others wrote to the same pages."""
         # Of what is written meanwhile nothing is known.
         version = None
         if self._writes is not None:
@@ -349,7 +349,7 @@ class Array(_Sliced):
         raise BufferError(f"{self!r} is no plain memory: {self._why_not_plain()}")
 
     def close(self) -> None:
-        """Waits for its launches, writes its dirty pages home and gives back what it has. Once is enough."""
+        """Waits for its launches, writes its dirty pages back and gives back what it has. Once is enough."""
         try:
             if not self.closed:
                 self._has_news()

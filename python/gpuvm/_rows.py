@@ -73,7 +73,7 @@ class Numbers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of an array: so many of so many bytes, from a byte on, of elements of that name."""
+    """Rows of an array: this many of this many bytes, from a byte on, of elements of that name."""
 
     array: "Array"
     rows: int
@@ -118,7 +118,7 @@ def _kernel(vm: "Vm", name: str) -> Kernel:
 
 
 def _launch(array: "Array", work: _Work, stream: Any) -> Optional[Launch]:
-    """On a raw stream of another library: none where nobody is told of the launch. Else as launches are."""
+    """On a raw stream of another library: none where the library is not told of the launch. Else as launches are."""
     vm, core = array.vm, array._core
     kernel = _kernel(vm, work.kernel)
     if isinstance(stream, int):
@@ -145,9 +145,9 @@ class Planned:
         # Those that follow the number of rows.
         self._last = (*work.args[4:], self._shift)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Waits for launches, and raises what they told."""
-        self._core.settle()
+        self._core.wait_idle()
 
     def launch(self, ids: int, wide: int, count: int, rows: int, stream: int) -> bool:
         """False where pages are not looked up, and of a closed array."""

@@ -36,23 +36,23 @@ def make(vm: "Vm", arrays: Sequence[Array], slots: int, policy: str) -> _core.Sl
 
 
 class _Slots(Buffer):
-    """A buffer that calls of a cache fill: whoever looks at it from the host waits for them."""
+    """A buffer that calls of a cache fill: the thread that looks at it from the host waits for them."""
 
     def __init__(self, cache: "SlotCache", shape: Tuple[int, ...], dtype: np.dtype[Any], core: _core.Buffer) -> None:
         super().__init__(cache.vm, shape, dtype, core)
         self._cache = cache
 
     def numpy(self) -> Any:
-        self._cache._settle()
+        self._cache._wait_idle()
         return super().numpy()
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        self._cache._settle()
+        self._cache._wait_idle()
         return super().__cuda_array_interface__
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        self._cache._settle()
+        self._cache._wait_idle()
         return super().__dlpack__(**kwargs)
 
 
@@ -83,7 +83,7 @@ class SlotCache:
 
     @property
     def frames(self) -> Union[Buffer, Tuple[Buffer, ...]]:
-        """The slots: plain GPU memory of a row each, which kernels take as ``T*``. Of several arrays a tuple. Nobody is to write there."""
+        """The slots: plain GPU memory of a row each, which kernels take as ``T*``. Of several arrays a tuple. Nothing is to write there."""
         return self._frames[0] if len(self._frames) == 1 else self._frames
 
     def _ids(self, ids: Any) -> Tuple[Tuple[int, int, bool], Tuple[int, ...], Any]:
@@ -136,7 +136,7 @@ class SlotCache:
         """Waits for its calls, and raises what they met."""
         self._core.wait()
 
-    def _settle(self) -> None:
+    def _wait_idle(self) -> None:
         """As :meth:`wait`, of one that may be closed."""
         with contextlib.suppress(ClosedError):
             self._core.wait()

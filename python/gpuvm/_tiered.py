@@ -67,7 +67,7 @@ class TieredBuffer(Buffer, _Sliced):
         """Moves the chunks that hold rows from ``start`` to ``stop``, all rows without them, to ``"gpu"`` or ``"host"``.
 
         What comes to the GPU beyond the budget has chunks leave that came longest ago. Raises ``OutOfMemoryError`` where that place has no
-        memory and nobody gives any up: then nothing has moved.
+        memory and nothing gives any up: then nothing has moved.
         """
         row = rows_of(self._shape)
         first = whole(start, f"first row of {self._what}", error=RegionError)

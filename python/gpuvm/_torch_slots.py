@@ -23,7 +23,7 @@ class SlotCache:
     >>> rows = cache.frames[slots]                                   # doctest: +SKIP
 
     ``frames`` is a plain tensor of ``slots`` rows, or a list of them for a list of tables, of which one id names a row each. Rows are of any multiple
-    of 16 bytes up to 64 MiB. Calls run on PyTorch's current stream, wait for nobody, and CUDA graphs capture them, once one has run; ids stay on the
+    of 16 bytes up to 64 MiB. Calls run on PyTorch's current stream, wait for nothing, and CUDA graphs capture them, once one has run; ids stay on the
     GPU. Otherwise as :class:`gpuvm.SlotCache`: ids of -1 stand for none; errors of ids are told by :meth:`wait`. ``policy``: ``"lru"``,
     ``"frequency"``, or ``"first-come"``, which is for scans that come again in the same order.
     """
@@ -53,7 +53,7 @@ class SlotCache:
 
     @property
     def frames(self) -> Union[torch.Tensor, List[torch.Tensor]]:
-        """The slots, a row each. Nobody is to write there."""
+        """The slots, a row each. Nothing is to write there."""
         if not self._frames:
             raise ClosedError("the slot cache is closed")
         return self._frames if self._several else self._frames[0]

@@ -75,13 +75,13 @@ class Vm:
     ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``, ``gpu_memory``:
     threads and memory of the simulated GPU.
 
-    ``frame_capacity``: lets that memory change, up to so many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
-    ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
+    ``frame_capacity``: lets that memory change, up to this many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
+    ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be kept free whatever uses
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
-    ``file_memory``: has files read and written as kernels need them, by way of so many bytes of host memory, instead of mapping them: for
-    files larger than memory. None: files are mapped. ``file_memory_on_gpu``: that memory is the GPU's own, which blocks of files reach
-    past the host's by GPUDirect Storage.
+    ``file_cache``: bytes of host memory that cache blocks of files. Files are read and written through it as kernels need them, and may be
+    larger than host memory. None: files are mapped. ``file_cache_on_gpu``: the cache is in GPU memory, which GPUDirect Storage reaches
+    without host memory.
 
     ``timeline``: a file that gets a timeline of launches, what the host does, and one of ``timeline_one_in`` faults (none: of 64), which
     Perfetto opens; ``%p`` in its name becomes the number of the process. None: that of ``GPUVM_TRACE`` in the environment, if it is set.
@@ -135,7 +135,7 @@ class Vm:
 
     def resize_frames(self, memory: Union[int, str], *, within: float = 1.0) -> Resized:
         """Gives pages ``memory`` bytes of GPU memory, at most ``frame_capacity``, rounded down to whole handles of the GPU's memory (2 MiB; 64 KiB
-        on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for whoever needs
+        on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for what needs
         some next on this GPU; :meth:`trim` gives it to the driver.
         """
         return Resized(*self._core.resize_frames(bytes_of(memory, "memory"), seconds(within, "within")))
@@ -255,7 +255,7 @@ class Vm:
         offset: Optional[int] = None,
     ) -> Array:
         """An array over all bytes of a file, in place: nothing is read before a kernel touches it. Where it may be written, a flush has the
-        system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension. ``offset``: the array begins
+        system store the file. Nothing may make the file shorter meanwhile. ``shape``: none for one dimension. ``offset``: the array begins
         at this byte, a multiple of the element's alignment, and ends where its shape does, or where the file does.
         """
         kind, path = np.dtype(dtype), os.fsdecode(path)
@@ -275,7 +275,7 @@ class Vm:
                 raise RegionError(f"array `{wanted['name']}`: offset {offset} is before the file's beginning")
             if offset % kind.alignment:
                 raise RegionError(
-                    f"array `{wanted['name']}`: byte {offset} of {shown} is no multiple of {kind.alignment}, as {kind} needs: give "
+                    f"array `{wanted['name']}`: byte offset {offset} of {shown} is not a multiple of {kind.alignment}, the alignment of {kind}: give "
                     f"numpy.fromfile(path, {str(kind)!r}, count, offset={offset}) to Vm.array, or write the file again with an aligned header"
                 )
             if lengths is None:
@@ -394,7 +394,7 @@ class Vm:
         if not isinstance(image, bytes):
             name = os.fsdecode(image) if name is None else name
             if os.path.exists(image) and not os.path.isfile(image):
-                raise FileError(f"{name}: it is no regular file")
+                raise FileError(f"{name}: it is not a regular file")
             try:
                 open(image, "rb").close()
             except OSError as error:
@@ -424,13 +424,13 @@ class Vm:
         return Stream(self._core.stream())
 
     def sync(self) -> None:
-        """Waits for all launches, and raises the first error of one that nobody waited for. Ctrl-C stops them."""
+        """Waits for all launches, and raises the first error of one that nothing waited for. Ctrl-C stops them."""
         self._core.sync()
 
     def close(self) -> None:
-        """Waits for all launches, closes all arrays, whose dirty pages go home, and gives all memory back. Once is enough.
+        """Waits for all launches, closes all arrays, whose dirty pages are written back, and gives all memory back. Once is enough.
 
-        Raises the first error of a page that could not be written home, or of a launch that nobody waited for; the rest ends all the same.
+        Raises the first error of a page that could not be written back, or of a launch that nothing waited for; the rest ends all the same.
         """
         self._core.close()
 

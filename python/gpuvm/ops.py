@@ -130,7 +130,7 @@ def _numbers(vm: Vm, ids: Any, rows: int, what: str) -> Tuple[Numbers, Tuple[int
 def _checked(table: Array, launched: Optional[Launch], check: bool) -> None:
     if check and launched is not None:
         launched.sync()
-        table._core.settle()
+        table._core.wait_idle()
 
 
 def _some(numbers: Numbers, rows: int, what: str) -> None:

@@ -7,7 +7,7 @@
 
 They take weights of :class:`gpuvm.torch.Embedding` and :class:`gpuvm.torch.EmbeddingBag`. What they keep lies in home memory beside the table, as paged
 arrays of the same Vm. A step sums the gradients of each row, reads the rows that were used, and what is kept of them, computes, and stores them, all on the
-current stream: numbers of rows stay on the GPU, and nobody waits but for pages that come (:mod:`gpuvm.torch`). Rows without a gradient are not touched.
+current stream: numbers of rows stay on the GPU, and nothing waits but for pages that come (:mod:`gpuvm.torch`). Rows without a gradient are not touched.
 Steps are counted on the host: no CUDA graph is to capture one.
 
 Sums and what is kept are float32 at least: of float16 and bfloat16 tables a step rounds each element once. On a GPU the gradients of one row are added
@@ -39,7 +39,7 @@ def _array(weight: torch.Tensor) -> Array:
 
 
 def _summed(gradient: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-    """The rows of a sparse gradient, each once, and the sums of what they have. There are as many as the gradient has numbers, so that nobody asks the GPU
+    """The rows of a sparse gradient, each once, and the sums of what they have. There are as many as the gradient has numbers, so that nothing asks the GPU
     how many are different: ``_rows.NONE`` and zeros are behind the last one."""
     ids, values = gradient._indices()[0], gradient._values()
     ordered, order = ids.sort()

@@ -165,7 +165,7 @@ def _overlapping(values: torch.Tensor) -> Iterator[torch.Tensor]:
 class NeighborSampler(sampler.BaseSampler):
     """Neighbours of nodes on the GPU, over edges in home memory, for ``NeighborLoader`` and ``NodeLoader`` of graphs with one type of nodes and edges.
 
-    ``num_neighbors``: for each hop so many neighbours at most of each node that the hop before has found, -1 for all; chosen without repetition, each
+    ``num_neighbors``: for each hop this many neighbours at most of each node that the hop before has found, -1 for all; chosen without repetition, each
     subset as likely. ``edges``: whether batches have ``e_id``. Random numbers are those of PyTorch on the device. All edges are read once, for a look
     whether they are in range: ``IndexError``.
     """

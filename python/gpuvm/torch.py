@@ -9,7 +9,7 @@
 
 A table is an ordinary tensor on the GPU whose memory is the array's home, in the host's memory. The operations of this module find the array by it,
 and use its pages in frames of GPU memory where they have some. They are ``torch.ops.gpuvm.*``, with gradients, and ``torch.compile`` takes them. Numbers
-of rows (int32, int64) stay on the GPU, launches are on PyTorch's current stream, nobody waits, and CUDA graphs capture them once they have run. Tensors
+of rows (int32, int64) stay on the GPU, launches are on PyTorch's current stream, nothing waits, and CUDA graphs capture them once they have run. Tensors
 that are no array's go to PyTorch's own operations.
 
 **Order.** What an operation of this module reads or writes is in stream order with everything else on the stream. What it wrote (:func:`index_add_`) is
@@ -18,7 +18,7 @@ write before that, the next use of the array raises ``RegionError``. What PyTorc
 of the array notices by the tensor's version, and waits for. Writers that count in no such version are NumPy, other libraries, Triton's kernels, and PyTorch through
 ``.data``, ``from_dlpack`` and storages: after those say :meth:`gpuvm.Array.wrote`.
 
-**Numbers out of range** give rows of zeros. The next call that waits for the array (``numpy``, ``flush``, ``settle``, ``Vm.sync``) raises ``IndexError``;
+**Numbers out of range** give rows of zeros. The next call that waits for the array (``numpy``, ``flush``, ``Vm.sync``) raises ``IndexError``;
 ``check=True`` waits and raises at once, and on the simulated GPU, where every operation ends before it returns, so does each.
 """
 
@@ -343,7 +343,7 @@ def _checked(of: Rows, launch: Any, check: bool) -> None:
         if of.array.vm.simulated or check:
             launch.sync()
     if check or of.array.vm.simulated:
-        of.array._core.settle()
+        of.array._core.wait_idle()
 
 
 def _stream(device: torch.device) -> int:
@@ -378,7 +378,7 @@ def _take(table: torch.Tensor, ids: torch.Tensor, check: bool = False, is_list: 
             return out
         if plan.take.launch(ids.data_ptr(), _rows.LIST if is_list else kind is torch.int64, count, out.data_ptr(), _stream(device)):
             if device.type == "cpu":
-                plan.take.settle()
+                plan.take.wait_idle()
             return out
     ids = _numbers(ids, device)
     of = _rows_of(table)
@@ -407,7 +407,7 @@ def _index_add(table: torch.Tensor, ids: torch.Tensor, values: torch.Tensor, che
             if plan.add.launch(ids.data_ptr(), ids.dtype is torch.int64, count, values.data_ptr(), _stream(device)):
                 plan.writes.add()
                 if device.type == "cpu":
-                    plan.add.settle()
+                    plan.add.wait_idle()
                 return
     of = _rows_of(table)
     if values.dtype != table.dtype or values.shape != ids.shape + table.shape[1:]:
@@ -508,7 +508,7 @@ def _fake_bag(
 
 def _sparse(ids: torch.Tensor, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A gradient of a table that is as large as the rows that were used. Numbers out of range, whose rows were zeros, have none: optimizers would write
-    there. Nobody waits for the GPU to tell which those are; where all are, row 0 has a gradient of zeros."""
+    there. Nothing waits for the GPU to tell which those are; where all are, row 0 has a gradient of zeros."""
     ids = ids.reshape(-1).long()
     if ids.numel():
         wrong = (ids < 0) | (ids >= shape[0])
@@ -566,7 +566,7 @@ torch.library.register_autograd("gpuvm::embedding_bag", _bag_backward, setup_con
 
 
 def _is_plain(*tensors: Optional[torch.Tensor]) -> bool:
-    """Whether an operation may go past PyTorch's dispatcher, which takes several microseconds: nobody compiles it or asks for gradients."""
+    """Whether an operation may go past PyTorch's dispatcher, which takes several microseconds: nothing compiles it or asks for gradients."""
     if torch.compiler.is_compiling():
         return False
     return not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors))
@@ -674,7 +674,7 @@ def spmv(indptr: torch.Tensor, indices: Union[torch.Tensor, Array], data: Union[
 
 def knn(vectors: Union[torch.Tensor, Array], queries: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
     """The ``k`` nearest of ``vectors`` for each of ``queries``, both of rows of float32 or 64, by a look at every vector: squared Euclidean distances, ascending,
-    and the vectors' numbers, each of shape ``(queries, k)``, as :func:`gpuvm.ops.knn`. Nobody waits; no graph captures it, and it has no gradient."""
+    and the vectors' numbers, each of shape ``(queries, k)``, as :func:`gpuvm.ops.knn`. Nothing waits; no graph captures it, and it has no gradient."""
     table = _table_of(vectors)
     of = _rows_of(table)
     if of is None or table.dim() != 2 or (of.row_bytes and of.first % of.row_bytes):

@@ -14,7 +14,7 @@ constexpr bool kFaults = true;
 constexpr u64 kList = 2;
 constexpr i64 kNone = -0x7fffffffffffffffll - 1;
 
-// So many bytes of a row, whatever they are.
+// This many bytes of a row, whatever they are.
 template <unsigned Bytes>
 struct alignas(Bytes) word {
     unsigned char bytes[Bytes];

@@ -47,7 +47,7 @@ impl Child for Held {
         settled.and(ended.raised()).and(told)
     }
 
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(region) = self.slot.get() else { return Ok(()) };
         let settled = py.apart(|| self.rows.end()).raised();
         settled.and(self.rows.raise_told(region.name()))
@@ -77,10 +77,10 @@ impl Region {
     }
 
     /// The region, when the launches that name it have ended.
-    fn at_rest(&self, py: Python<'_>) -> PyResult<Arc<RawRegion>> {
+    fn when_idle(&self, py: Python<'_>) -> PyResult<Arc<RawRegion>> {
         let region = self.held.slot.get()?;
-        self.held.flights.settle(py, Some(self.held.id()))?;
-        self.held.settle(py)?;
+        self.held.flights.wait_idle(py, Some(self.held.id()))?;
+        self.held.wait_idle(py)?;
         Ok(region)
     }
 }
@@ -108,7 +108,7 @@ impl Region {
     /// Copies elements from `first` on into an array of bytes.
     fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = Memory::of(out)?;
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         let bytes = out.bytes_mut()?;
         py.apart(|| region.read_bytes(first, bytes)).raised()
     }
@@ -116,19 +116,19 @@ impl Region {
     /// Stores an array of bytes from element `first` on.
     fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         py.apart(|| region.write_bytes(first, values.bytes())).raised()
     }
 
-    /// Writes dirty pages home.
+    /// Writes dirty pages back.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         py.apart(|| region.flush()).raised()
     }
 
-    /// Writes dirty pages home and gives the frames back.
+    /// Writes dirty pages back and gives the frames back.
     fn evict(&self, py: Python<'_>) -> PyResult<()> {
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         py.apart(|| region.evict()).raised()
     }
 
@@ -160,7 +160,7 @@ impl Region {
 
     /// Device address where all elements lie as plain memory; none where they do not.
     fn resident_addr(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         py.apart(|| region.resident_addr()).raised()
     }
 
@@ -177,7 +177,7 @@ impl Region {
         shape: Vec<i64>,
         versioned: bool,
     ) -> PyResult<Option<Bound<'py, PyCapsule>>> {
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         let Some(addr) = py.apart(|| region.resident_addr()).raised()? else {
             return Ok(None);
         };
@@ -233,13 +233,13 @@ impl Region {
     }
 
     /// Waits for what was enqueued so, and raises what it told.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.settle(py)
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.wait_idle(py)
     }
 
     /// Others have written to its memory: waits for them, and drops what frames hold.
     fn wrote(&self, py: Python<'_>) -> PyResult<()> {
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         py.apart(|| region.wrote()).raised()
     }
 
@@ -251,7 +251,7 @@ impl Region {
 
     /// Graphs that were captured are launched no more.
     fn forget_graphs(&self, py: Python<'_>) -> PyResult<()> {
-        let region = self.at_rest(py)?;
+        let region = self.when_idle(py)?;
         py.apart(|| region.forget_graphs()).raised()?;
         self.held.rows.forget();
         Ok(())
@@ -263,7 +263,7 @@ impl Region {
             return Ok(());
         }
         self.held.slot.get()?;
-        self.held.flights.settle(py, Some(self.held.id()))?;
+        self.held.flights.wait_idle(py, Some(self.held.id()))?;
         self.held.end(py)
     }
 

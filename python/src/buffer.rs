@@ -35,7 +35,7 @@ impl Buffer {
         py: Python<'_>,
         act: impl FnOnce(&RawTieredBuffer) -> gpuvm::Result<Moved> + Send,
     ) -> PyResult<Move> {
-        let buffer = tiered(&*self.flights.at_rest(py, &self.slot)?)?;
+        let buffer = tiered(&*self.flights.when_idle(py, &self.slot)?)?;
         let moved = py.apart(|| act(&buffer)).raised()?;
         Ok((moved.came, moved.left, moved.took.as_secs_f64()))
     }
@@ -55,7 +55,7 @@ impl Buffer {
     /// Copies elements from `first` on into an array of bytes.
     fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = Memory::of(out)?;
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
         py.apart(|| buffer.read_bytes_from(first, bytes)).raised()
     }
@@ -63,7 +63,7 @@ impl Buffer {
     /// Stores an array of bytes from element `first` on.
     fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         py.apart(|| buffer.write_bytes_from(first, values.bytes())).raised()
     }
 
@@ -98,7 +98,7 @@ impl Buffer {
 
     /// Device address of element 0, when the launches that name it have ended.
     fn addr(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.flights.at_rest(py, &self.slot)?.addr())
+        Ok(self.flights.when_idle(py, &self.slot)?.addr())
     }
 
     /// What DLPack calls the GPU.
@@ -114,7 +114,7 @@ impl Buffer {
         shape: Vec<i64>,
         versioned: bool,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         let tensor = Tensor {
             addr: buffer.addr(),
             device: self.device,

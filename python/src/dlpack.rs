@@ -125,12 +125,12 @@ impl Kept {
 /// Lets go of what a structure keeps: Python's objects now, and not when the interpreter is entered next.
 ///
 /// # Safety
-/// It was made by `capsule`, and nobody else has it.
+/// It was made by `capsule`, and nothing else has it.
 unsafe fn let_go(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(context.cast::<Kept>()) };
     Python::try_attach(|_| {
-        // PyO3 takes a thread for attached that has called it. Whoever lets go may have detached it since: PyTorch does while it frees a tensor, which
+        // PyO3 takes a thread for attached that has called it. A thread that lets go may have detached it since: PyTorch does while it frees a tensor, which
         // Python's collector has it do within any call.
         // SAFETY: there is an interpreter, and this is released below, on the same thread.
         let state = unsafe { ffi::PyGILState_Ensure() };
@@ -143,7 +143,7 @@ unsafe fn let_go(context: *mut c_void) {
 }
 
 unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: both boxes were made by `capsule`, and whoever has the structure calls this once.
+    // SAFETY: both boxes were made by `capsule`, and the thread that has the structure calls this once.
     unsafe { let_go(Box::from_raw(managed).context) }
 }
 
@@ -152,7 +152,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     unsafe { let_go(Box::from_raw(managed).context) }
 }
 
-/// Of a capsule that nobody took: one that was taken has another name.
+/// Of a capsule that nothing took: one that was taken has another name.
 unsafe extern "C" fn forget(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls it with a capsule of `capsule`, while the interpreter is attached. Under its first name the structure is the
     // capsule's own still.

@@ -19,7 +19,7 @@ pub struct Elastic {
     packed: AtomicBool,
 }
 
-/// What a growth was, for Python: the first new element, whether it was foreseen, bytes that were moved, seconds.
+/// What a growth was, for Python: the first new element, whether its memory was pre-mapped, bytes that were moved, seconds.
 type Growth = (u64, bool, u64, f64);
 
 impl Elastic {
@@ -34,14 +34,19 @@ impl Elastic {
         py: Python<'_>,
         grow: impl FnOnce(&RawElasticBuffer) -> gpuvm::Result<Grown> + Send,
     ) -> PyResult<Growth> {
-        // Relaxed: whoever waits without need waits for launches that end. Here signals are looked for; the runtime looks for none.
+        // Relaxed: the thread that waits without need waits for launches that end. Here signals are looked for; the runtime looks for none.
         let buffer = match self.packed.load(Ordering::Relaxed) {
-            true => self.flights.at_rest(py, &self.slot)?,
+            true => self.flights.when_idle(py, &self.slot)?,
             false => self.slot.get()?,
         };
         let grown = py.apart(|| grow(&buffer)).raised()?;
         self.packed.store(false, Ordering::Relaxed);
-        Ok((grown.first, grown.foreseen, grown.moved_bytes, grown.took.as_secs_f64()))
+        Ok((
+            grown.first,
+            grown.premapped,
+            grown.moved_bytes,
+            grown.took.as_secs_f64(),
+        ))
     }
 }
 
@@ -65,7 +70,7 @@ impl Elastic {
         Ok(self.slot.get()?.pointer())
     }
 
-    /// Makes it longer by so many elements.
+    /// Makes it longer by this many elements.
     fn grow(&self, py: Python<'_>, elements: u64) -> PyResult<Growth> {
         self.growth(py, |buffer| buffer.grow(elements))
     }
@@ -75,7 +80,7 @@ impl Elastic {
         self.growth(py, |buffer| buffer.ensure(elements))
     }
 
-    /// Makes it shorter by so many elements.
+    /// Makes it shorter by this many elements.
     fn shrink(&self, elements: u64) -> PyResult<()> {
         self.slot.get()?.shrink(elements).raised()
     }
@@ -89,7 +94,7 @@ impl Elastic {
     /// Copies elements from `first` on into an array of bytes.
     fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = Memory::of(out)?;
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
         py.apart(|| buffer.read_bytes(first, bytes)).raised()
     }
@@ -97,7 +102,7 @@ impl Elastic {
     /// Stores an array of bytes from element `first` on.
     fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
-        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let buffer = self.flights.when_idle(py, &self.slot)?;
         py.apart(|| buffer.write_bytes(first, values.bytes())).raised()
     }
 

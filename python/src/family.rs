@@ -16,11 +16,11 @@ pub trait Child: Send + Sync {
     /// What could not be done.
     fn end(&self, py: Python<'_>) -> PyResult<()>;
 
-    /// Waits for what nobody else knows to run with it, and raises what that told.
+    /// Waits for what nothing else knows to run with it, and raises what that told.
     ///
     /// # Errors
     /// As said.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let _ = py;
         Ok(())
     }
@@ -29,7 +29,7 @@ pub trait Child: Send + Sync {
 /// A list of what others end.
 struct Crowd<T> {
     all: Vec<T>,
-    /// So many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
+    /// This many of them are looked through for those that are gone: a look whenever one is added would cost as much as all are many.
     full: usize,
 }
 
@@ -80,15 +80,15 @@ impl Family {
         those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
     }
 
-    /// Waits for what nobody else knows to run. The first error is returned; the rest is waited for all the same.
+    /// Waits for what nothing else knows to run. The first error is returned; the rest is waited for all the same.
     ///
     /// # Errors
     /// What it told.
-    pub fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    pub fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let children: Vec<_> = self.children.lock().all.iter().filter_map(Weak::upgrade).collect();
         let mut outcome = Ok(());
         for child in children {
-            outcome = outcome.and(child.settle(py));
+            outcome = outcome.and(child.wait_idle(py));
         }
         outcome
     }

@@ -68,7 +68,7 @@ pub struct Shape {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
-    lane_spans: u64,
+    thread_spans: u64,
     warp_spans: u64,
     deadline: Option<f64>,
 }
@@ -77,7 +77,7 @@ impl Shape {
     fn config(&self) -> PyResult<LaunchConfig> {
         let config = LaunchConfig::grid(self.grid, self.block)
             .dynamic_shared(self.shared)
-            .lane_spans(self.lane_spans)
+            .thread_spans(self.thread_spans)
             .warp_spans(self.warp_spans);
         match self.deadline {
             None => Ok(config),
@@ -157,7 +157,7 @@ impl Kernel {
         })
     }
 
-    /// Enqueues a launch of the package's own over an array, of so many blocks and threads of each, on another library's stream: false where
+    /// Enqueues a launch of the package's own over an array, of this many blocks and threads of each, on another library's stream: false where
     /// pages are not looked up.
     fn enqueue(
         &self,

@@ -1,4 +1,4 @@
-//! Launches in flight: who waits for them can be interrupted, and what nobody waited for is told at the end.
+//! Launches in flight: who waits for them can be interrupted, and what nothing waited for is told at the end.
 
 use std::{
     sync::{
@@ -89,7 +89,7 @@ impl Flight {
 #[derive(Default)]
 pub struct Flights {
     running: Mutex<Vec<Arc<Flight>>>,
-    /// Errors of launches that ended and that nobody waited for.
+    /// Errors of launches that ended and that nothing waited for.
     untold: Mutex<Vec<gpuvm::Error>>,
 }
 
@@ -118,7 +118,7 @@ impl Flights {
 
     /// Waits for the launches that were given something, or for all. Signals are looked for meanwhile: an exception of a signal's handler
     /// stops them all.
-    pub fn settle(&self, py: Python<'_>, of: Option<usize>) -> PyResult<()> {
+    pub fn wait_idle(&self, py: Python<'_>, of: Option<usize>) -> PyResult<()> {
         let names = |flight: &&Arc<Flight>| of.is_none_or(|of| flight.named.contains(&of));
         let waited: Vec<_> = self.running.lock().iter().filter(names).map(Arc::clone).collect();
         for flight in &waited {
@@ -135,13 +135,13 @@ impl Flights {
     }
 
     /// What a slot holds, when the launches that were given it have ended.
-    pub fn at_rest<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
+    pub fn when_idle<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
         let value = slot.get()?;
-        self.settle(py, Some(slot.id()))?;
+        self.wait_idle(py, Some(slot.id()))?;
         Ok(value)
     }
 
-    /// The first error of a launch that ended and that nobody waited for; the others are told with it.
+    /// The first error of a launch that ended and that nothing waited for; the others are told with it.
     pub fn tell(&self) -> PyResult<()> {
         let mut untold = std::mem::take(&mut *self.untold.lock()).into_iter();
         match untold.next() {
@@ -170,7 +170,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Tells how it ended, and lets go of what it was given: an array that Python has forgotten is written home now.
+    /// Tells how it ended, and lets go of what it was given: an array that Python has forgotten is written back now.
     fn ended(&self, py: Python<'_>, flight: &Flight, ended: gpuvm::Result<gpuvm::LaunchReport>) -> PyResult<()> {
         flight.told.store(true, Ordering::Relaxed);
         self.flights.prune(py);
@@ -189,7 +189,7 @@ impl Launch {
         }
     }
 
-    /// Waits at most so many seconds: whether it has ended.
+    /// Waits at most this many seconds: whether it has ended.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let limit = seconds(timeout, "timeout")?;
         let flight = self.slot.get()?;

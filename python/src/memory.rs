@@ -81,7 +81,7 @@ impl Memory {
         if self.bytes == 0 {
             return Ok(&mut []);
         }
-        // SAFETY: the array keeps the memory, which may be written; the package passes arrays that it has just made, and nobody else has.
+        // SAFETY: the array keeps the memory, which may be written; the package passes arrays that it has just made, and nothing else has.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) })
     }
 }

@@ -115,7 +115,7 @@ impl Rows {
                 *series = region.series(writes)?.map(Arc::new);
             }
             let Some(current) = &*series else { return Ok(false) };
-            // SAFETY: the stream is as above; the kernels are the package's own, which wait for nobody; who enqueues says that `args` live.
+            // SAFETY: the stream is as above; the kernels are the package's own, which wait for nothing; who enqueues says that `args` live.
             if unsafe { kernel.launch_in(current, what.stream, &config, word, &args) }? {
                 return Ok(true);
             }

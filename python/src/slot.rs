@@ -89,7 +89,7 @@ impl<T: Send + Sync> Drop for Slot<T> {
         let Some(value) = self.value.get_mut().take() else {
             return;
         };
-        // A region waits for its launches: other Python threads go on meanwhile. Without an interpreter nobody waits for it.
+        // A region waits for its launches: other Python threads go on meanwhile. Without an interpreter nothing waits for it.
         let mut value = Some(value);
         Python::try_attach(|py| {
             let value = value.take();

@@ -29,7 +29,7 @@ impl Child for Held {
         .raised()
     }
 
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(cache) = self.0.get() else { return Ok(()) };
         py.detach(|| cache.wait()).raised()
     }
@@ -126,7 +126,7 @@ impl SlotCache {
         self.capsule(py, cache.stats_addr(), ("i".to_owned(), 8), vec![6])
     }
 
-    /// A DLPack capsule of a table's slots: so many bytes.
+    /// A DLPack capsule of a table's slots: this many bytes.
     fn frames_dlpack<'py>(&self, py: Python<'py>, table: usize) -> PyResult<Bound<'py, PyCapsule>> {
         let cache = self.held.0.get()?;
         let frames = cache.frames(table);

@@ -154,7 +154,7 @@ impl Vm {
         Ok((vm.frames(), vm.frame_capacity()))
     }
 
-    /// Gives frames so many bytes: bytes of those that there are then, that stay and were to go, that are missing, and seconds.
+    /// Gives frames this many bytes: bytes of those that there are then, that stay and were to go, that are missing, and seconds.
     fn resize_frames(&self, py: Python<'_>, bytes: u64, within: f64) -> PyResult<(u64, u64, u64, f64)> {
         let within = seconds(within, "within")?;
         let vm = self.slot.get()?;
@@ -204,7 +204,7 @@ impl Vm {
     fn pause(&self, py: Python<'_>, tag: &str) -> PyResult<u64> {
         let vm = self.slot.get()?;
         for buffer in self.family.tagged(tag) {
-            self.family.flights.settle(py, Some(buffer.id()))?;
+            self.family.flights.wait_idle(py, Some(buffer.id()))?;
         }
         py.apart(|| vm.pause(tag)).raised()
     }
@@ -256,7 +256,7 @@ impl Vm {
         })
     }
 
-    /// A region over a file's pages, or over so many elements from a byte on.
+    /// A region over a file's pages, or over this many elements from a byte on.
     #[pyo3(signature = (wanted, path, span))]
     fn file(
         &self,
@@ -334,7 +334,7 @@ impl Vm {
         self.module_of(py, name, &kernels, |vm, names| vm.load(name, &image, names))
     }
 
-    /// Kernels of a file that was compiled elsewhere, which nobody else may have written.
+    /// Kernels of a file that was compiled elsewhere, which nothing else may have written.
     fn load_file(&self, py: Python<'_>, name: &str, path: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
         let path = std::ffi::OsString::from_vec(path);
         self.module_of(py, name, &kernels, |vm, names| vm.load_file_as(name, path, names))
@@ -345,7 +345,7 @@ impl Vm {
         self.module_of(py, name, &[], |vm, _| vm.load_ptx(name, &text))
     }
 
-    /// Those of a file that nobody else may have written.
+    /// Those of a file that nothing else may have written.
     fn load_ptx_file(&self, py: Python<'_>, path: std::path::PathBuf) -> PyResult<Module> {
         let name = path.display().to_string();
         self.module_of(py, &name, &[], |vm, _| vm.load_ptx_file(path))
@@ -363,8 +363,8 @@ impl Vm {
     /// Waits for all launches.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.get()?;
-        self.family.flights.settle(py, None)?;
-        self.family.settle(py)?;
+        self.family.flights.wait_idle(py, None)?;
+        self.family.wait_idle(py)?;
         self.family.flights.tell()
     }
 
@@ -374,7 +374,7 @@ impl Vm {
             return Ok(());
         }
         self.slot.get()?;
-        let settled = self.family.flights.settle(py, None);
+        let settled = self.family.flights.wait_idle(py, None);
         let told = self.family.flights.tell();
         let ended = self.family.end(py);
         let value = self.slot.take()?;

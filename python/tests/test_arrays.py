@@ -65,7 +65,7 @@ def test_a_file_larger_than_the_memory_before_it(tmp_path, on_gpu):
     path = tmp_path / "data"
     words = np.arange(3 * 256 * 1024 // 4, dtype=np.uint32)
     words.tofile(path)
-    with gpuvm.Vm("64KiB", gpu="simulated", file_memory="256KiB", file_memory_on_gpu=on_gpu) as vm:
+    with gpuvm.Vm("64KiB", gpu="simulated", file_cache="256KiB", file_cache_on_gpu=on_gpu) as vm:
         array = vm.map_file(path, np.uint32, read_only=False)
         assert (array.numpy() == words).all()
         array[70_000] = 7
@@ -182,7 +182,7 @@ def test_settings_and_counters_have_names():
     assert settings["frame_memory"].startswith("(bytes") and settings["memory"].endswith("The same as `frame_memory`.")
     assert all(what for what in settings.values()) and len(settings) > 50
     for name in ("memory", "frame_memory", "frame-memory"):
-        given = {name: "64KiB", "gpu": "sim", "sim-workers": np.int64(2), "wait_limit": 2.5, "guarded_regions": False, "nics": None}
+        given = {name: "64KiB", "gpu": "sim", "sim-workers": np.int64(2), "wait_limit": 2.5, "reliable_regions": False, "nics": None}
         with gpuvm.Vm(**given) as vm:
             assert vm.frames == 16 and vm.multiprocessors == 2
             arrays = [vm.array(np.ones(8), placement=how) for how in ("while-free", "while_free", "fetch")]
@@ -191,7 +191,7 @@ def test_settings_and_counters_have_names():
                 vm.array(np.ones(8), placement="home")
             stats = vm.stats()
             assert stats["page_bytes"] == 4096 and stats["pages_fetched"] == 3 and {"doorbells", "helped"} <= stats.keys()
-            assert vm.elastic_stats()["unforeseen_ns"] == 0
+            assert vm.elastic_stats()["on_demand_ns"] == 0
 
 
 def test_what_was_waited_for_lets_go(vm, kernels, tmp_path):
@@ -224,7 +224,7 @@ def test_a_vm_closes_its_arrays_and_writes_them_home(tmp_path):
         from conftest import NAMES, SCALE
 
         array = vm.array(data)
-        # Nobody waits for it but the end.
+        # Nothing waits for it but the end.
         vm.module(SCALE, NAMES, name="tests.cu")["scale"][200, 256](array, 2)
     assert (data == 2).all() and array.closed and vm.closed
 

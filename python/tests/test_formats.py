@@ -50,7 +50,7 @@ def test_a_file_may_have_any_number_of_tensors(vm, tmp_path):
 def test_the_number_of_arrays_may_have_a_limit():
     with gpuvm.Vm("64KiB", gpu="sim", regions_max=2) as vm:
         _one, _two = vm.zeros(4), vm.zeros(4)
-        with pytest.raises(gpuvm.errors.RegionError, match="all 2 places .* or raise the setting regions_max"):
+        with pytest.raises(gpuvm.errors.RegionError, match="all 2 region slots .* or raise the setting regions_max"):
             vm.zeros(4)
 
 
@@ -191,9 +191,9 @@ def test_a_named_pipe_is_refused_at_once(vm, tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     for door in (lambda: vm.map_file(path, "f4"), lambda: gpuvm.safetensors(vm, path), lambda: gpuvm.feather(vm, path)):
-        with pytest.raises(gpuvm.errors.Error, match="no regular file|it is no regular"):
+        with pytest.raises(gpuvm.errors.Error, match="not a regular file|it is no regular"):
             door()
-    with pytest.raises(gpuvm.errors.FileError, match="no regular file"):
+    with pytest.raises(gpuvm.errors.FileError, match="not a regular file"):
         vm.load(path, ["k"])
 
 

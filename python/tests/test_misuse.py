@@ -189,7 +189,7 @@ def test_too_few_arguments_and_shapes_that_cannot_be(vm, kernels):
     for grid, block in [(0, 1), (1, 0), (-1, 1), (1 << 40, 1), (1.5, 1), (None, 1), (1, "64"), (True, 1)]:
         with refused(errors.LayoutError, "a length of", "expected a whole number from 1"):
             kernels["scale"][grid, block](array, 2)
-    for setting in ("shared", "lane_spans", "warp_spans", "deadline"):
+    for setting in ("shared", "thread_spans", "warp_spans", "deadline"):
         for value in (-1, "4"):
             with refused(errors.SettingError, f"{setting} is {value!r}"):
                 kernels["scale"].launch(1, 1, array, 2, **{setting: value})
@@ -198,7 +198,7 @@ def test_too_few_arguments_and_shapes_that_cannot_be(vm, kernels):
     with refused(errors.LayoutError, "kernel\\[grid, block\\]"):
         kernels["scale"][1]
     with refused(errors.SpansError, "frames"):
-        kernels["scale"].launch(4, 128, array, 2, lane_spans=100)
+        kernels["scale"].launch(4, 128, array, 2, thread_spans=100)
 
 
 def test_source_that_does_not_compile_and_kernels_that_are_not_there(vm):
@@ -253,8 +253,8 @@ def test_settings_that_cannot_be():
         ({"gpu": "simulated", "workers": 2, "transport": "mlx5"}, "."),
         ({"gpu": "simulated", "timeline": 5}, "timeline is 5: expected a text"),
         ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is `0`"),
-        ({"gpu": "simulated", "timeline_one_in": 2}, "it goes with `timeline`"),
-        ({"gpu": "simulated", "file_memory_on_gpu": True}, "it goes with `file_memory`"),
+        ({"gpu": "simulated", "timeline_one_in": 2}, "it requires `timeline`"),
+        ({"gpu": "simulated", "file_cache_on_gpu": True}, "it requires `file_cache`"),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
             gpuvm.Vm(**settings)

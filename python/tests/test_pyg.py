@@ -108,7 +108,7 @@ def test_a_graph_store(vm, graph):
 
 
 def expect_sampled(found, graph, seeds, most):
-    """What is sampled is of the graph, each node once, hop by hop so many of the neighbours that there are, none twice."""
+    """What is sampled is of the graph, each node once, hop by hop this many of the neighbours that there are, none twice."""
     node, row, col = found.node.cpu(), found.row.cpu(), found.col.cpu()
     assert torch.equal(node[: len(seeds)], seeds) and len(node.unique()) == len(node) == sum(found.num_sampled_nodes)
     assert len(row) == len(col) == sum(found.num_sampled_edges)

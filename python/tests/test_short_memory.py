@@ -122,9 +122,9 @@ def test_frames_that_cannot_change(vm):
         ({"frame_capacity": "lots"}, "frame_capacity is `lots`"),
         ({"frame_minimum": "64KiB"}, "frame minimum"),
         ({"frame_capacity": "1MiB", "frame_minimum": "1MiB"}, "frame minimum"),
-        ({"frames_leave_free": "64KiB"}, "name a frame capacity"),
+        ({"frames_leave_free": "64KiB"}, "set frame_capacity"),
         ({"frame_priority": 2**40}, "frame_priority is"),
-        ({"gpu": "cuda:0", "gpu_memory": "1MiB"}, "gpu_memory is `1MiB`: simulated GPUs have it alone"),
+        ({"gpu": "cuda:0", "gpu_memory": "1MiB"}, "gpu_memory is `1MiB`: only simulated GPUs have it"),
     ],
 )
 def test_settings_of_frames_that_cannot_be(settings, text):
@@ -227,7 +227,7 @@ def test_elastic_buffers_that_are_paused(vm):
             vm.pause(tag)
         with pytest.raises(errors.SettingError, match="tag is"):
             vm.resume(tag)
-    assert vm.pause("nobody") == 0 and buffer.capacity == 0
+    assert vm.pause("nothing") == 0 and buffer.capacity == 0
     assert vm.resume("cache") == 200_000 and (buffer.numpy() == np.arange(50_000)).all()
 
 
@@ -246,7 +246,7 @@ def test_wrong_use_of_elastic_buffers(vm, kernels):
     buffer = vm.elastic_buffer(100, np.float32, name="keys")
     buffer.grow(10)
     buffer[:] = 3
-    with pytest.raises(errors.BeyondMaxError, match="`keys` would have 110 elements; it was made for 100"):
+    with pytest.raises(errors.BeyondMaxError, match="`keys` cannot grow to 110 elements: it was made for at most 100"):
         buffer.grow(100)
     with pytest.raises(IndexError, match="keys"):
         buffer.shrink(11)
@@ -258,7 +258,7 @@ def test_wrong_use_of_elastic_buffers(vm, kernels):
         for use in (buffer.grow, buffer.ensure, buffer.shrink, vm.elastic_buffer):
             with pytest.raises(errors.RegionError, match="expected a whole number"):
                 use(count)
-    with pytest.raises(errors.SettingError, match="could never grow"):
+    with pytest.raises(errors.SettingError, match="greater than zero"):
         vm.elastic_buffer(0)
     with pytest.raises(errors.SettingError, match="priority of elastic buffer `keys`"):
         buffer.set_priority(1 << 31)
@@ -308,14 +308,14 @@ def test_who_is_short_of_memory_has_a_tiered_buffer_leave():
         with pytest.raises(errors.OutOfMemoryError):
             while True:
                 needs.grow(HANDLE)
-        with pytest.raises(errors.OutOfMemoryError, match="40 chunks of tiered buffer .* cannot go to the GPU"):
+        with pytest.raises(errors.OutOfMemoryError, match="cannot move 40 chunks of tiered buffer .* to the GPU"):
             buffer.move_to("gpu")
         assert (buffer.numpy() == np.arange(buffer.size)).all()
 
 
 def test_wrong_use_of_tiered_buffers(vm, kernels):
     buffer = vm.tiered_buffer(100, np.float32, name="weights")
-    with pytest.raises(errors.SettingError, match="it would hold nothing"):
+    with pytest.raises(errors.SettingError, match="it must be greater than zero"):
         vm.tiered_buffer((3, 0))
     with pytest.raises(errors.SettingError, match='place is "moon": expected "gpu" or "host"'):
         buffer.move_to("moon")
@@ -346,7 +346,7 @@ def test_memory_that_is_short_changes_nothing():
         buffer = vm.elastic_buffer(1 << 30, np.uint8, name="hoard")
         buffer.grow(1000)
         buffer[:] = 7
-        with pytest.raises(errors.OutOfMemoryError, match="handles of GPU memory"):
+        with pytest.raises(errors.OutOfMemoryError, match="out of GPU memory"):
             buffer.grow(1 << 29)
         assert len(buffer) == 1000 and (buffer.numpy() == 7).all()
 

@@ -45,7 +45,7 @@ def test_wrong_use(vm):
     embedding = gpuvm.torch.Embedding(vm.array(np.zeros((4, 2), np.float32), read_only=True))
     with pytest.raises(IndexError, match="out of range"):
         embedding(torch.tensor([4]))
-        # On a GPU whoever waits next is told.
+        # On a GPU the thread that waits next is told.
         embedding.table.numpy()
     assert not embedding(torch.tensor([1])).requires_grad
     with pytest.raises(gpuvm.errors.RegionError, match="read-only"):

@@ -84,7 +84,7 @@ def test_what_pytorch_writes_operations_see(vm, numbers):
             one.view(-1)[step] = -1
             one.detach()[17].zero_()
         assert torch.equal(paged.take(table, ids), own)
-    # Nobody sees this but who is told.
+    # No one sees this but who is told.
     paged.array_of(table).numpy()
     np.asarray(table.cpu() if GPU != "sim" else table.numpy())
     if GPU == "sim":
@@ -444,7 +444,7 @@ def test_inference_mode(vm, numbers):
 
 def test_an_array_ends_with_its_last_reference(vm):
     data, ids = np.zeros((200, 64), np.float32), torch.arange(200)
-    # Memory is lent once at a time, and what is in frames goes home at the end.
+    # Memory is lent once at a time, and what is in frames is written back at the end.
     for turn in range(1, 3):
         table = paged.from_numpy(data, vm)
         for _ in range(2):
@@ -520,7 +520,7 @@ def test_a_graph_captures_operations(vm, numbers):
         graph.replay()
         assert torch.equal(found, own[ids])
         own.index_add_(0, ids, added)
-        # Whoever reads it waits for the graph, and sees what it wrote.
+        # A thread that reads it waits for the graph, and sees what it wrote.
         assert torch.equal(array.tensor(), own)
         assert torch.equal(torch.from_numpy(array.numpy()).cuda(), own)
         gpuvm.ops.take(array, [1, 2])

@@ -43,7 +43,7 @@ pub struct BroadcastBuilder<E> {
     _elements: PhantomData<E>,
 }
 
-/// One line in so many, as a power of two, is counted.
+/// One line in this many, as a power of two, is counted.
 const SAMPLE_SHIFT: u32 = 8;
 
 impl<E> BroadcastBuilder<E> {
@@ -74,7 +74,7 @@ impl<E> BroadcastBuilder<E> {
         self
     }
 
-    /// So many views on the first GPU, which all hold all pages: for tests of what lanes do in one simulated GPU.
+    /// This many views on the first GPU, which all hold all pages: for tests of what lanes do in one simulated GPU.
     #[doc(hidden)]
     pub fn views_on_one_gpu(mut self, count: usize) -> Self {
         self.gpus = vec![Arc::clone(&self.gpus[0]); count];
@@ -110,14 +110,14 @@ impl<E> BroadcastBuilder<E> {
         }
         let count = self.gpus.len();
         if count > BROADCAST_VIEWS_MAX as usize {
-            let reason = format!("a broadcast array has {BROADCAST_VIEWS_MAX} views at most");
+            let reason = format!("a broadcast array has at most {BROADCAST_VIEWS_MAX} views");
             return refuse("number of GPUs", count.to_string(), reason);
         }
         let Some(bytes) = length.checked_mul(size).filter(|bytes| *bytes < 1 << 44) else {
             return refuse(
                 "length of a broadcast array",
                 length.to_string(),
-                "it has no room in memory".into(),
+                "it is too large for memory".into(),
             );
         };
         let name = self.name.clone().unwrap_or_else(|| element.name().to_owned());
@@ -128,19 +128,19 @@ impl<E> BroadcastBuilder<E> {
             false => Views::reserve(&devices, bytes),
         };
         let first = &self.gpus[0];
-        let views = first.or_lost(views.doing(doing))?;
+        let views = first.map_device_lost(views.doing(doing))?;
         let pages: Vec<usize> = (0..views.pages()).collect();
         let subscriptions = Subscriptions::new(count, pages.len(), self.subscribers == Subscribers::All || self.plain);
         let supplied = views.supply(&devices, &subscriptions, &pages);
-        first.or_lost(supplied.doing(doing))?;
-        first.or_lost(views.place(&subscriptions, &pages).doing(doing))?;
+        first.map_device_lost(supplied.doing(doing))?;
+        first.map_device_lost(views.place(&subscriptions, &pages).doing(doing))?;
         let on = (0..count).map(|view| self.on_view(&views, view, length));
         let on = on.collect::<Result<Vec<_>, _>>().doing(doing);
         let home = MmapMut::map_anon(bytes.max(1) as usize)
             .map_err(|source| GpuError::io(&format!("map {bytes} bytes of host memory"), None, source))
             .doing(doing)?;
         let inner = Arc::new(BroadcastInner {
-            on: first.or_lost(on)?,
+            on: first.map_device_lost(on)?,
             name,
             element,
             length,

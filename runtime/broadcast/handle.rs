@@ -65,8 +65,8 @@ pub struct Traffic {
     pub lines: u64,
     /// Bytes that left for each GPU, by its place.
     pub bytes: Vec<u64>,
-    /// Lines that atomics and system-scope stores had changed, passed on at the end of launches. Every one is counted.
-    pub lines_passed_on: u64,
+    /// Lines that atomics and system-scope stores had changed, forwarded at the end of launches. Every one is counted.
+    pub lines_forwarded: u64,
 }
 
 impl Traffic {
@@ -125,7 +125,7 @@ impl<T> Broadcast<T> {
     /// the link. If it was the owner, another subscriber becomes it. Waits for the launches that name the array.
     ///
     /// # Errors
-    /// [`Error::LastSubscriber`](crate::Error::LastSubscriber) when nobody else has one of the pages: then nothing is changed; else as
+    /// [`Error::LastSubscriber`](crate::Error::LastSubscriber) when nothing else has one of the pages: then nothing is changed; else as
     /// [`subscribe`](Self::subscribe).
     pub fn unsubscribe(&self, gpu: usize, elements: Range<u64>) -> Result<()> {
         self.inner.unsubscribe(gpu, elements)
@@ -174,7 +174,7 @@ impl<T> Broadcast<T> {
         &self.inner.element
     }
 
-    /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
+    /// The first byte of elements from `first` on, if this many bytes are whole elements that there are.
     fn offset_of(&self, first: u64, bytes: usize) -> Result<u64> {
         let count = self.inner.element.count(&self.inner.name, bytes)?;
         self.inner.check_range(&(first..first.saturating_add(count)))?;
@@ -317,22 +317,22 @@ impl BroadcastInner {
         let read = on.counters.read(on.device(), 0, 1);
         let counted = on
             .gpu
-            .or_lost(read.doing(|| format!("counting stores to `{}`", self.name)))?[0];
+            .map_device_lost(read.doing(|| format!("counting stores to `{}`", self.name)))?[0];
         let lines = u64::from(on.desc.lock().sample_mask) + 1;
         let bytes = counted.bytes.iter().take(self.on.len());
         Ok(Traffic {
             stores: counted.stores * lines,
             lines: counted.lines * lines,
             bytes: bytes.map(|bytes| bytes * lines).collect(),
-            lines_passed_on: counted.passed_on,
+            lines_forwarded: counted.forwarded,
         })
     }
 }
 
 impl<T> Drop for Broadcast<T> {
     fn drop(&mut self) {
-        // Launches keep the memory alive; whoever drops the array expects to be told of nothing after it.
-        self.inner.launches.lock().settle();
+        // Launches keep the memory alive; the thread that drops the array expects to be told of nothing after it.
+        self.inner.launches.lock().wait_idle();
     }
 }
 

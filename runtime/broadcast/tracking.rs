@@ -15,7 +15,7 @@ impl BroadcastInner {
     }
 
     /// Has all copies equal again, if lanes have changed an owner's copy alone. No launch uses the array.
-    pub(super) fn pass_on(&self) -> Result<()> {
+    pub(super) fn forward_atomics(&self) -> Result<()> {
         if self.on.len() == 1 {
             // The owner's copy is the only one.
             return Ok(());
@@ -23,13 +23,15 @@ impl BroadcastInner {
         let mut first = Ok(());
         for (view, on) in self.on.iter().enumerate() {
             let Some(marked) = on.marked.word(0) else { continue };
-            // Relaxed: the launches that set it have ended, and whoever learnt of that is ordered behind them.
+            // Relaxed: the launches that set it have ended, and the thread that learnt of that is ordered behind them.
             if marked.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let passed = on.gpu.pass_on(|vm| self.desc(view, vm), self.lines(), &self.name);
+            let passed = on
+                .gpu
+                .forward_atomics(|vm| self.desc(view, vm), self.lines(), &self.name);
             if passed.is_ok() {
-                // Lines that are marked still after an error are passed on by the next.
+                // Lines that are marked still after an error are forwarded by the next.
                 marked.store(0, Ordering::Relaxed);
             }
             first = first.and(passed);
@@ -116,7 +118,7 @@ impl BroadcastInner {
         let gpus: Vec<&dyn Gpu> = self.on.iter().map(OnView::device).collect();
         let doing = || format!("subscribing to broadcast array `{}`", self.name);
         let new = self.views.supply(&gpus, &wanted, &pages);
-        let new = self.host().gpu.or_lost(new.doing(doing))?;
+        let new = self.host().gpu.map_device_lost(new.doing(doing))?;
         // With the old owners, who have the data, until the new copies have it: a new subscriber may be a new owner.
         let mut between = wanted.clone();
         {
@@ -126,7 +128,7 @@ impl BroadcastInner {
             }
         }
         let placed = self.views.place(&between, &pages);
-        self.host().gpu.or_lost(placed.doing(doing))?;
+        self.host().gpu.map_device_lost(placed.doing(doing))?;
         self.tell(&between, &pages)?;
         for run in new.chunk_by(|a, b| (a.0, a.1 + 1) == *b) {
             let ((view, page), size) = (run[0], self.views.page_bytes);
@@ -135,7 +137,7 @@ impl BroadcastInner {
                 .bring_copy(|vm| self.desc(view, vm), page as u64 * size, bytes, &self.name)?;
         }
         let placed = self.views.place(&wanted, &pages);
-        self.host().gpu.or_lost(placed.doing(doing))?;
+        self.host().gpu.map_device_lost(placed.doing(doing))?;
         self.tell(&wanted, &pages)?;
         *self.subscriptions.write() = wanted;
         self.set_tracking();
@@ -156,12 +158,14 @@ impl BroadcastInner {
 
     /// The pages that a view's lanes have read, and forgets it.
     fn take_reads(&self, on: &OnView) -> Result<Vec<bool>> {
-        let doing = || format!("looking at what was read of broadcast array `{}`", self.name);
+        let doing = || format!("reading which pages of broadcast array `{}` were read", self.name);
         let pages = self.views.pages();
-        let read = on.gpu.or_lost(on.reads.read(on.device(), 0, pages).doing(doing))?;
+        let read = on
+            .gpu
+            .map_device_lost(on.reads.read(on.device(), 0, pages).doing(doing))?;
         if read.iter().any(|seen| *seen != 0) {
             let cleared = on.reads.write(on.device(), 0, &vec![0; pages]);
-            on.gpu.or_lost(cleared.doing(doing))?;
+            on.gpu.map_device_lost(cleared.doing(doing))?;
         }
         Ok(read.into_iter().map(|seen| seen != 0).collect())
     }
@@ -185,7 +189,7 @@ impl BroadcastInner {
             // A hint: without memory for its copy a GPU reads the owner's.
             Err(error) if error.is_out_of_memory() => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, array = %self.name, "the owner's copies are read instead");
+                tracing::warn!(error, array = %self.name, "reads use the owner's copies instead");
                 Ok(())
             }
             other => other,
@@ -203,7 +207,7 @@ impl BroadcastInner {
         Ok(())
     }
 
-    /// Subscribes each GPU to the pages that it has read since, and to no others. A page that nobody has read stays with its owner.
+    /// Subscribes each GPU to the pages that it has read since, and to no others. A page that nothing has read stays with its owner.
     pub(crate) fn end_tracking(&self) -> Result<()> {
         let _launches = self.quiesce()?;
         self.tracked.store(false, Ordering::Relaxed);
@@ -223,7 +227,7 @@ impl BroadcastInner {
                 wanted.unsubscribe(view, page);
             }
         }
-        // Nobody reads it: only the owner keeps it.
+        // Nothing reads it: only the owner keeps it.
         for page in (0..wanted.pages()).filter(|page| !reads.iter().any(|read| read[*page])) {
             let owner = wanted.owner(page);
             for view in (0..reads.len()).filter(|view| *view != owner) {

@@ -240,7 +240,7 @@ impl World {
         Ok(world.renamed())
     }
 
-    /// All that can happen, with at most so many launches on a stream.
+    /// All that can happen, with at most this many launches on a stream.
     fn actions(&self, on_a_stream: usize) -> Vec<Action> {
         let mut actions = vec![Action::HostRead, Action::HostWrite, Action::Discard];
         for (gpu, OneGpu { frame, stream }) in self.gpus.iter().enumerate() {
@@ -327,7 +327,7 @@ fn each_mistake_in_the_rule_is_found() {
 fn readers_wait_for_nobody_once_what_was_written_is_home() {
     let mut world = World::new(8);
     world.launch(3, true, None).unwrap();
-    // The first reader brings it home, the writer's own GPU among them.
+    // The first reader writes it back, the writer's own GPU among them.
     for gpu in [3, 0, 1, 2, 4, 5, 6, 7] {
         let waits = world.rule.before(gpu, false);
         let expected: &[Step] = match gpu {

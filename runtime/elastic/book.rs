@@ -36,7 +36,7 @@ struct Plan {
 pub(super) struct Book<H> {
     handle_bytes: u64,
     handles: BTreeMap<HandleId, Parts<H>>,
-    /// Handles some of whose bytes nobody has.
+    /// Handles some of whose bytes nothing has.
     partial: BTreeSet<HandleId>,
     buffers: BTreeMap<BufferId, Entry>,
     /// Names that were given, of handles and buffers.
@@ -45,7 +45,7 @@ pub(super) struct Book<H> {
 }
 
 impl<H> Parts<H> {
-    /// The bytes that nobody has.
+    /// The bytes that nothing has.
     fn holes(&self, handle_bytes: u64) -> Vec<(u64, u64)> {
         let mut holes = Vec::new();
         let mut at = 0;
@@ -219,7 +219,7 @@ impl<H: Clone> Book<H> {
         self.note_holes(handle);
     }
 
-    /// Takes a part out: the handle, when nobody has anything of it any more.
+    /// Takes a part out: the handle, when nothing has anything of it any more.
     fn unclaim(&mut self, handle: HandleId, start: u64) -> Option<H> {
         let of = self.handles.get_mut(&handle)?;
         if let Some((end, _)) = of.parts.remove(&start) {
@@ -256,7 +256,7 @@ impl<H: Clone> Book<H> {
         slots.map(|slot| self.handles[slot].handle.clone()).collect()
     }
 
-    /// Has the buffer take what nobody has behind its end, in the handle that it ends in. Whether it has the rest of that handle now.
+    /// Has the buffer take what nothing has behind its end, in the handle that it ends in. Whether it has the rest of that handle now.
     pub fn take_rest(&mut self, id: BufferId) -> bool {
         let size = self.handle_bytes;
         let Some(entry) = self.buffers.get(&id) else {
@@ -287,7 +287,7 @@ impl<H: Clone> Book<H> {
         }
     }
 
-    /// Further handles that it takes for the buffer to have so many bytes.
+    /// Further handles that it takes for the buffer to have this many bytes.
     pub fn missing(&self, id: BufferId, bytes: u64) -> usize {
         let Some(entry) = self.buffers.get(&id) else { return 0 };
         let slots = self.slots_of(entry.head, entry.head + bytes);
@@ -306,7 +306,7 @@ impl<H: Clone> Book<H> {
         }
     }
 
-    /// Puts a handle of the buffer's own behind its last slot, where others have bytes behind its end: the handle that was there, if nobody
+    /// Puts a handle of the buffer's own behind its last slot, where others have bytes behind its end: the handle that was there, if nothing
     /// has anything of it any more.
     pub fn replace_last(&mut self, id: BufferId, handle: H) -> Option<H> {
         let handle = self.enter(handle);
@@ -320,7 +320,7 @@ impl<H: Clone> Book<H> {
         self.unclaim(old, start)
     }
 
-    /// Leaves the buffer its first `bytes` bytes: the handles of which nobody has anything any more.
+    /// Leaves the buffer its first `bytes` bytes: the handles of which nothing has anything any more.
     pub fn cut(&mut self, id: BufferId, bytes: u64) -> Vec<H> {
         let size = self.handle_bytes;
         let Some(entry) = self.buffers.get_mut(&id) else {
@@ -345,7 +345,7 @@ impl<H: Clone> Book<H> {
         free
     }
 
-    /// Takes the buffer out of the book: the handles of which nobody has anything any more.
+    /// Takes the buffer out of the book: the handles of which nothing has anything any more.
     pub fn close(&mut self, id: BufferId) -> Vec<H> {
         let free = self.cut(id, 0);
         self.buffers.remove(&id);

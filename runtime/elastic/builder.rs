@@ -65,14 +65,16 @@ impl<E> ElasticBuilder<E> {
     /// [`Error::BeyondMax`]; [`Error::OutOfHandles`] where GPU memory is short; [`Error::Gpu`].
     pub fn build(self) -> Result<ElasticBuffer<E>> {
         let made = self.make();
-        let inner = self.gpu.or_lost(made)?;
+        let inner = self.gpu.map_device_lost(made)?;
         Ok(ElasticBuffer::new(self.gpu, inner))
     }
 
     fn make(&self) -> Result<Arc<ElasticInner>> {
-        let bytes_max = self
-            .element
-            .bytes_of("most elements of an elastic buffer", "it could never grow", self.max)?;
+        let bytes_max = self.element.bytes_of(
+            "most elements of an elastic buffer",
+            "it must be greater than zero",
+            self.max,
+        )?;
         let family = &self.family;
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
         if self.length > self.max {

@@ -15,7 +15,7 @@ use super::{ElasticInner, Elastics, Grown, Mapping, State, Thread, book::UNIT, p
 use crate::{
     error::{Doing, Error, Result, check_range},
     handles::Handle,
-    launch::Naming,
+    launch::LaunchTracker,
 };
 
 /// How often the thread looks whether launches have ended whose memory is to go; growth wakes it.
@@ -38,11 +38,11 @@ impl ElasticInner {
         let counts = &self.family.counts;
         if let Some(first) = self.move_length(&count, true)? {
             let took = began.elapsed();
-            counts.foreseen(took);
+            counts.premapped(took);
             return Ok(grown(first, true, 0, took));
         }
         let mut moved = 0;
-        let mut quiet: Option<MutexGuard<'_, Naming>> = None;
+        let mut quiet: Option<MutexGuard<'_, LaunchTracker>> = None;
         let first = loop {
             let mut mapping = self.mapping.lock();
             // Another thread may have been here, or the one that maps ahead.
@@ -64,12 +64,12 @@ impl ElasticInner {
             }
         };
         let took = began.elapsed();
-        counts.unforeseen(took, moved);
+        counts.on_demand(took, moved);
         Ok(grown(first, false, moved, took))
     }
 
     /// Moves the length where that many elements are mapped: the first new element.
-    fn move_length(self: &Arc<Self>, count: impl Fn(u64) -> u64, foreseen: bool) -> Result<Option<u64>> {
+    fn move_length(self: &Arc<Self>, count: impl Fn(u64) -> u64, premapped: bool) -> Result<Option<u64>> {
         let mut state = self.state.lock();
         if state.paused {
             drop(state);
@@ -90,7 +90,7 @@ impl ElasticInner {
             return Ok(None);
         }
         state.length = wanted;
-        state.pace.grew(self.bytes_of(by), foreseen);
+        state.pace.grew(self.bytes_of(by), premapped);
         let more = state.mapped < self.bytes_of(self.max);
         let unused = state.mapped - self.bytes_of(wanted);
         let short = state.pace.is_short(unused, self.family.handle_bytes());
@@ -103,7 +103,7 @@ impl ElasticInner {
         Ok(Some(first))
     }
 
-    /// Maps so many bytes, if that takes new handles alone.
+    /// Maps this many bytes, if that takes new handles alone.
     fn map_up_to(&self, mapping: &Mapping, bytes: u64) -> Result<Mapped> {
         let family = &self.family;
         let (has_rest, mapped, missing, slots) = {
@@ -123,7 +123,7 @@ impl ElasticInner {
         Ok(Mapped::Yes)
     }
 
-    /// Handles for itself. Its mapping is held: nobody need wait for it to ask it for some meanwhile.
+    /// Handles for itself. Its mapping is held: nothing need wait for it to ask it for some meanwhile.
     fn take(&self, count: usize) -> Result<Vec<Handle>> {
         self.state.lock().asking = true;
         let taken = self.family.handles.take(count);
@@ -209,21 +209,21 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Gives back up to so many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for
-    /// nothing but `patience`, for each of the buffer's locks.
+    /// Gives back up to this many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for
+    /// at most `timeout`, for each of the buffer's locks.
     ///
     /// # Errors
     /// [`Busy`] while a launch that may name the buffer runs, or somebody else maps.
-    pub(super) fn give_unused(&self, ahead: u64, handles: usize, patience: Duration) -> Result<usize, Busy> {
+    pub(super) fn give_unused(&self, ahead: u64, handles: usize, timeout: Duration) -> Result<usize, Busy> {
         {
             let state = self.state.lock();
             if state.paused || state.asking {
                 return Ok(0);
             }
         }
-        // Whoever has one of them may wait for the other, or for one of the caller's: the patience ends that.
-        let mapping = self.mapping.try_lock_for(patience).ok_or(Busy)?;
-        let launches = self.launches.try_lock_for(patience).ok_or(Busy)?;
+        // A thread that has one of them may wait for the other, or for one of the caller's: the timeout ends that.
+        let mapping = self.mapping.try_lock_for(timeout).ok_or(Busy)?;
+        let launches = self.launches.try_lock_for(timeout).ok_or(Busy)?;
         if !launches.is_idle() {
             return Err(Busy);
         }
@@ -248,7 +248,7 @@ impl ElasticInner {
         Ok(freed)
     }
 
-    /// Bytes that stay mapped, of `had`, when no more handles go than so many.
+    /// Bytes that stay mapped, of `had`, when no more handles go than this many.
     fn kept(&self, state: &State, head: u64, had: u64, ahead: u64, handles: u64) -> u64 {
         let size = self.family.handle_bytes();
         let used = self.bytes_of(state.length).saturating_add(ahead);
@@ -305,7 +305,7 @@ impl ElasticInner {
                 state.going = None;
                 return Ok(());
             }
-            // Until it is done nobody needs to ask again.
+            // Until it is done nothing needs to ask again.
             let now = self.family.turns.now();
             if now.saturating_duration_since(*state.going.get_or_insert(now)) < LAZY {
                 return Err(Busy);
@@ -317,7 +317,7 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Maps so many bytes, with handles that nobody else has to give up.
+    /// Maps this many bytes, with handles that nothing else has to give up.
     fn map_ahead(&self, bytes: u64) -> Result<()> {
         let mapping = self.mapping.lock();
         if self.state.lock().paused {
@@ -404,10 +404,10 @@ impl State {
     }
 }
 
-fn grown(first: u64, foreseen: bool, moved_bytes: u64, took: Duration) -> Grown {
+fn grown(first: u64, premapped: bool, moved_bytes: u64, took: Duration) -> Grown {
     Grown {
         first,
-        foreseen,
+        premapped,
         moved_bytes,
         took,
     }

@@ -33,7 +33,7 @@ use crate::{
 /// ```
 ///
 /// - *Memory* comes in handles: 2 MiB on NVIDIA GPUs. A buffer that grows has whole ones, and more of them are mapped ahead of it: a handle
-///   at least, more when it grows fast. A growth that was foreseen so only moves the length; another maps memory first ([`Grown`] says
+///   at least, more when it grows fast. A growth in pre-mapped memory only moves the length; another maps memory first ([`Grown`] says
 ///   which). Buffers that were made with a [length](crate::ElasticBuilder::length) and have not grown share handles: one may begin behind
 ///   another's end. The first growth of one over another's beginning waits for the launches that name it, and copies up to a handle.
 /// - *Contents* of new elements are unspecified, those of [`ensure`](Self::ensure) too: what other buffers of this GPU and virtual memory
@@ -61,8 +61,8 @@ pub type RawElasticBuffer = ElasticBuffer<Untyped>;
 pub struct Grown {
     /// The first new element; where several threads grow a buffer, of this growth.
     pub first: u64,
-    /// Its memory was mapped before: only the length has moved.
-    pub foreseen: bool,
+    /// Its memory was pre-mapped: only the length has moved.
+    pub premapped: bool,
     /// Bytes that were copied, since another buffer began where this one grew.
     pub moved_bytes: u64,
     /// How long the caller was held.
@@ -127,7 +127,7 @@ impl<E> ElasticBuffer<E> {
     /// [`Error::OutOfHandles`](crate::Error::OutOfHandles) where GPU memory is short, [`Error::Gpu`](crate::Error::Gpu). Length, contents and
     /// what is mapped are then as before.
     pub fn grow(&self, elements: u64) -> Result<Grown> {
-        self.gpu.or_lost(self.inner.grow(|_| elements))
+        self.gpu.map_device_lost(self.inner.grow(|_| elements))
     }
 
     /// Makes it `elements` long, if it is shorter.
@@ -136,7 +136,7 @@ impl<E> ElasticBuffer<E> {
     /// As for [`grow`](Self::grow).
     pub fn ensure(&self, elements: u64) -> Result<Grown> {
         self.gpu
-            .or_lost(self.inner.grow(|length| elements.saturating_sub(length)))
+            .map_device_lost(self.inner.grow(|length| elements.saturating_sub(length)))
     }
 
     /// Makes it shorter by `elements`.
@@ -163,7 +163,7 @@ impl<E> ElasticBuffer<E> {
         })
     }
 
-    /// Calls `act` with the address of an element behind which so many bytes of elements lie, when no launch that names the buffer runs.
+    /// Calls `act` with the address of an element behind which this many bytes of elements lie, when no launch that names the buffer runs.
     fn access(&self, first: u64, bytes: usize, act: impl FnOnce(&ElasticInner, u64) -> Result<()>) -> Result<()> {
         let inner = &*self.inner;
         let count = inner.element.count(&inner.name, bytes)?;
@@ -180,7 +180,7 @@ impl<E> ElasticBuffer<E> {
         if count == 0 {
             return Ok(());
         }
-        self.gpu.or_lost(act(inner, inner.addr + inner.bytes_of(first)))
+        self.gpu.map_device_lost(act(inner, inner.addr + inner.bytes_of(first)))
     }
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// It grew, in foreseen memory or not.
-    pub fn grew(&mut self, bytes: u64, foreseen: bool) {
+    /// It grew, in pre-mapped memory or not.
+    pub fn grew(&mut self, bytes: u64, premapped: bool) {
         if bytes == 0 {
             return;
         }
@@ -31,7 +31,7 @@ impl Pace {
         self.steps[self.next % STEPS] = bytes;
         self.next = (self.next + 1) % STEPS;
         self.since = self.since.saturating_add(bytes);
-        self.outrun |= !foreseen;
+        self.outrun |= !premapped;
     }
 
     /// It shrank: how it grew before says nothing of what follows.
@@ -47,12 +47,12 @@ impl Pace {
         self.grows
     }
 
-    /// Whether more is to be mapped when so many bytes are mapped and not in use.
+    /// Whether more is to be mapped when this many bytes are mapped and not in use.
     pub fn is_short(&self, unused: u64, handle_bytes: u64) -> bool {
         self.grows && unused < self.ahead.max(handle_bytes)
     }
 
-    /// Whether some of so many bytes, mapped and not in use, may go. More than what is mapped ahead, so that nothing goes to and fro.
+    /// Whether some of this many bytes, mapped and not in use, may go. More than what is mapped ahead, so that nothing goes to and fro.
     pub fn is_ample(&self, unused: u64, handle_bytes: u64) -> bool {
         match self.grows {
             true => unused > 2 * self.ahead + handle_bytes,
@@ -66,7 +66,7 @@ impl Pace {
     }
 
     /// How much is to be mapped ahead from now on: a handle at least, two of its largest steps lately, and what it grew by since this was
-    /// asked last as far as that was foreseen; twice as much as before when it grew over that.
+    /// asked last as far as that was predicted; twice as much as before when it grew over that.
     pub fn look_ahead(&mut self, handle_bytes: u64) -> u64 {
         if !self.grows {
             return 0;

@@ -7,21 +7,22 @@ use parking_lot::MutexGuard;
 use super::{ElasticInner, Elastics, Mapping};
 use crate::{
     error::{Doing, Error, Result},
-    launch::Naming,
+    launch::LaunchTracker,
 };
 
 /// The buffers of one tag, all of whose launches have ended, and none of which is mapped or launched with meanwhile.
 struct Held<'a> {
     buffers: &'a [Arc<ElasticInner>],
-    _launches: Vec<MutexGuard<'a, Naming>>,
+    _launches: Vec<MutexGuard<'a, LaunchTracker>>,
     mappings: Vec<MutexGuard<'a, Mapping>>,
 }
 
 impl<'a> Held<'a> {
     /// Waits for their launches. Locks are taken in the order of addresses, as launches take them.
     fn new(buffers: &'a [Arc<ElasticInner>]) -> Self {
-        let mut launches: Vec<MutexGuard<'_, Naming>> = buffers.iter().map(|buffer| buffer.launches.lock()).collect();
-        launches.iter_mut().for_each(|launches| launches.settle());
+        let mut launches: Vec<MutexGuard<'_, LaunchTracker>> =
+            buffers.iter().map(|buffer| buffer.launches.lock()).collect();
+        launches.iter_mut().for_each(|launches| launches.wait_idle());
         Self {
             buffers,
             _launches: launches,
@@ -128,7 +129,7 @@ impl ElasticInner {
     /// Gives back all of its memory. Its contents are in host memory.
     fn empty(&self, mapping: &Mapping) -> Result<()> {
         let unmapped = self.unmap(&*mapping.space, 0, &mut 0);
-        // What cannot be taken out is nobody's to reach any more; it is replaced when the buffer is resumed.
+        // What cannot be taken out is no one's to reach any more; it is replaced when the buffer is resumed.
         self.release(0);
         unmapped
     }

@@ -22,14 +22,14 @@ pub struct ElasticStats {
     pub ahead_bytes: u64,
     /// Bytes of the handles in use that no buffer has: rests behind tails.
     pub rest_bytes: u64,
-    /// Growths that only moved a length.
-    pub foreseen: u64,
-    /// Growths that had to wait for memory.
-    pub unforeseen: u64,
-    /// Time of all foreseen growths together.
-    pub foreseen_time: Duration,
-    /// Time of all unforeseen growths together.
-    pub unforeseen_time: Duration,
+    /// Growths in pre-mapped memory, which only moved a length.
+    pub premapped: u64,
+    /// Growths that mapped memory on demand.
+    pub on_demand: u64,
+    /// Time of all growths in pre-mapped memory together.
+    pub premapped_time: Duration,
+    /// Time of all growths on demand together.
+    pub on_demand_time: Duration,
     /// Bytes that were copied, since a buffer grew where another's began.
     pub moved_bytes: u64,
     /// Times that nothing could be mapped ahead.
@@ -70,10 +70,10 @@ named! {
     paused_bytes "Bytes of paused buffers, in host memory." => |stats| stats.paused_bytes;
     ahead_bytes "Bytes that buffers have beyond their lengths." => |stats| stats.ahead_bytes;
     rest_bytes "Bytes of handles in use that no buffer has." => |stats| stats.rest_bytes;
-    foreseen "Growths that only moved a length." => |stats| stats.foreseen;
-    unforeseen "Growths that had to wait for memory." => |stats| stats.unforeseen;
-    foreseen_ns "Nanoseconds of all foreseen growths together." => |stats| stats.foreseen_time.as_nanos() as u64;
-    unforeseen_ns "Nanoseconds of all unforeseen growths together." => |stats| stats.unforeseen_time.as_nanos() as u64;
+    premapped "Growths in pre-mapped memory, which only moved a length." => |stats| stats.premapped;
+    on_demand "Growths that mapped memory on demand." => |stats| stats.on_demand;
+    premapped_ns "Nanoseconds of all growths in pre-mapped memory together." => |stats| stats.premapped_time.as_nanos() as u64;
+    on_demand_ns "Nanoseconds of all growths on demand together." => |stats| stats.on_demand_time.as_nanos() as u64;
     moved_bytes "Bytes that were copied, since a buffer grew where another's began." => |stats| stats.moved_bytes;
     refused "Times that nothing could be mapped ahead." => |stats| stats.refused;
     handle_bytes "Bytes of a handle of memory." => |stats| stats.handles.handle_bytes;
@@ -87,24 +87,24 @@ named! {
 /// Counted by all buffers.
 #[derive(Default)]
 pub(super) struct Counts {
-    foreseen: AtomicU64,
-    unforeseen: AtomicU64,
-    foreseen_ns: AtomicU64,
-    unforeseen_ns: AtomicU64,
+    premapped: AtomicU64,
+    on_demand: AtomicU64,
+    premapped_ns: AtomicU64,
+    on_demand_ns: AtomicU64,
     moved_bytes: AtomicU64,
     refused: AtomicU64,
 }
 
 // Relaxed throughout: each count is read by itself, and orders nothing.
 impl Counts {
-    pub fn foreseen(&self, took: Duration) {
-        self.foreseen.fetch_add(1, Ordering::Relaxed);
-        self.foreseen_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    pub fn premapped(&self, took: Duration) {
+        self.premapped.fetch_add(1, Ordering::Relaxed);
+        self.premapped_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    pub fn unforeseen(&self, took: Duration, moved_bytes: u64) {
-        self.unforeseen.fetch_add(1, Ordering::Relaxed);
-        self.unforeseen_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    pub fn on_demand(&self, took: Duration, moved_bytes: u64) {
+        self.on_demand.fetch_add(1, Ordering::Relaxed);
+        self.on_demand_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
         self.moved_bytes.fetch_add(moved_bytes, Ordering::Relaxed);
     }
 
@@ -116,10 +116,10 @@ impl Counts {
     pub fn read(&self) -> ElasticStats {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ElasticStats {
-            foreseen: count(&self.foreseen),
-            unforeseen: count(&self.unforeseen),
-            foreseen_time: Duration::from_nanos(count(&self.foreseen_ns)),
-            unforeseen_time: Duration::from_nanos(count(&self.unforeseen_ns)),
+            premapped: count(&self.premapped),
+            on_demand: count(&self.on_demand),
+            premapped_time: Duration::from_nanos(count(&self.premapped_ns)),
+            on_demand_time: Duration::from_nanos(count(&self.on_demand_ns)),
             moved_bytes: count(&self.moved_bytes),
             refused: count(&self.refused),
             ..ElasticStats::default()

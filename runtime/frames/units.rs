@@ -154,7 +154,7 @@ impl FrameUnits {
     }
 
     /// Takes memory out of the addresses of units whose launches have ended.
-    pub fn settle(&self) -> Result<()> {
+    pub fn unmap_ended(&self) -> Result<()> {
         let mut units = self.units.lock();
         let ended = |unit: &Unit| match unit {
             Unit::Lingering(launches, _) => launches.iter().all(|one| one.upgrade().is_none_or(|one| one.is_done())),

@@ -31,7 +31,7 @@ const RING_PLACES: [u64; 2] = [1 << 16, 1 << 12];
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
 /// So long is one waited for that was asked to end: it may have found no multiprocessor yet.
-const PATIENCE: Duration = Duration::from_millis(5);
+const TIMEOUT: Duration = Duration::from_millis(5);
 
 const DOING: &str = "bringing pages beside a launch";
 fn doing() -> String {
@@ -85,7 +85,7 @@ impl PagedGpu {
     /// Whether the last one has brought a page.
     fn has_brought(&self, beside: &Beside) -> bool {
         let of = |memory: &BesideMemory| memory.desc.read(&*self.device, 0, 1);
-        // What cannot be read is found by whoever works on the GPU next.
+        // What cannot be read is found by the thread that works on the GPU next.
         let last = beside.memory.as_ref().map(of).and_then(std::result::Result::ok);
         last.is_none_or(|last| last[0].brought != 0)
     }
@@ -252,7 +252,7 @@ impl PagedGpu {
     /// What the kernel is told of a region, whose pages come in order where all of them may. From now on its marks do not say that pages were
     /// written.
     fn beside_of(&self, region: &RegionView, by: Table) -> Result<BesideRegion> {
-        self.settle_marks(region, true)?;
+        self.clear_marks(region, true)?;
         region.expect_beside(by);
         let (entries, window, marks) = match region.places_there().filter(|_| by == Table::Entries) {
             Some(places) => (places.entries, places.addr, places.marks),
@@ -275,21 +275,21 @@ impl PagedGpu {
         let those: Vec<_> = self.lock().in_flight.iter().filter(brings).map(Arc::clone).collect();
         let mut all = true;
         for launch in those {
-            all &= launch.gives_way_within(self.patience_beside());
+            all &= launch.gives_way_within(self.beside_timeout());
         }
         all
     }
 
     /// How long one is waited for: on a GPU that follows a seed lanes run while the host waits.
-    pub(crate) fn patience_beside(&self) -> Option<Duration> {
-        (!self.capabilities().deterministic).then_some(PATIENCE)
+    pub(crate) fn beside_timeout(&self) -> Option<Duration> {
+        (!self.capabilities().deterministic).then_some(TIMEOUT)
     }
 
     /// Forgets the marks of pages in frames that launches set before those came. No launch with the region runs.
     pub fn forget_late_marks(&self, region: &RegionView) -> Result<()> {
         match region.came_beside() {
             true => {
-                self.settle_marks(region, false)?;
+                self.clear_marks(region, false)?;
                 region.forget_beside();
                 Ok(())
             }
@@ -298,7 +298,7 @@ impl PagedGpu {
     }
 
     /// Has the marks of pages in frames go, which says with `folds` that they are dirty. No launch with the region runs.
-    fn settle_marks(&self, region: &RegionView, folds: bool) -> Result<()> {
+    fn clear_marks(&self, region: &RegionView, folds: bool) -> Result<()> {
         if folds {
             self.take_marks(region, false)?;
         } else if let Some(places) = region.places_there() {
@@ -306,10 +306,10 @@ impl PagedGpu {
         }
         let (support, config) = (&self.support, self.over_pages(region.pages().count()));
         let args = |vm| [over_all(vm, region), vec![arg(u32::from(folds))]].concat();
-        let label = format!("settling marks of region `{}`", region.name());
+        let label = format!("clearing marks of region `{}`", region.name());
         self.run(
             &support.stream,
-            &support.settle_marks,
+            &support.clear_marks,
             config,
             args,
             Some(region),
@@ -328,7 +328,7 @@ fn keep_run(there: &[u64], kept: &mut [u64], run: u32, pages: u64) {
     }
 }
 
-/// Keeps so many others.
+/// Keeps this many others.
 fn keep_some(there: &[u64], kept: &mut [u64], mut count: u64) {
     for (there, kept) in there.iter().zip(kept) {
         let mut left = there & !*kept;

@@ -33,7 +33,7 @@ pub(super) struct BesideMemory {
 }
 
 impl BesideMemory {
-    /// With so many places of the ring.
+    /// With this many places of the ring.
     pub fn new(gpu: &dyn Gpu, places: u64) -> std::result::Result<Self, GpuError> {
         Ok(Self {
             stop: Arc::new(gpu.allocate_host(4)?),
@@ -57,7 +57,7 @@ pub(super) struct Prepared<'a> {
     pub rebuilt: u64,
     pub watchers: u32,
     pub ask: Ask,
-    /// Whoever changes the number of frames finds a launch to ask for those that are taken.
+    /// A thread that changes the number of frames finds a launch to ask for those that are taken.
     pub _changing: MutexGuard<'a, Option<Returning>>,
 }
 

@@ -27,7 +27,7 @@ use crate::{
     launch_state::StatePool,
     local_home::LocalHome,
     node::Node,
-    plan::{FileMemory, QueuePlan, Settings, refuse},
+    plan::{FileCache, QueuePlan, Settings, refuse},
     queues::{QueueShape, Queues},
     tenancy,
     timeline::{GpuTimeline, Sheet},
@@ -36,7 +36,7 @@ use crate::{
 
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
 /// it, even when it is lost again.
-const PATIENCE_SHARE: u32 = 8;
+const TIMEOUT_SHARE: u32 = 8;
 
 /// Stripes of a region: a row for each replica, of a stripe a node or a NIC.
 fn stripes_each(nodes: usize, nics: usize, plan: &QueuePlan) -> u64 {
@@ -44,9 +44,9 @@ fn stripes_each(nodes: usize, nics: usize, plan: &QueuePlan) -> u64 {
     (nodes.max(nics).max(1) * rows) as u64
 }
 
-/// Memory before files, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
+/// The file cache, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
 fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings) -> Result<Option<Tier>> {
-    let Some(FileMemory { bytes, on_gpu }) = settings.file_memory else {
+    let Some(FileCache { bytes, on_gpu }) = settings.file_cache else {
         return Ok(None);
     };
     let mut options = TierOptions::default().block(settings.page_size);
@@ -57,21 +57,21 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
     let tier = match nics.iter().any(|nic| nic.capabilities().has_mover) {
         _ if on_gpu => {
             let (base, slots) = GpuSlots::new(gpu, bytes, settings.page_size)?;
-            // SAFETY: the memory lives as long as the slots, and nobody else knows of it.
+            // SAFETY: the memory lives as long as the slots, and nothing else knows of it.
             unsafe { Tier::on_device(base, bytes, slots, options) }
         }
         true => {
             let memory = gpu.allocate_host(bytes);
-            let memory = memory.doing(|| format!("allocating {bytes} bytes of memory before files"))?;
+            let memory = memory.doing(|| format!("allocating the file cache of {bytes} bytes"))?;
             let base = memory.host_ptr();
-            // SAFETY: the memory is pages of the system, valid as long as the keeper lives, and nobody else knows of it.
+            // SAFETY: the memory is pages of the system, valid as long as the keeper lives, and nothing else knows of it.
             unsafe { Tier::over(base, bytes, Box::new(memory), options) }
         }
         false => Tier::new(bytes, options),
     };
     tier.map(Some).or_else(|error| match error {
-        FileError::TooSmall { .. } => refuse("file memory", format!("{bytes} bytes"), error.to_string()),
-        source => Err(Error::FileMemory { bytes, source }),
+        FileError::TooSmall { .. } => refuse("file_cache", format!("{bytes} bytes"), error.to_string()),
+        source => Err(Error::FileCache { bytes, source }),
     })
 }
 
@@ -191,8 +191,8 @@ fn bring_up_queues(
         depth: plan.depth,
         flush_reads,
         collapsed: plan.collapsed,
-        patience: settings.wait_limit / PATIENCE_SHARE,
-        guarded: settings.guarded,
+        timeout: settings.wait_limit / TIMEOUT_SHARE,
+        reliable: settings.reliable,
     };
     let queues = Queues::create(gpu, nics, arena, homes, shape, frames)?;
     Ok(Some(Arc::new(queues)))

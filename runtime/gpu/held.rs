@@ -10,7 +10,7 @@ use crate::{
     launch::{Memory, Standing},
 };
 
-/// After so many launches that look up other pages alone a memory's frames are for those.
+/// After this many launches that look up other pages alone a memory's frames are for those.
 const UNUSED_AFTER: u64 = 16;
 /// So much time as passes pages may take to move, at the rate of a link: they displace others that are read at home otherwise.
 const MOVING_SHARE: u32 = 50;
@@ -18,7 +18,7 @@ const MOVING_SHARE: u32 = 50;
 const LINK_BYTES_PER_NS: u64 = 50;
 /// More time than that does not count.
 const LONGEST: Duration = Duration::from_secs(1);
-/// One of so many frames is given another page at a time.
+/// One in this many frames is given another page at a time.
 const FRAMES_SHARE: u32 = 16;
 /// Fewer pages are not worth a kernel.
 const FEWEST: u64 = 64;
@@ -78,7 +78,7 @@ impl Holds {
         gone
     }
 
-    /// How many pages may displace others now, of so many frames with pages of so many bytes.
+    /// How many pages may displace others now, of this many frames with pages of this many bytes.
     pub fn may_move(&mut self, frames: u32, page_bytes: u64, deterministic: bool) -> u64 {
         let most = u64::from((frames / FRAMES_SHARE).max(1));
         // The host's time says nothing to a GPU that follows a seed.
@@ -97,7 +97,7 @@ impl Holds {
         allowed.min(most)
     }
 
-    /// A page to begin with, of so many: another one each time, all over them.
+    /// A page to begin with, of this many: another one each time, all over them.
     pub fn begin_at(&self, pages: u64) -> u64 {
         let drawn = u128::from(self.turns.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         ((drawn * u128::from(pages)) >> 64) as u64

@@ -16,7 +16,7 @@ use crate::{
     launch::Memory,
 };
 
-/// So many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
+/// This many times as long as it took, a region's marks are not looked at again: its launches wait meanwhile.
 pub(super) const LOOKING_SHARE: u32 = 20;
 
 impl PagedGpu {
@@ -101,7 +101,7 @@ impl PagedGpu {
         } else if pages != 0 && absent == 0 && run != RegionView::NO_RUN {
             region.set_plain(Some(PlainMemory {
                 first: self.frames().addr() + (u64::from(run) << self.page_shift()),
-                nobodys: self.nobodys_page()?,
+                dummy: self.dummy_page()?,
             }));
         }
         region.set_next_look(Instant::now() + begun.elapsed() * LOOKING_SHARE);
@@ -181,7 +181,7 @@ impl PagedGpu {
         victims.is_some_and(|victims| region.may_have_slots_from(victims.given_back_bytes()))
     }
 
-    /// Pages of held memory that nobody uses leave slots whose memory was taken back. It waits for nobody.
+    /// Pages of held memory that nothing uses leave slots whose memory was taken back. It waits for nothing.
     pub(super) fn leave_unlent(&self) {
         let Some(mut held) = self.held.try_lock() else { return };
         let left = held.let_those_go(false, |memory| memory.leave_unlent(self.place).map(|()| false));
@@ -236,7 +236,7 @@ impl PagedGpu {
         }
         let table = match region.places_addr() {
             Some(table) => table,
-            None => region.make_places(&*self.device, self.nobodys_page()?)?,
+            None => region.make_places(&*self.device, self.dummy_page()?)?,
         };
         let ended = self.end_beside();
         self.write_table(region, table, 0)?;
@@ -247,8 +247,8 @@ impl PagedGpu {
     }
 
     /// Address of a page that no region has.
-    fn nobodys_page(&self) -> Result<u64> {
-        let mut page = self.scratch.nobodys_page.lock();
+    fn dummy_page(&self) -> Result<u64> {
+        let mut page = self.scratch.dummy_page.lock();
         if page.is_none() {
             let made = DeviceArray::zeroed(&*self.device, 1 << self.page_shift());
             *page = Some(made.doing(|| "allocating a page for accesses past the end".into())?);
@@ -333,7 +333,7 @@ impl PagedGpu {
         let start = self.held.lock().begin_at(pages);
         // Whatever becomes of it: some may move.
         region.forget_places();
-        let label = format!("making way by pages of region `{}`", region.name());
+        let label = format!("evicting pages of region `{}` for others", region.name());
         let taken = DeviceArray::<u64>::zeroed(&*self.device, 2).doing(|| label.clone())?;
         let args = |vm: u64| {
             let (id, taken) = (arg(region.id()), arg(taken.addr()));
@@ -347,16 +347,16 @@ impl PagedGpu {
 
     /// Pages of memory that launches looked up may leave their frames again, when those have ended, for others that need some.
     pub(super) fn let_idle_go(&self) -> Result<()> {
-        // Locked all the time: another launch that needs frames waits until they can be had.
+        // Locked all the time: another launch that needs frames waits until they are available.
         let mut held = self.held.lock();
         if held.is_empty() {
             return Ok(());
         }
-        self.settle_form(true);
+        self.wait_form(true);
         held.let_those_go(false, |memory| memory.let_go(self.place))
     }
 
-    /// Pages of memory that nobody uses may leave their frames again, for who needs some now. It waits for nobody.
+    /// Pages of memory that nothing uses may leave their frames again, for who needs some now. It waits for nothing.
     pub(super) fn let_unused_go(&self) {
         let Some(mut held) = self.held.try_lock() else { return };
         if let Err(error) = held.let_those_go(false, |memory| memory.let_go_unless_used(self.place)) {

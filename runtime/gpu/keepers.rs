@@ -62,7 +62,7 @@ fn tell_once(told: &mut bool, outcome: Result<()>, what: &str) {
     }
 }
 
-/// Has the queue pairs mended while kernels run: by a thread, or by a GPU that follows a seed, in its own time.
+/// Has the queue pairs recovered while kernels run: by a thread, or by a GPU that follows a seed, in its own time.
 fn keep_queues(gpu: &PagedGpu) -> Result<()> {
     let Some(queues) = &gpu.queues else { return Ok(()) };
     let simulation = gpu.device.simulation();
@@ -83,7 +83,7 @@ fn look_at_owners() -> impl FnMut(&PagedGpu) -> bool {
         let looked = victims.relieve(&*gpu.device, gpu.settings.wait_limit);
         let settled = looked.and_then(|_| {
             if victims.is_awaited() {
-                gpu.settle_loans()
+                gpu.update_loans()
             } else {
                 Ok(())
             }
@@ -98,7 +98,7 @@ fn leave_free(headroom: u64) -> impl FnMut(&PagedGpu) -> bool {
     let (mut evictions, mut told) = (0, false);
     move |gpu| {
         let followed = follow(gpu, headroom, &mut evictions);
-        tell_once(&mut told, followed, "frames do not follow what is free");
+        tell_once(&mut told, followed, "the frame pool does not follow free memory");
         true
     }
 }
@@ -108,7 +108,7 @@ fn follow(gpu: &PagedGpu, headroom: u64, evictions: &mut u64) -> Result<()> {
     let Some(units) = gpu.frames().units() else {
         return Ok(());
     };
-    gpu.settle_frames();
+    gpu.finish_frame_changes();
     let left = gpu.device.own_memory();
     let left = left.doing(|| "asking for free memory".into())?.free;
     // What this process has given back may not be the driver's yet.

@@ -16,7 +16,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     fault::Fault,
-    launch::{Ask, InFlight, LaunchConfig, LaunchKind, Memory, Naming, Table, stop_peers},
+    launch::{Ask, InFlight, LaunchConfig, LaunchKind, LaunchTracker, Memory, Table, stop_peers},
     launch_state::StateSlot,
     timeline::LaunchSpan,
 };
@@ -50,7 +50,7 @@ pub(crate) enum Job<'a> {
     /// A series, for messages, and what begins it when pages are where they stay.
     Series(&'a str, Begin<'a>),
     /// What its caller calls so and enqueues, given that address.
-    ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
+    External(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
 }
 
 /// Begins a series: given the state of its launches, and what to call when it has ended.
@@ -68,7 +68,7 @@ impl Job<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Kernel(kernel, _) | Self::LookingUp(kernel, _) => &kernel.info().name,
-            Self::Series(name, _) | Self::ByCaller(name, _) => name,
+            Self::Series(name, _) | Self::External(name, _) => name,
         }
     }
 }
@@ -78,7 +78,7 @@ impl Job<'_> {
 struct Spans {
     lanes: u64,
     warps: u64,
-    by_lane: bool,
+    by_thread: bool,
     frames: u64,
 }
 
@@ -101,7 +101,7 @@ fn each_once(mentioned: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory>, b
 }
 
 /// Locks the launches of each memory, in the order of their addresses, so that two launches that name the same memory do not wait for each other.
-fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, Naming>> {
+fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, LaunchTracker>> {
     let mut order: Vec<usize> = (0..memories.len()).collect();
     order.sort_by_key(|&n| address(&memories[n].0));
     let mut guards: Vec<_> = order
@@ -115,7 +115,7 @@ fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, Naming>
 /// Readies memory for a launch. What is read alone gets free frames first: a read at the home waits for the link, a store does not.
 fn make_coherent(
     memories: &[(Arc<dyn Memory>, bool)],
-    locked: &mut [MutexGuard<'_, Naming>],
+    locked: &mut [MutexGuard<'_, LaunchTracker>],
     kind: impl Fn(bool) -> LaunchKind,
 ) -> Result<()> {
     for written in [false, true] {
@@ -189,7 +189,7 @@ impl PagedGpu {
         let memories = each_once(named.memories);
         if looks_up {
             self.relieve(&memories)?;
-            self.settle_awaited()?;
+            self.return_awaited_loans()?;
         }
         // Host accesses to this memory, and other launches with it, wait until the launch is on its stream.
         let mut guards = lock_each(&memories);
@@ -221,7 +221,7 @@ impl PagedGpu {
             let mut state = self.lock();
             self.make_ready(&mut state)?;
             self.check_spans(job.name(), config, &spans, &state)?;
-            self.forget_errors(&mut state, stream)?;
+            self.clear_errors(&mut state, stream)?;
             // Before the first write can be.
             for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
                 memory.expect(launches, kind(*writes));
@@ -252,7 +252,7 @@ impl PagedGpu {
     fn enter_form(&self, looks_up: bool, fetches: bool) -> Result<Forms<'_>> {
         let (alone, beside) = (looks_up.then(|| self.form.write()), fetches.then(|| self.form.read()));
         if looks_up {
-            self.settle_form(false);
+            self.wait_form(false);
         }
         if fetches {
             self.let_idle_go()?;
@@ -266,7 +266,7 @@ impl PagedGpu {
         mover: &Arc<InFlight>,
         brings: &Prepared<'_>,
         kind: LaunchKind,
-        memories: impl Iterator<Item = (&'a (Arc<dyn Memory>, bool), &'a mut MutexGuard<'g, Naming>)>,
+        memories: impl Iterator<Item = (&'a (Arc<dyn Memory>, bool), &'a mut MutexGuard<'g, LaunchTracker>)>,
     ) {
         for ((memory, _), launches) in memories {
             if self.view_of(memory).is_some_and(|view| brings.brings(&view)) {
@@ -279,7 +279,7 @@ impl PagedGpu {
     fn prepare_beside(
         &self,
         memories: &[(Arc<dyn Memory>, bool)],
-        locked: &[MutexGuard<'_, Naming>],
+        locked: &[MutexGuard<'_, LaunchTracker>],
         by: Table,
     ) -> Option<Prepared<'_>> {
         let is_allowed = self.settings.bring_beside.unwrap_or(self.is_hardware());
@@ -296,11 +296,11 @@ impl PagedGpu {
 
     /// Waits for the launches that look pages up, or for those that fetch them: the two never run beside each other, so that frames which
     /// are held for the one are never what the other waits for.
-    pub(super) fn settle_form(&self, looks_up: bool) {
+    pub(super) fn wait_form(&self, looks_up: bool) {
         let of_it =
             |launch: &&Arc<InFlight>| launch.looks_up == Some(looks_up) || (looks_up && launch.gives_way.is_some());
         let those: Vec<_> = self.lock().in_flight.iter().filter(of_it).map(Arc::clone).collect();
-        those.iter().for_each(|launch| launch.settle());
+        those.iter().for_each(|launch| launch.wait_done());
     }
 
     /// The state of a launch to come.
@@ -320,7 +320,7 @@ impl PagedGpu {
     ) -> Result<()> {
         let InFlight { flight, label, .. } = &**in_flight;
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), Arc::clone(label));
-        // A series waits for nobody, so nobody has to serve it.
+        // A series waits for nothing, so nothing has to serve it.
         let engine = self.engine.as_ref().filter(|_| !matches!(job, Job::Series(..)));
         let serving = engine.map(|engine| engine.serve()).transpose();
         let serving = serving.doing(|| format!("starting the NIC's engine for {label}"))?;
@@ -344,7 +344,7 @@ impl PagedGpu {
             Job::Kernel(kernel, args) => launch_it((kernel, args(vm)), on_done),
             Job::LookingUp(_, choose) => launch_it(choose(&in_flight.state), on_done),
             Job::Series(_, begin) => begin(&in_flight.state, on_done),
-            Job::ByCaller(name, enqueue) => {
+            Job::External(name, enqueue) => {
                 let enqueue = Box::new(move || enqueue(vm));
                 stream.launch_by(name, shape.watch, stop, enqueue, on_done)
             }
@@ -406,11 +406,11 @@ impl PagedGpu {
             named,
             &label.into(),
         );
-        let in_flight = self.or_lost(in_flight)?;
+        let in_flight = self.map_device_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = self.outcome_of(&in_flight, outcome);
         self.prune();
-        self.or_lost(result)
+        self.map_device_lost(result)
     }
 
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
@@ -420,7 +420,7 @@ impl PagedGpu {
             let holder = self.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, self.transport.name(), holder));
             if fault.is_of_transport() {
-                // The queue pair may have been mended by now.
+                // The queue pair may have been recovered by now.
                 let named = fault.vendor_syndrome == soft::vendor::MOVER;
                 let failure = |nic: &Arc<SoftNic>| {
                     if named {
@@ -443,7 +443,7 @@ impl PagedGpu {
             return Err(Error::Stopped { kernel, reason });
         }
         if outcome.is_ok() && launch.state.is_aborted() {
-            let reason = "Launch::abort asked it to".into();
+            let reason = "Launch::abort was called".into();
             return Err(Error::Stopped { kernel, reason });
         }
         outcome.map_err(|source| Error::Gpu {
@@ -454,7 +454,7 @@ impl PagedGpu {
 
     /// What the launch's declared spans can hold at once: nothing where it looks pages up.
     fn spans(&self, config: &LaunchConfig, looks_up: bool) -> Spans {
-        if looks_up || (config.lane_spans == 0 && config.warp_spans == 0) {
+        if looks_up || (config.thread_spans == 0 && config.warp_spans == 0) {
             // Asking the GPU copies names, which most launches need not pay.
             return Spans::default();
         }
@@ -470,13 +470,13 @@ impl PagedGpu {
         let resident_blocks = blocks.min(multiprocessors.saturating_mul(blocks_each));
         let lanes = resident_blocks.saturating_mul(threads);
         let warps = resident_blocks.saturating_mul(block_warps);
-        let by_lanes = lanes.saturating_mul(config.lane_spans);
+        let by_threads = lanes.saturating_mul(config.thread_spans);
         let by_warps = warps.saturating_mul(config.warp_spans);
         Spans {
             lanes,
             warps,
-            by_lane: by_lanes >= by_warps,
-            frames: by_lanes.saturating_add(by_warps),
+            by_thread: by_threads >= by_warps,
+            frames: by_threads.saturating_add(by_warps),
         }
     }
 
@@ -486,7 +486,7 @@ impl PagedGpu {
         let &Spans {
             lanes,
             warps,
-            by_lane,
+            by_thread,
             frames,
         } = spans;
         if frames == 0 {
@@ -499,9 +499,13 @@ impl PagedGpu {
         }
         Err(Error::Spans {
             kernel: kernel.to_owned(),
-            spans: if by_lane { config.lane_spans } else { config.warp_spans },
-            holders: if by_lane { lanes } else { warps },
-            holder: if by_lane { "lane" } else { "warp" },
+            spans: if by_thread {
+                config.thread_spans
+            } else {
+                config.warp_spans
+            },
+            holders: if by_thread { lanes } else { warps },
+            holder: if by_thread { "thread" } else { "warp" },
             needed,
             frames: u64::from(self.frame_count()),
             page_bytes: 1 << self.page_shift(),
@@ -520,7 +524,7 @@ impl PagedGpu {
             return Err(Error::Unavailable {
                 what: "the device library".into(),
                 reason: format!(
-                    "its layouts have version {found}, the runtime's {}; rebuild gpuvm",
+                    "its layout version is {found}, and the runtime's is {}; rebuild gpuvm",
                     layout::LAYOUT_VERSION
                 ),
             });
@@ -570,18 +574,25 @@ impl PagedGpu {
     }
 
     /// Marks what a home holds of pages of a region as stale.
-    pub fn age(&self, region: &RegionView, home: u32, pages: Range<u64>) -> Result<()> {
+    pub fn mark_stale(&self, region: &RegionView, home: u32, pages: Range<u64>) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
         let args = |vm: u64| {
             let (first, last) = (arg(pages.start), arg(pages.end));
             vec![arg(vm), arg(region.id()), arg(home), first, last]
         };
         let label = format!("marking copies of region `{}` as stale", region.name());
-        self.run(&support.background, &support.age, config, args, Some(region), &label)
+        self.run(
+            &support.background,
+            &support.mark_stale,
+            config,
+            args,
+            Some(region),
+            &label,
+        )
     }
 
-    /// Mends stale copies of pages of a region, whose kernel argument is `array`, given the launch's `VmDesc`.
-    pub fn mend_copies(
+    /// Repairs stale copies of pages of a region, whose kernel argument is `array`, given the launch's `VmDesc`.
+    pub fn repair_copies(
         &self,
         region: &RegionView,
         array: impl FnOnce(u64) -> layout::ArrayDesc,
@@ -600,14 +611,19 @@ impl PagedGpu {
         )
     }
 
-    /// Passes on the lines of a broadcast array that this GPU has marked, of so many. `array`: the argument, given the launch's `VmDesc`.
-    pub fn pass_on(&self, array: impl FnOnce(u64) -> layout::BroadcastDesc, lines: u64, name: &str) -> Result<()> {
+    /// Passes on the lines of a broadcast array that this GPU has marked, of this many. `array`: the argument, given the launch's `VmDesc`.
+    pub fn forward_atomics(
+        &self,
+        array: impl FnOnce(u64) -> layout::BroadcastDesc,
+        lines: u64,
+        name: &str,
+    ) -> Result<()> {
         let support = &self.support;
         let config = self.over_memory(lines.div_ceil(8));
-        let label = format!("passing on what atomics changed of `{name}`");
+        let label = format!("forwarding atomics of `{name}`");
         self.run(
             &support.stream,
-            &support.pass_on,
+            &support.forward_atomics,
             config,
             |vm| vec![arg(array(vm)), arg(lines)],
             None,
@@ -630,7 +646,7 @@ impl PagedGpu {
         self.run(&support.stream, &support.bring_copy, config, args, None, &label)
     }
 
-    /// The shape of a kernel that goes over so many words at memory's speed.
+    /// The shape of a kernel that goes over this many words at memory's speed.
     fn over_memory(&self, words: u64) -> LaunchConfig {
         let multiprocessors = u64::from(self.capabilities().sm_count).max(1);
         let blocks = words.div_ceil(256).clamp(1, 4 * multiprocessors) as u32;
@@ -644,7 +660,7 @@ impl PagedGpu {
     }
 
     /// Forgets failed fetches of a region's pages.
-    pub(super) fn forgetting_of<'a>(&'a self, region: &'a RegionView) -> Job<'a> {
-        Job::Kernel(&self.support.forget, Box::new(|vm| over_all(vm, region)))
+    pub(super) fn clearing_of<'a>(&'a self, region: &'a RegionView) -> Job<'a> {
+        Job::Kernel(&self.support.clear_errors, Box::new(|vm| over_all(vm, region)))
     }
 }

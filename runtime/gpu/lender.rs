@@ -6,9 +6,9 @@ use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, MemoryLeft};
 
 /// Chunks that are allocated together, and freed together.
 const LUMP_CHUNKS: u32 = 16;
-/// One part of so many of a neighbour's memory stays free where a loan follows from what is free.
+/// One part of this many of a neighbour's memory stays free where a loan follows from what is free.
 const RESERVE_SHARE: u64 = 16;
-/// A loan grows by one part of so many of itself, a lump at least.
+/// A loan grows by one part of this many of itself, a lump at least.
 const GROWTH_SHARE: u32 = 4;
 /// Two steps of growth are so far apart at least.
 const GROWTH_PERIOD: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ pub(super) struct Lender {
 }
 
 impl Lender {
-    /// Who may lend so many chunks, and lends none yet.
+    /// Who may lend this many chunks, and lends none yet.
     pub fn new(ordinal: u32, first: u32, most: u32, auto: bool) -> Self {
         Self {
             ordinal,
@@ -49,7 +49,7 @@ impl Lender {
         (self.lumps.len() as u32 * LUMP_CHUNKS).min(self.most)
     }
 
-    /// Backs `chunks` chunks, as many of them as there is memory for: a lump that is not to be had ends it.
+    /// Backs `chunks` chunks, as many of them as there is memory for: a lump that is not available ends it.
     pub fn back(&mut self, gpu: &dyn Gpu, chunks: u32, chunk_bytes: u64) -> Result<(), GpuError> {
         while self.backed() < chunks.min(self.most) {
             let count = LUMP_CHUNKS.min(self.most - self.backed());

@@ -94,7 +94,7 @@ pub(super) fn connect(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
         }
     }
     let Some(simulation) = gpu.simulation() else { return };
-    // One whose engine is on the GPU is stepped by nobody.
+    // One whose engine is on the GPU is stepped by nothing.
     for nic in nics.iter().filter(|nic| !nic.capabilities().on_gpu) {
         // A NIC with a mover looks for stores itself, since a GPU's come without a word.
         if !nic.capabilities().has_mover {

@@ -244,7 +244,7 @@ impl FreeList {
         Ok(change)
     }
 
-    /// Nobody begins to work on the change any more, or looks for one: `helpers` falls to 0. Kernels may run.
+    /// Nothing begins to work on the change any more, or looks for one: `helpers` falls to 0. Kernels may run.
     pub fn end_change(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
         self.put(gpu, offset_of!(PoolState, change), &[0])?;
         self.set_limit(gpu, self.limit.load(Ordering::Relaxed))

@@ -50,10 +50,10 @@ impl ReadCosts {
         Self::new([24.0, 1.5, 2.5], page_bytes, false)
     }
 
-    /// What a scattered read near recent ones and one far from them cost at a home of so many bytes, in `COST_UNIT`s: sixteenths of a
+    /// What a scattered read near recent ones and one far from them cost at a home of this many bytes, in `COST_UNIT`s: sixteenths of a
     /// chunk that is read side by side.
     pub(crate) fn weights(&self, bytes: u64) -> [u32; 2] {
-        // Of the reads that were measured all over the home so many were near.
+        // Of the reads that were measured all over the home this many were near.
         let reach = u64::from(layout::GRANULES) << layout::GRANULE_SHIFT;
         let near = (reach as f64 / bytes as f64).min(1.0);
         let far_ns = match near < 0.9 {

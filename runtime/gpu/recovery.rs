@@ -30,7 +30,7 @@ pub(super) fn rebuild(
         let (held, marks) = (region.is_held(), region.marks(gpu)?);
         for (page, bits) in words.iter_mut().enumerate() {
             let slot = slot_of(*bits).filter(|_| held && region.has_slots());
-            let mut word = mended(PageWord::from_bits(*bits));
+            let mut word = recovered(PageWord::from_bits(*bits));
             if let Some(slot) = slot {
                 // A launch that is about to begin may have it in its table.
                 word.frame = slot + 1;
@@ -60,8 +60,8 @@ pub(super) fn rebuild(
     pool.rebuild(gpu, frame_pages)
 }
 
-/// A word as nobody but its page needs it.
-fn mended(word: PageWord) -> PageWord {
+/// A word as nothing but its page needs it.
+fn recovered(word: PageWord) -> PageWord {
     let resident = u64::from(word.state) == layout::STATE_RESIDENT;
     PageWord {
         pins: 0,
@@ -92,14 +92,14 @@ mod tests {
             pins: 3,
             ..Default::default()
         };
-        let word = mended(word);
+        let word = recovered(word);
         assert!(word.dirty && !word.write_back && word.pins == 0 && word.frame == 7);
     }
 
     #[test]
     fn claims_and_errors_become_absent_and_keep_their_version() {
         for state in [layout::STATE_FETCHING, layout::STATE_ERROR] {
-            let word = mended(PageWord {
+            let word = recovered(PageWord {
                 state: state as u8,
                 frame: 9,
                 version: 5,

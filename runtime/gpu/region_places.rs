@@ -39,7 +39,7 @@ fn evictable(view: &RegionView) -> u64 {
 }
 
 impl RegionPlaces {
-    /// So many places, all free.
+    /// This many places, all free.
     pub fn new(count: u32) -> Self {
         Self {
             views: Vec::new(),
@@ -81,7 +81,7 @@ impl RegionPlaces {
         self.evictable_pages
     }
 
-    /// A region has ended, after so many launches were put on streams: once those have ended, its place is free.
+    /// A region has ended, after this many launches were put on streams: once those have ended, its place is free.
     pub fn retire(&mut self, view: &RegionView, launches: u64) {
         let Some(tables) = view.end() else { return };
         self.evictable_pages -= evictable(view);
@@ -92,7 +92,7 @@ impl RegionPlaces {
         });
     }
 
-    /// Gives back what no lane looks at any more, where the first launches in flight had so many others before them.
+    /// Gives back what no lane looks at any more, where the first launches in flight had this many others before them.
     pub fn free_retired(&mut self, first_in_flight: u64) {
         let over = |retired: &Retired| retired.launches <= first_in_flight;
         while self.retired.front().is_some_and(over)

@@ -41,7 +41,7 @@ impl Descs {
         }
     }
 
-    /// Makes the table longer by what `take` gives for so many handles.
+    /// Makes the table longer by what `take` gives for this many handles.
     fn grow(&self, gpu: &dyn Gpu, id: u32, take: impl FnOnce(usize) -> Result<Vec<Handle>>) -> Result<()> {
         let Self::Growing { space, held } = self else {
             return Ok(());
@@ -66,7 +66,7 @@ impl RegionTable {
     /// For up to `count` regions of up to `stripes_each` stripes. Memory is taken as they come, where that saves some.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// Memory that is not available.
     pub fn new(gpu: &dyn Gpu, count: u32, stripes_each: u64) -> Result<Self> {
         let doing = || "allocating the table of regions".to_owned();
         let (bytes, size) = (u64::from(count) * size_of::<RegionDesc>() as u64, gpu.piece_bytes());

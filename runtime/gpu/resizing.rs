@@ -21,7 +21,7 @@ use crate::{
 
 /// Of the longest wait of a lane, how long frames are emptied for somebody who needs memory now, and how much longer than its work the
 /// host waits for a kernel that empties frames.
-const PATIENCE_SHARE: u32 = 10;
+const TIMEOUT_SHARE: u32 = 10;
 /// How often the host looks at a change that lanes work on.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// After how long without a frame that is done the kernel counts as one that has found no place, and lanes of others are called.
@@ -54,7 +54,7 @@ struct Change<'a> {
 
 /// How long to work on a change, and how much longer to wait for it.
 #[derive(Clone, Copy)]
-struct Patience {
+struct Timeouts {
     within: Duration,
     longer: Duration,
 }
@@ -85,14 +85,14 @@ impl PagedGpu {
             returning: self.pool.changing.lock(),
         };
         change.stop_returning()?;
-        self.or_lost(units.settle())?;
+        self.map_device_lost(units.unmap_ended())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
-        let longer = self.patience();
+        let longer = self.change_timeout();
         let (missing, kept) = match wanted > present {
             true => (wanted - present - change.add_frames(wanted - present)?, 0),
             false => {
                 let going = present - wanted;
-                (0, going - change.withdraw(going, Patience { within, longer })?)
+                (0, going - change.withdraw(going, Timeouts { within, longer })?)
             }
         };
         let of = |count: usize| count as u64 * units.unit_bytes();
@@ -106,14 +106,14 @@ impl PagedGpu {
 
     fn units(&self) -> Result<&FrameUnits> {
         self.frames().units().ok_or_else(|| Error::Unavailable {
-            what: "changing the number of frames".into(),
-            reason: "they were allocated at once: name their most by the setting frame_capacity".into(),
+            what: "resizing the frame pool".into(),
+            reason: "the frame pool is not resizable: set frame_capacity when the Vm is built".into(),
         })
     }
 
     /// Takes memory that others have by now out of the frames' addresses, where no lane uses them any more, and ends a change that was left
     /// behind.
-    pub(super) fn settle_frames(&self) {
+    pub(super) fn finish_frame_changes(&self) {
         let Some(units) = self.frames().units() else { return };
         let left_behind = self.pool.changing.try_lock();
         let finished = match left_behind.filter(|change| change.as_ref().is_some_and(Returning::is_left_alone)) {
@@ -125,12 +125,12 @@ impl PagedGpu {
             .go_on_returning(),
             None => Ok(()),
         };
-        if let Err(error) = finished.and_then(|()| units.settle()) {
-            tracing::warn!(%error, "addresses of frames keep memory that others have");
+        if let Err(error) = finished.and_then(|()| units.unmap_ended()) {
+            tracing::warn!(%error, "addresses of frames keep memory that was given away");
         }
     }
 
-    /// Has whoever finds no memory ask the frames for some, and other tenants all that is there.
+    /// Has what finds no memory ask the frames for some, and other tenants all that is there.
     pub(super) fn lend_frames(self: &Arc<Self>, member: Option<&Member>) {
         if let Some(member) = member {
             let occupant: Weak<Self> = Arc::downgrade(self);
@@ -147,8 +147,8 @@ impl PagedGpu {
         self.frame_priority.store(priority, Ordering::Relaxed);
     }
 
-    fn patience(&self) -> Duration {
-        self.settings.wait_limit / PATIENCE_SHARE
+    fn change_timeout(&self) -> Duration {
+        self.settings.wait_limit / TIMEOUT_SHARE
     }
 
     /// Bytes of frames that stay when others need memory.
@@ -159,19 +159,19 @@ impl PagedGpu {
 }
 
 impl Change<'_> {
-    /// Up to so many units more, of memory that is free: how many there are more.
+    /// Up to this many units more, of memory that is free: how many there are more.
     fn add_frames(&mut self, count: usize) -> Result<usize> {
         let (added, short) = self.units.add(count);
-        self.bring_back(&added, self.gpu.patience())?;
+        self.bring_back(&added, self.gpu.change_timeout())?;
         match short.filter(|error| !error.is_out_of_memory()) {
-            Some(error) => self.gpu.or_lost(Err(error)),
+            Some(error) => self.gpu.map_device_lost(Err(error)),
             None => Ok(added.len()),
         }
     }
 
     /// Gives the pool the frames of units that are there, as far as they are withdrawn, and those of an earlier change. Those that are not
     /// back in time come later.
-    fn bring_back(&mut self, which: &[usize], patience: Duration) -> Result<()> {
+    fn bring_back(&mut self, which: &[usize], timeout: Duration) -> Result<()> {
         let mut frames = frames_of(self.units, which);
         if let Some(earlier) = self.returning.as_ref().map(|earlier| &earlier.frames) {
             // Frames between them that do not come back are passed over.
@@ -186,8 +186,8 @@ impl Change<'_> {
         {
             let state = self.gpu.lock();
             let marked = self.mark(which, layout::PAGE_WITHDRAWN, layout::PAGE_RETURNING);
-            self.gpu.or_lost_locked(marked, &state)?;
-            self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+            self.gpu.map_device_lost_locked(marked, &state)?;
+            self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
         }
         // What fails from here on is done by the next change.
         let change = self.returning.insert(Returning {
@@ -202,7 +202,7 @@ impl Change<'_> {
             Duration::MAX,
         )?;
         change.launch = Some(Arc::clone(&launch));
-        match await_change(self.gpu, &launch, patience)? {
+        match await_change(self.gpu, &launch, timeout)? {
             true => self.stop_returning(),
             false => Ok(()),
         }
@@ -246,39 +246,39 @@ impl Change<'_> {
         self.gpu.write_low_water(state)
     }
 
-    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
-    fn withdraw(&mut self, count: usize, patience: Patience) -> Result<usize> {
+    /// Empties up to this many units, the last ones, and gives their handles to the pool: how many.
+    fn withdraw(&mut self, count: usize, timeouts: Timeouts) -> Result<usize> {
         let Some((going, left)) = self.choose_going(count)? else {
-            self.bring_back(&[], patience.longer)?;
+            self.bring_back(&[], timeouts.longer)?;
             return Ok(0);
         };
         let frames = frames_of(self.units, &going);
-        let begun = begin_change(self.gpu, &frames, layout::POOL_WITHDRAW_BIT, left, patience.within);
+        let begun = begin_change(self.gpu, &frames, layout::POOL_WITHDRAW_BIT, left, timeouts.within);
         let launch = match begun {
             Ok(launch) => launch,
             Err(error) => {
                 // All of them are there still.
                 let state = self.gpu.lock();
-                self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+                self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
                 return Err(error);
             }
         };
-        await_change(self.gpu, &launch, patience.within.saturating_add(patience.longer))?;
+        await_change(self.gpu, &launch, timeouts.within.saturating_add(timeouts.longer))?;
         let ended = end_change(self.gpu, &launch);
         let (gone, stay) = {
             let state = self.gpu.lock();
-            let (gone, stay) = self.gpu.or_lost_locked(self.emptied(&going), &state)?;
+            let (gone, stay) = self.gpu.map_device_lost_locked(self.emptied(&going), &state)?;
             let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
             self.units.lift(&gone, in_flight);
-            self.gpu.or_lost_locked(self.tell_frames(&state), &state)?;
+            self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)?;
             (gone, stay)
         };
-        self.bring_back(&stay, patience.longer)?;
+        self.bring_back(&stay, timeouts.longer)?;
         self.gpu.prune();
         ended.map(|()| gone.len())
     }
 
-    /// Up to so many units that are to go, and how many of their frames have to. Launches to come count on those that stay.
+    /// Up to this many units that are to go, and how many of their frames have to. Launches to come count on those that stay.
     fn choose_going(&self, count: usize) -> Result<Option<(Vec<usize>, u32)>> {
         let state = self.gpu.lock();
         let present = self.units.present();
@@ -288,12 +288,12 @@ impl Change<'_> {
         let each = self.units.frames(first).len() as u32;
         self.gpu.pool.set_count((present.len() - going.len()) as u32 * each);
         self.gpu
-            .or_lost_locked(tell_limit(self.gpu, self.units.frames(first).start.max(1)), &state)?;
+            .map_device_lost_locked(tell_limit(self.gpu, self.units.frames(first).start.max(1)), &state)?;
         let gone = match self.returning.is_some() {
             true => self.mark(&going, layout::PAGE_RETURNING, layout::PAGE_WITHDRAWN),
             false => Ok(0),
         };
-        let gone = self.gpu.or_lost_locked(gone, &state)? as u32;
+        let gone = self.gpu.map_device_lost_locked(gone, &state)? as u32;
         let left = going.len() as u32 * each - gone;
         Ok(Some((going, left)))
     }
@@ -320,13 +320,13 @@ impl Change<'_> {
             *self.returning = None;
         }
         let state = self.gpu.lock();
-        self.gpu.or_lost_locked(self.tell_frames(&state), &state)
+        self.gpu.map_device_lost_locked(self.tell_frames(&state), &state)
     }
 
     /// Frames of an earlier change come back, whose kernel was stopped or never began.
     fn go_on_returning(&mut self) -> Result<()> {
         self.stop_returning()?;
-        self.bring_back(&[], self.gpu.patience())
+        self.bring_back(&[], self.gpu.change_timeout())
     }
 
     /// Of these units, those whose frames are all withdrawn, and the others. Under the state's lock: a recovery would undo it.
@@ -355,23 +355,23 @@ fn tell_limit(gpu: &PagedGpu, limit: u32) -> Result<()> {
 
 /// Begins a change of these frames, and starts a kernel that works on it for so long.
 fn begin_change(gpu: &PagedGpu, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
-    let label = "changing the number of frames";
+    let label = "resizing the frame pool";
     // A lane that was waited for in vain when an earlier change ended may work on that one still.
     await_helpers(gpu)?;
     // A recovery knows of no change.
     gpu.make_ready(&mut gpu.lock())?;
     let begun = gpu.pool.free.begin_change(&*gpu.device, frames, kind, left);
-    let change = gpu.or_lost(begun.doing(|| label.into()))?;
+    let change = gpu.map_device_lost(begun.doing(|| label.into()))?;
     if gpu.capabilities().deterministic {
-        // Nobody looks whether the kernel finds a place.
+        // Nothing looks whether the kernel finds a place.
         call_lanes(gpu)?;
     }
     let launch = start_changing(gpu, change, left, within);
     if launch.is_err() {
         let ended = gpu.pool.free.end_change(&*gpu.device);
-        gpu.or_lost(ended.doing(|| label.into()))?;
+        gpu.map_device_lost(ended.doing(|| label.into()))?;
     }
-    gpu.or_lost(launch)
+    gpu.map_device_lost(launch)
 }
 
 /// Starts a kernel that works on a change, for so long at most.
@@ -383,7 +383,7 @@ fn start_changing(gpu: &PagedGpu, change: u64, frames: u32, within: Duration) ->
         continues: true,
         ..Named::default()
     };
-    let label = "changing the number of frames";
+    let label = "resizing the frame pool";
     let job = Job::Kernel(&support.change_frames, Box::new(args));
     gpu.enqueue(&support.background, job, &config, named, &label.into())
 }
@@ -412,18 +412,18 @@ fn await_change(gpu: &PagedGpu, launch: &InFlight, limit: Duration) -> Result<bo
 /// Has lanes that look for a frame work on the change, too: they hold the places on the GPU that its kernel does not find.
 fn call_lanes(gpu: &PagedGpu) -> Result<()> {
     let called = gpu.pool.free.call_lanes(&*gpu.device);
-    gpu.or_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
+    gpu.map_device_lost(called.doing(|| "asking kernels to resize the frame pool".into()))
 }
 
 fn look_at_change(gpu: &PagedGpu) -> Result<(i64, u64)> {
     let looked = gpu.pool.free.change(&*gpu.device);
-    gpu.or_lost(looked.doing(|| "looking at a change of the number of frames".into()))
+    gpu.map_device_lost(looked.doing(|| "polling a resize of the frame pool".into()))
 }
 
-/// Ends a change, whose kernel this is: nobody works on it when this returns.
+/// Ends a change, whose kernel this is: nothing works on it when this returns.
 fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
     let ended = gpu.pool.free.end_change(&*gpu.device);
-    gpu.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
+    gpu.map_device_lost(ended.doing(|| "ending a resize of the frame pool".into()))?;
     // One that has found no place finds nothing to do when it starts.
     if !launch.is_done() {
         launch.abort(&*gpu.device);
@@ -433,7 +433,7 @@ fn end_change(gpu: &PagedGpu, launch: &InFlight) -> Result<()> {
         return Ok(());
     }
     let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
-    match gpu.or_lost(gpu.outcome_of(launch, outcome)) {
+    match gpu.map_device_lost(gpu.outcome_of(launch, outcome)) {
         // It went as far as it could.
         Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(()),
         Err(error) => Err(error),
@@ -451,8 +451,8 @@ fn await_helpers(gpu: &PagedGpu) -> Result<()> {
     while look_at_change(gpu)?.1 != 0 && !gpu.lock().in_flight.iter().all(|launch| launch.is_done()) {
         if begun.elapsed() > gpu.settings.wait_limit {
             return Err(Error::Unavailable {
-                what: "changing the number of frames".into(),
-                reason: "lanes do not come back from it: a kernel hangs".into(),
+                what: "resizing the frame pool".into(),
+                reason: "timed out waiting for a kernel to release frames".into(),
             });
         }
         std::thread::yield_now();
@@ -474,7 +474,7 @@ impl GivesHandles for PagedGpu {
         let Ok(units) = self.units() else { return 0 };
         self.let_unused_go();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
-        let each = left.map_or(self.patience(), |left| left.min(self.patience()));
+        let each = left.map_or(self.change_timeout(), |left| left.min(self.change_timeout()));
         // Who changes their number already may be waiting for the caller, so it is not waited for without end.
         let Some(returning) = self.pool.changing.try_lock_for(each) else {
             return 0;
@@ -488,16 +488,19 @@ impl GivesHandles for PagedGpu {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).min(spare);
-            let patience = Patience {
+            let timeouts = Timeouts {
                 within: each,
                 longer: each,
             };
-            change.withdraw(wanted, patience)
+            change.withdraw(wanted, timeouts)
         });
         match given {
             Ok(count) => count * units.handles_each(),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "frames give no memory");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the frame pool gives no memory"
+                );
                 0
             }
         }
@@ -521,8 +524,8 @@ impl Occupant for PagedGpu {
         self.handles.trim(whole, Some(until))
     }
 
-    fn settle(&self) {
-        self.settle_frames();
+    fn release_ended(&self) {
+        self.finish_frame_changes();
     }
 
     fn lingering_bytes(&self) -> u64 {

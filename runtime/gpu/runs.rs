@@ -10,7 +10,7 @@ use crate::{
     error::{Doing, Result},
 };
 
-/// Of so many pages one may come that nobody has used.
+/// Of this many pages one may come that nothing has used.
 const UNUSED_SHARE: u64 = 8;
 
 /// What is known of a held region's pages, and of the frames that are free.
@@ -75,7 +75,7 @@ impl PagedGpu {
     }
 
     /// Brings pages of a held region into frames in the order of the pages, as far as those are free. Where those follow each other is chosen when
-    /// none has a frame. No launch with the region runs, none that fetches pages, and nobody else brings some. `own`: of the one who does.
+    /// none has a frame. No launch with the region runs, none that fetches pages, and nothing else brings some. `own`: of the one who does.
     pub(super) fn bring_in_order(
         &self,
         region: &RegionView,
@@ -90,12 +90,12 @@ impl PagedGpu {
             ..
         } = *found;
         let (known, fill) = (region.run() != RegionView::NO_RUN, found.is_worth_all());
-        // Where nothing was chosen, it is when so many frames are free as could follow each other.
+        // Where nothing was chosen, it is when this many frames are free as could follow each other.
         let may_begin = known || (away == 0 && free >= pages);
         if pages == 0 || free == 0 || !(fill || used != 0) || !may_begin {
             return Ok(());
         }
-        // Whoever changes the number of frames would wait for those that are taken here.
+        // A thread that changes the number of frames would wait for those that are taken here.
         match self.pool.changing.try_lock() {
             Some(changing) if changing.is_none() => self.bring_into_own(region, fill, own),
             _ => Ok(()),
@@ -172,7 +172,7 @@ impl PagedGpu {
         )
     }
 
-    /// Where so many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.
+    /// Where this many of the frames follow each other as a region has pages: where no other region's do, if possible, and with `any` elsewhere.
     pub(super) fn choose_run(&self, region: &RegionView, frames: Vec<u64>, any: bool) -> u32 {
         let pages = region.pages().count();
         let apart = self.apart(frames.clone(), Some(region));
@@ -208,7 +208,7 @@ impl PagedGpu {
     }
 }
 
-/// The first of so many bits that are set and follow each other.
+/// The first of this many bits that are set and follow each other.
 fn first_run(bits: &[u64], length: u64) -> Option<u32> {
     let (mut first, mut found) = (0, 0);
     for (n, &word) in (0..).zip(bits) {

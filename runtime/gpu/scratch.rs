@@ -12,7 +12,7 @@ use crate::device::DeviceArray;
 #[derive(Default)]
 pub(super) struct Scratch {
     /// What accesses past the end of arrays reach.
-    pub nobodys_page: Mutex<Option<DeviceArray<u8>>>,
+    pub dummy_page: Mutex<Option<DeviceArray<u8>>>,
     /// What kernels of the runtime count.
     pub counts: Mutex<Option<DeviceArray<u64>>>,
     /// Of who brings pages: frames that are out of the pool meanwhile, a bit each.

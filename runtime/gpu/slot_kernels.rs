@@ -33,7 +33,7 @@ impl PagedGpu {
         let doing = || "compiling the kernels of slot caches".to_owned();
         let source = Source::new(SOURCE.0, SOURCE.1);
         let module = self.device.compile(&source, &KERNELS, &options);
-        let module = self.or_lost(module.doing(doing))?;
+        let module = self.map_device_lost(module.doing(doing))?;
         let kernel = |at: usize| module.kernel(KERNELS[at]).doing(doing);
         let made = Arc::new(SlotKernels {
             plan: kernel(0)?,

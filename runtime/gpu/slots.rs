@@ -1,4 +1,4 @@
-//! Memory of the GPU before files: blocks come there past the host's memory.
+//! A file cache in GPU memory: blocks come there past the host's memory.
 
 use std::{io, os::fd::RawFd, sync::Arc};
 
@@ -21,7 +21,7 @@ pub(super) struct GpuSlots {
 impl GpuSlots {
     /// Slots of `block` bytes in `bytes` bytes of memory, and where that begins.
     pub fn new(gpu: &Arc<dyn Gpu>, bytes: u64, block: u64) -> Result<(u64, Arc<Self>)> {
-        let doing = || format!("allocating {bytes} bytes of its memory before files");
+        let doing = || format!("allocating its file cache of {bytes} bytes");
         let memory = gpu.allocate(bytes, block).doing(doing)?;
         let access = gpu
             .file_access(&memory)
@@ -29,7 +29,7 @@ impl GpuSlots {
         let least = access.bytes_least();
         if block < least {
             let reason = format!(
-                "files come into the GPU's memory in pages of {least} bytes at least; file_memory takes smaller ones"
+                "a file cache in GPU memory needs pages of at least {least} bytes; a file cache in host memory takes smaller ones"
             );
             return refuse("page size", format!("{block} bytes"), reason);
         }

@@ -37,21 +37,21 @@ __global__ void gpuvm_reap(const gpuvm::layout::VmDesc* vm, unsigned first, unsi
 }
 
 // Marks the copies of the pages [first, last) of a region at one of its homes as stale.
-__global__ void gpuvm_age(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned home, unsigned long long first,
-                          unsigned long long last) {
+__global__ void gpuvm_mark_stale(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned home,
+                                 unsigned long long first, unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::age_page(vm, gpuvm::detail::page_id(region, page), home);
+        gpuvm::detail::mark_page_stale(vm, gpuvm::detail::page_id(region, page), home);
 }
 
 // Forgets that fetches of the pages [first, last) of a region failed.
-__global__ void gpuvm_forget(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
-                             unsigned long long last) {
+__global__ void gpuvm_clear_errors(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                   unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::forget_error(gpuvm::detail::word_of(vm, gpuvm::detail::page_id(region, page)));
+        gpuvm::detail::clear_error(gpuvm::detail::word_of(vm, gpuvm::detail::page_id(region, page)));
 }
 
 // Brings the stale copies of the pages [first, last) of a region up to date, at homes that can be reached.
@@ -79,7 +79,7 @@ __global__ void gpuvm_read_home(const gpuvm::detail::pair64* home, unsigned long
     if (scattered > 1) *sink = static_cast<unsigned>(found);
 }
 
-// Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with
+// Gives every frame of the pages [first, last) of a region back. Dirty pages are written back, or dropped with
 // `discard`.
 __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                               unsigned long long last, unsigned discard) {
@@ -176,7 +176,7 @@ __global__ void gpuvm_take_free(const gpuvm::layout::VmDesc* vm, unsigned long l
         gpuvm::detail::atom_or_relaxed_gpu(frames + frame / 64, 1ull << frame % 64);
 }
 
-// Gives frames back that nobody else knows: those whose bits are set in `words` words.
+// Gives frames back that nothing else knows: those whose bits are set in `words` words.
 __global__ void gpuvm_give_free(const gpuvm::layout::VmDesc* vm, const unsigned long long* frames,
                                 unsigned long long words) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
@@ -221,13 +221,13 @@ __global__ void gpuvm_take_marks(const gpuvm::layout::VmDesc* vm, unsigned regio
 }
 
 // Marks of pages in frames go, of the pages [first, last) of a region that no launch uses. With `folds` those pages are
-// dirty; else nobody has stored to them, and marks are from when they were at home.
-__global__ void gpuvm_settle_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
-                                   unsigned long long last, unsigned folds) {
+// dirty; else nothing has stored to them, and marks are from when they were at home.
+__global__ void gpuvm_clear_marks(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                                  unsigned long long last, unsigned folds) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::settle_mark(vm, gpuvm::detail::page_id(region, page), folds != 0);
+        gpuvm::detail::clear_mark(vm, gpuvm::detail::page_id(region, page), folds != 0);
 }
 
 // Brings pages beside a launch, until that has ended. Blocks are whole warps, one at least beyond those that watch.
@@ -273,12 +273,12 @@ __global__ void gpuvm_change_frames(const gpuvm::layout::VmDesc* vm, unsigned lo
 }
 
 // Passes on the lines of a broadcast array that this GPU has marked. Blocks are whole warps.
-__global__ void gpuvm_pass_on(gpuvm::layout::BroadcastDesc array, unsigned long long lines) {
+__global__ void gpuvm_forward_atomics(gpuvm::layout::BroadcastDesc array, unsigned long long lines) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32 * 32;
     // 8 lines a lane; all lanes of a warp go round as often.
     for (unsigned long long at = warp * 8; at < lines; at += lanes * 8)
-        gpuvm::detail::pass_on_marked(array, at + threadIdx.x % 32 * 8, lines);
+        gpuvm::detail::forward_marked(array, at + threadIdx.x % 32 * 8, lines);
 }
 
 // Copies the owners' copies of bytes [first, first + bytes) to this GPU's, 8 bytes an access.

@@ -23,10 +23,10 @@ use crate::{
     turns::Looks,
 };
 
-/// While one of so many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
+/// While one in this many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
 /// With less, what room there is goes to pages that have no frame.
 const SPARE_SHARE: u32 = 64;
-/// A loan that may grow does so when fewer than one of so many slots is free.
+/// A loan that may grow does so when fewer than one in this many slots is free.
 const DRY_SHARE: u64 = 16;
 /// Base-two logarithm of the turns of the hand over the slots with which counts of fetches halve: so few pages get a slot in one turn, at
 /// worst a quarter of the slots, that counts which halved with each would forget what is fetched once a round.
@@ -66,7 +66,7 @@ pub(crate) struct Victims {
     /// While memory that was given back is not free for its owner.
     awaited: Mutex<Option<Awaited>>,
     /// The [`Loans`] when all words were looked through last.
-    settled: Mutex<Loans>,
+    loans: Mutex<Loans>,
     /// For how long it was not, all times together.
     waited_ns: AtomicU64,
     /// Pages that came to slots where launches look them up.
@@ -83,7 +83,8 @@ impl Victims {
             return Ok(None);
         }
         if transport != TransportKind::Direct {
-            let reason = "lanes copy pages to borrowed memory of neighbour GPUs themselves: use the transport direct";
+            let reason =
+                "borrowed memory of neighbour GPUs needs the transport direct, by which GPU threads copy pages";
             return refuse("transport", transport.to_string(), reason);
         }
         let page_size = settings.page_size;
@@ -138,7 +139,7 @@ impl Victims {
             page_size,
             given_back: AtomicU64::new(0),
             awaited: Mutex::default(),
-            settled: Mutex::default(),
+            loans: Mutex::default(),
             waited_ns: AtomicU64::new(0),
             filled: AtomicU64::new(0),
         };
@@ -210,7 +211,7 @@ impl Victims {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// So many more have come.
+    /// This many more have come.
     pub fn note_filled(&self, pages: u64) {
         self.filled.fetch_add(pages, Ordering::Relaxed);
     }
@@ -273,7 +274,7 @@ impl Victims {
         let given_back = self.given_back_bytes();
         // Who fetches pages from there looks whether the memory is lent still; who reads in place does not, and has to have ended.
         let is_read = regions.iter().any(|region| region.may_have_slots_from(given_back));
-        if is_read && self.settled.lock().0 != given_back {
+        if is_read && self.loans.lock().0 != given_back {
             return Ok(0);
         }
         let mut written = 0;
@@ -359,7 +360,7 @@ impl Victims {
                 Ok(left) => lender.wanted_back(left, self.chunk_bytes()),
                 Err(error) => {
                     let ordinal = lender.ordinal;
-                    tracing::warn!(%error, "GPU {ordinal} does not say what it has free: nothing more is kept there");
+                    tracing::warn!(%error, "GPU {ordinal} does not report its free memory: no more pages are kept there");
                     lender.lent
                 }
             };
@@ -374,13 +375,13 @@ impl Victims {
 
     /// What is to be done while no launch runs, and none can begin: frees memory that was given back, and borrows more where slots have
     /// become few or `more` bytes are asked for. `regions`: all of the GPU. How many bytes were borrowed.
-    pub fn settle(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], more: u64) -> Result<u64> {
+    pub fn update_loans(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], more: u64) -> Result<u64> {
         let mut lenders = self.lenders.lock();
         let grown = self.growth(gpu, &mut lenders, more)?;
         let given_back = self.given_back_bytes();
         let readers = regions.iter().filter(|region| region.may_have_slots_from(given_back));
         let loans = (given_back, readers.count());
-        if grown.is_none() && *self.settled.lock() == loans {
+        if grown.is_none() && *self.loans.lock() == loans {
             return Ok(0);
         }
         let used = self.forget_unlent(gpu, &lenders, regions)?;
@@ -404,7 +405,7 @@ impl Victims {
         self.tell_spare(gpu, &lenders)?;
         let free = self.lent_slots(&lenders).filter(|slot| !used[*slot as usize]);
         self.free.fill(gpu, free).doing(|| "listing free slots".to_owned())?;
-        *self.settled.lock() = loans;
+        *self.loans.lock() = loans;
         if loans.1 == 0 {
             self.note_free(&lenders);
         }
@@ -440,7 +441,7 @@ impl Victims {
             let asked = rest.min(u64::from(room)) as u32;
             rest -= u64::from(asked);
             let mut chunks = lender.lent + asked;
-            // A launch does not fail since nobody says what is free elsewhere: the loan stays what it is.
+            // A launch does not fail since nothing says what is free elsewhere: the loan stays what it is.
             if more == 0
                 && lender.may_grow()
                 && let Ok(left) = gpu.memory_left(lender.ordinal)
@@ -516,7 +517,7 @@ fn slot_in(field: u32) -> u32 {
     if field & layout::USE_BIT == 0 { field } else { 0 }
 }
 
-/// The slot that an absent page's word names.
+/// The slot that an absent page's entry names.
 pub(super) fn slot_of(word: u64) -> Option<u32> {
     let is_absent = word & layout::STATE_MASK == layout::STATE_ABSENT << layout::STATE_SHIFT;
     let named = slot_in(((word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32);
@@ -537,12 +538,14 @@ fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Ve
             }
         };
         if let (0, Loan::Bytes(bytes)) = (most, loan) {
-            let reason = format!("GPU {ordinal} is to lend {bytes} bytes; memory is lent in chunks of {chunk_bytes}");
+            let reason = format!(
+                "cannot borrow {bytes} bytes of GPU {ordinal}: memory is lent in chunks of {chunk_bytes} bytes"
+            );
             return refuse("borrowed memory", format!("{bytes} bytes"), reason);
         }
         let slots = most.saturating_add(first.into()).saturating_mul(chunk_slots);
         if slots > layout::SLOTS_MAX {
-            let reason = "page table words count at most 2^27 - 2 slots: borrow less, or use larger pages";
+            let reason = "page table entries address at most 2^27 - 2 slots: borrow less, or use larger pages";
             return refuse("borrowed memory", format!("{slots} pages"), reason);
         }
         lenders.push(Lender::new(ordinal, first, most as u32, loan == Loan::Auto));
@@ -590,14 +593,14 @@ mod tests {
             wait_limit: Duration::from_secs(1),
             launch_deadline: Duration::from_secs(1),
             regions_max: 1,
-            guarded: false,
+            reliable: false,
             gpu_count: 1,
             borrowed: vec![(1, Loan::Bytes(2 * CHUNK_BYTES))],
             borrowed_chunk: CHUNK_BYTES,
             support_options: CompileOptions::default(),
             precompiled: None,
             tenancy: crate::Tenancy::none(),
-            file_memory: None,
+            file_cache: None,
             window: None,
             timeline: None,
         };

@@ -62,7 +62,7 @@ impl PageTable {
         marks(self.pages)
     }
 
-    /// Address of the first page's word.
+    /// Address of the first page's entry.
     pub fn addr(&self) -> u64 {
         self.memory.addr() + (self.head() + HEAD) * size_of::<u64>() as u64
     }
@@ -72,7 +72,7 @@ impl PageTable {
         self.memory.addr()
     }
 
-    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    /// Has this many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<(), GpuError> {
         let at = self.memory.addr() + self.head() * 8 + core::mem::offset_of!(TableHead, sampling) as u64;
         // The low half of the word: host and GPU are little-endian.
@@ -116,19 +116,19 @@ impl PageTable {
     }
 }
 
-/// So many launches in a row only read a region that was written, before its pages come to slots at neighbours.
+/// This many launches in a row only read a region that was written, before its pages come to slots at neighbours.
 const READS_BEFORE_SLOTS: u32 = 4;
-/// So many launches are few, for all of a region to be written home behind them.
+/// This many launches are few, for all of a region to be written back behind them.
 const FEW: u32 = 4;
 /// So often, before launches that write mark pages again.
 const COSTLY: u32 = 2;
-/// So many of those, before it is tried again.
-const PATIENCE: u32 = 64;
+/// After this many of those it is tried again.
+const LAUNCHES_BEFORE_RETRY: u32 = 64;
 
 /// What it costs that launches over plain memory mark nothing.
 #[derive(Default)]
 struct Costly {
-    /// Launches since all of it was written home last, or that did without plain memory.
+    /// Launches since all of it was written back last, or that did without plain memory.
     launches: u32,
     /// How often that was behind few launches, one after the other.
     times: u32,
@@ -139,8 +139,8 @@ struct Costly {
 pub(crate) struct PlainMemory {
     /// Of element 0.
     pub first: u64,
-    /// Of elements that belong to nobody.
-    pub nobodys: u64,
+    /// Of elements that belong to nothing.
+    pub dummy: u64,
 }
 
 /// What of a region lies in a GPU's memory.
@@ -151,7 +151,7 @@ pub(crate) struct RegionTables {
     pub frames: Option<FrameMemory>,
     /// Where lanes count the chunks that they read at each page's home, once a profile was taken. It stays: lanes may look at it still.
     pub page_chunks: Option<Arc<DeviceArray<u64>>>,
-    /// Where each page is, and one that is nobody's, once a launch has looked pages up.
+    /// Where each page is, and one that is no one's, once a launch has looked pages up.
     pub places: Option<DeviceArray<u64>>,
 }
 
@@ -207,14 +207,14 @@ pub(crate) struct RegionView {
     slot: OnceLock<(Slot, Places)>,
     /// Its entries there say where its pages are.
     has_entries: AtomicBool,
-    /// Graphs have launches of it, of which nobody is told: its pages stay held. And whether those write.
+    /// Graphs have launches of it, of which the library is not told: its pages stay held. And whether those write.
     captured: AtomicBool,
     captured_writes: AtomicBool,
     /// See `share_home`.
     home_is_shared: AtomicBool,
     /// See `slots_since`.
     slots_since: AtomicU64,
-    /// So many launches to come that only read it, before its pages come to slots at neighbours again.
+    /// This many launches to come that only read it, before its pages come to slots at neighbours again.
     rests: AtomicU32,
 }
 
@@ -298,7 +298,7 @@ impl RegionView {
 
     /// `ARRAY_*` of the kernel argument of launches to come.
     pub fn array_flags(&self) -> u32 {
-        // Relaxed: a number by itself; whoever changes it holds the region's advice.
+        // Relaxed: a number by itself; the thread that changes it holds the region's advice.
         self.array_flags.load(Ordering::Relaxed)
     }
 
@@ -312,7 +312,7 @@ impl RegionView {
         &*self.home
     }
 
-    /// Address of the first page's word.
+    /// Address of the first page's entry.
     pub fn words_addr(&self) -> u64 {
         self.words_addr
     }
@@ -322,13 +322,13 @@ impl RegionView {
         self.marks_addr
     }
 
-    /// Address of the places that launches look up, once one has: a page's each, and that of what is nobody's.
+    /// Address of the places that launches look up, once one has: a page's each, and that of what is no one's.
     pub fn places_addr(&self) -> Option<u64> {
         self.places_addr.get().copied()
     }
 
-    /// Takes memory for them. `nobodys` is the place that is nobody's.
-    pub fn make_places(&self, gpu: &dyn Gpu, nobodys: u64) -> Result<u64> {
+    /// Takes memory for them. `dummy` is the place that is no one's.
+    pub fn make_places(&self, gpu: &dyn Gpu, dummy: u64) -> Result<u64> {
         let mut tables = self.tables();
         if let Some(addr) = self.places_addr() {
             return Ok(addr);
@@ -336,7 +336,7 @@ impl RegionView {
         let doing = || format!("allocating places of region `{}`", self.name);
         let pages = self.pages.count();
         let places = DeviceArray::zeroed(gpu, pages + 1).doing(doing)?;
-        places.write(gpu, pages, &[nobodys]).doing(doing)?;
+        places.write(gpu, pages, &[dummy]).doing(doing)?;
         let addr = *self.places_addr.get_or_init(|| places.addr());
         // A region that has ended has none: no launch names it.
         if let Some(tables) = &mut *tables {
@@ -388,7 +388,7 @@ impl RegionView {
 
     /// The home holds everything.
     pub fn note_flushed(&self) {
-        // What graphs write nobody is told.
+        // The library is not told what graphs write.
         let again = self.captured_writes.load(Ordering::Relaxed);
         self.unflushed.store(again, Ordering::Relaxed);
     }
@@ -398,7 +398,7 @@ impl RegionView {
         self.unflushed.load(Ordering::Relaxed)
     }
 
-    /// Whether graphs have launches of it, of which nobody is told.
+    /// Whether graphs have launches of it, of which the library is not told.
     pub fn is_captured(&self) -> bool {
         // Acquire: pairs with the release in `set_captured`.
         self.captured.load(Ordering::Acquire)
@@ -418,7 +418,7 @@ impl RegionView {
 
     /// Others use its home besides, and say what they wrote there page by page.
     pub fn share_home(&self) {
-        // Relaxed: whoever is given the home has it from here on.
+        // Relaxed: the thread that is given the home has it from here on.
         self.home_is_shared.store(true, Ordering::Relaxed);
     }
 
@@ -458,7 +458,7 @@ impl RegionView {
         self.slots_since.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Whether some may be in memory that was given back since, when so many bytes were.
+    /// Whether some may be in memory that was given back since, when this many bytes were.
     pub fn may_have_slots_from(&self, given_back: u64) -> bool {
         self.slots_since().is_some_and(|since| since != given_back)
     }
@@ -480,7 +480,7 @@ impl RegionView {
     }
 
     /// Whether pages of it may come to slots at neighbours: of what launches write, and others, they would soon be old. A home that is a neighbour's memory
-    /// is as near. What graphs read is written by whoever is launched beside them.
+    /// is as near. What graphs read is written by launches beside them.
     pub fn may_use_slots(&self) -> bool {
         let is_read = self.rests.load(Ordering::Relaxed) == 0;
         is_read && !self.is_captured() && !self.shares_home() && self.home.host_memory().is_some()
@@ -506,7 +506,7 @@ impl RegionView {
         self.been_plain.load(Ordering::Relaxed)
     }
 
-    /// Whether a launch may use it as plain memory where it lies so. One that `writes` it marks nothing, so that all of it is written home then: not
+    /// Whether a launch may use it as plain memory where it lies so. One that `writes` it marks nothing, so that all of it is written back then: not
     /// where that has happened behind few launches, twice, nor where others write its home besides.
     pub fn may_serve_as_plain(&self, writes: bool) -> bool {
         !writes || !(self.home_is_shared.load(Ordering::Relaxed) || self.costly.lock().times >= COSTLY)
@@ -522,7 +522,7 @@ impl RegionView {
         let mut costly = self.costly.lock();
         if costly.times >= COSTLY {
             costly.launches += 1;
-            if costly.launches >= PATIENCE {
+            if costly.launches >= LAUNCHES_BEFORE_RETRY {
                 *costly = Costly::default();
             }
         }
@@ -567,7 +567,7 @@ impl RegionView {
         }
     }
 
-    /// Where it lies for kernels whose PTX was rewritten, which `take` finds for so many pages.
+    /// Where it lies for kernels whose PTX was rewritten, which `take` finds for this many pages.
     pub fn places(&self, take: impl FnOnce(u64) -> Result<(Slot, Places)>) -> Result<Places> {
         if let Some(places) = self.places_there() {
             return Ok(places);
@@ -705,7 +705,7 @@ impl RegionView {
             Some(counts) if Arc::strong_count(counts) > 1 => {
                 return Err(Error::Region {
                     region: self.name.clone(),
-                    reason: "a profile of it is being taken already: finish that one first".to_owned(),
+                    reason: "it is being profiled already: finish that profile first".to_owned(),
                 });
             }
             Some(counts) => {
@@ -725,7 +725,7 @@ impl RegionView {
         self.with_words("ending the profile of", |words| words.count_chunks_at(gpu, 0))
     }
 
-    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    /// Has this many of the reads at the home ask what to do with their page: `DRAW_*`.
     pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<()> {
         self.with_words("advising region", |words| words.write_draws(gpu, draws))
     }

@@ -175,7 +175,7 @@ impl Window {
         let (before, behind) = (first.saturating_sub(1), (first + used + 1).min(all));
         self.entries.fill(handles, before * ENTRY_BYTES..behind * ENTRY_BYTES)?;
         self.marks.fill(handles, first..first + used)?;
-        // Of whoever had the place before.
+        // Of the former owner of the place.
         let places = self.places(&slot);
         let cleared = handles.gpu().zero(places.marks, used);
         cleared.doing(|| "clearing marks of a window".into())?;
@@ -187,7 +187,7 @@ impl Window {
         self.addresses.is_none()
     }
 
-    /// Where so many pages of a home lie.
+    /// Where this many pages of a home lie.
     fn page_of_home(&self, home: u64, pages: u64) -> Result<u64> {
         let gpuvm_ptx::Window { base, bytes, .. } = self.described;
         let (offset, page) = (home.wrapping_sub(base), 1 << self.page_shift);

@@ -4,7 +4,7 @@ use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, StripeDesc};
 use gpuvm_memory_node::Grant;
 
-use super::{FileSpan, Home, HostPages, NodeMemory, Reach, Striped, Ways, stripe, unmoved};
+use super::{DataPaths, FileSpan, Home, HostPages, NodeMemory, Reach, Striped, stripe, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -28,9 +28,9 @@ impl AtNodes {
     }
 
     /// The place of the node of a page.
-    fn node_of(&self, ways: &Ways<'_>, page: u64) -> usize {
+    fn node_of(&self, paths: &DataPaths<'_>, page: u64) -> usize {
         let stripe = page % self.memory.stripe_count().max(1) as u64;
-        (stripe as usize + self.row) % ways.nodes.len().max(1)
+        (stripe as usize + self.row) % paths.nodes.len().max(1)
     }
 }
 
@@ -73,22 +73,22 @@ impl Home for AtNodes {
         }
     }
 
-    fn register(&self, _ways: &Ways<'_>, _read_only: bool) -> Result<Reach> {
+    fn register(&self, _paths: &DataPaths<'_>, _read_only: bool) -> Result<Reach> {
         // The nodes have registered it when they granted it.
-        Ok(Reach::Nobody)
+        Ok(Reach::None)
     }
 
-    fn stripes(&self, ways: &Ways<'_>, _reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+    fn stripes(&self, paths: &DataPaths<'_>, _reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
         let memory = self.memory.0.lock();
-        let (Some(queues), Some(memory)) = (ways.queues, &*memory) else {
+        let (Some(queues), Some(memory)) = (paths.queues, &*memory) else {
             return unmoved(0);
         };
         if memory.grants.is_empty() {
             return unmoved(0);
         }
         let of_grant = |(number, grant): (usize, &Grant)| {
-            let node = (number + self.row) % ways.nodes.len();
-            vec![match ways.nodes[node].is_in(grant.client()) {
+            let node = (number + self.row) % paths.nodes.len();
+            vec![match paths.nodes[node].is_in(grant.client()) {
                 true => stripe(grant.address(), grant.rkey(), &queues.of_node(node), own_frames),
                 // A session that is over took it along. A lane may have found the node's queue pairs before
                 // this was written: the node refuses what has no key.
@@ -105,19 +105,19 @@ impl Home for AtNodes {
         0
     }
 
-    fn is_lost(&self, _ways: &Ways<'_>, page: u64) -> bool {
+    fn is_lost(&self, _paths: &DataPaths<'_>, page: u64) -> bool {
         let failed = self.memory.with_grant(page, |grant| grant.client().failure().is_some());
         failed.unwrap_or(true)
     }
 
-    fn is_away(&self, ways: &Ways<'_>, page: u64) -> bool {
-        let node = self.node_of(ways, page);
-        self.is_lost(ways, page) || ways.queues.is_none_or(|queues| queues.is_node_lost(node))
+    fn is_away(&self, paths: &DataPaths<'_>, page: u64) -> bool {
+        let node = self.node_of(paths, page);
+        self.is_lost(paths, page) || paths.queues.is_none_or(|queues| queues.is_node_lost(node))
     }
 
-    fn was_away(&self, ways: &Ways<'_>, page: u64) -> bool {
-        let node = self.node_of(ways, page);
-        ways.queues.is_none_or(|queues| queues.was_node_lost(node))
+    fn was_away(&self, paths: &DataPaths<'_>, page: u64) -> bool {
+        let node = self.node_of(paths, page);
+        paths.queues.is_none_or(|queues| queues.was_node_lost(node))
     }
 
     fn host_memory(&self) -> Option<&HostPages> {

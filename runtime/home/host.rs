@@ -5,7 +5,7 @@ use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::Access;
 use parking_lot::Mutex;
 
-use super::{FileSpan, Home, HomeKeys, HostPages, Reach, Striped, Ways, unmoved};
+use super::{DataPaths, FileSpan, Home, HomeKeys, HostPages, Reach, Striped, unmoved};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
@@ -25,7 +25,7 @@ impl InHost {
     }
 
     /// The keys by which the GPU's NICs reach it, and for NICs that move data by way of the GPU its registration there.
-    fn register_with_nics(&self, ways: &Ways<'_>, read_only: bool) -> Result<Reach> {
+    fn register_with_nics(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach> {
         let doing = || format!("registering region `{}`", self.region);
         let HostPages { base, bytes, .. } = self.memory;
         let access = match read_only {
@@ -33,13 +33,13 @@ impl InHost {
             false => Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
         };
         // Before the keys: requests that name them move by way of the GPU.
-        let pinned = match ways.nics.iter().any(|nic| nic.capabilities().has_mover) {
+        let pinned = match paths.nics.iter().any(|nic| nic.capabilities().has_mover) {
             // SAFETY: the memory outlives the registration, which is dropped when the keys are gone.
-            true => Some(unsafe { ways.gpu.register_host(base, bytes, read_only) }.doing(doing)?),
+            true => Some(unsafe { paths.gpu.register_host(base, bytes, read_only) }.doing(doing)?),
             false => None,
         };
         let mut keys = HomeKeys::default();
-        for nic in ways.nics {
+        for nic in paths.nics {
             // SAFETY: the memory outlives the keys: `close`, or `drop` when the region's creation fails,
             // deregisters first, and when that fails the memory is leaked (owned) or the process ends
             // (borrowed). No Rust reference to it exists until then.
@@ -74,50 +74,51 @@ impl Home for InHost {
         Ok(())
     }
 
-    fn register(&self, ways: &Ways<'_>, read_only: bool) -> Result<Reach> {
+    fn register(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach> {
         if self.memory.bytes == 0 {
-            return Ok(Reach::Nobody);
+            return Ok(Reach::None);
         }
-        if !ways.nics.is_empty() {
-            return self.register_with_nics(ways, read_only);
+        if !paths.nics.is_empty() {
+            return self.register_with_nics(paths, read_only);
         }
         // SAFETY: as for the keys of NICs; lanes write it only where the region may be written. The rest of its last page is mapped.
         let registered = unsafe {
-            ways.gpu
+            paths
+                .gpu
                 .register_host(self.memory.base, self.memory.pinned_bytes(), read_only)
         };
         let registered = registered.doing(|| format!("registering region `{}`", self.region))?;
         Ok(Reach::Lanes(Mutex::new(Some(registered))))
     }
 
-    fn stripes(&self, ways: &Ways<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+    fn stripes(&self, paths: &DataPaths<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
         match reach {
             Reach::Nics(..) => {
                 let (home, place) = (self.memory.base as u64, self.place.unwrap_or(0));
-                super::stripes_of_this_host(home, place, ways, reach, own_frames)
+                super::stripes_of_this_host(home, place, paths, reach, own_frames)
             }
-            Reach::Lanes(_) | Reach::Nobody => unmoved(self.direct_addr(reach)),
+            Reach::Lanes(_) | Reach::None => unmoved(self.direct_addr(reach)),
         }
     }
 
     fn direct_addr(&self, reach: &Reach) -> u64 {
         match reach {
             Reach::Lanes(registration) => registration.lock().as_ref().map_or(0, HostRegistration::device_addr),
-            Reach::Nobody | Reach::Nics(..) => 0,
+            Reach::None | Reach::Nics(..) => 0,
         }
     }
 
-    fn is_lost(&self, ways: &Ways<'_>, _page: u64) -> bool {
-        let lost = |place| ways.queues.is_some_and(|queues| queues.is_local_lost(place));
+    fn is_lost(&self, paths: &DataPaths<'_>, _page: u64) -> bool {
+        let lost = |place| paths.queues.is_some_and(|queues| queues.is_local_lost(place));
         self.place.is_some_and(lost)
     }
 
-    fn is_away(&self, ways: &Ways<'_>, page: u64) -> bool {
-        self.is_lost(ways, page)
+    fn is_away(&self, paths: &DataPaths<'_>, page: u64) -> bool {
+        self.is_lost(paths, page)
     }
 
-    fn was_away(&self, ways: &Ways<'_>, _page: u64) -> bool {
-        let was_lost = |place| ways.queues.is_some_and(|queues| queues.was_local_lost(place));
+    fn was_away(&self, paths: &DataPaths<'_>, _page: u64) -> bool {
+        let was_lost = |place| paths.queues.is_some_and(|queues| queues.was_local_lost(place));
         self.place.is_some_and(was_lost)
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct HostPages {
 }
 
 // SAFETY: the address is the only field that is not Send. It is dereferenced only by `InHost::read` and `InHost::write`, whose
-// callers see to it that nobody else writes then, by a home that is lost under its lock, and by the NIC, which synchronises
+// callers see to it that nothing else writes then, by a home that is lost under its lock, and by the NIC, which synchronises
 // through completions.
 unsafe impl Send for HostPages {}
 // SAFETY: as for Send.

@@ -9,7 +9,7 @@ use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::{Access, Acquired, Backing, Piece};
 use parking_lot::Mutex;
 
-use super::{FileSpan, Home, HomeKeys, HostPages, Reach, Striped, Ways};
+use super::{DataPaths, FileSpan, Home, HomeKeys, HostPages, Reach, Striped};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
@@ -33,14 +33,14 @@ struct Served {
     failure: Mutex<Option<FileError>>,
 }
 
-/// Addresses that are nobody's memory, so that each names one byte of one file.
+/// Addresses that are no one's memory, so that each names one byte of one file.
 struct Addresses(Range<u64>);
 
 impl Addresses {
     fn reserve(bytes: u64) -> std::io::Result<Self> {
         let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE;
         let none = rustix::mm::ProtFlags::empty();
-        // SAFETY: a new map at an address of the system's choice, which nobody may read or write.
+        // SAFETY: a new map at an address of the system's choice, which nothing may read or write.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes as usize, none, flags)? };
         let base = base.addr() as u64;
         Ok(Self(base..base + bytes))
@@ -120,7 +120,7 @@ impl InFile {
     pub fn new(region: String, file: File, first: u64, bytes: u64) -> Result<Self> {
         let addresses = Addresses::reserve(bytes).map_err(|error| Error::Region {
             region: region.clone(),
-            reason: format!("{bytes} addresses cannot be reserved for it ({error}): raise the process limit on them"),
+            reason: format!("cannot reserve {bytes} bytes of address space for it ({error}): raise the limit of virtual memory (`ulimit -v`)"),
         })?;
         let base = addresses.0.start;
         let failure = Mutex::new(None);
@@ -170,13 +170,13 @@ impl Home for InFile {
         written.map_err(|source| self.failed(source))
     }
 
-    fn register(&self, ways: &Ways<'_>, read_only: bool) -> Result<Reach> {
+    fn register(&self, paths: &DataPaths<'_>, read_only: bool) -> Result<Reach> {
         let access = match read_only {
             true => Access::REMOTE_READ,
             false => Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
         };
         let mut keys = HomeKeys::default();
-        for nic in ways.nics {
+        for nic in paths.nics {
             let backing = Arc::clone(&self.served) as Arc<dyn Backing>;
             let key = nic.register_backed(self.addresses.0.start, self.served.bytes, access, backing);
             keys.push(nic, key.doing(|| format!("registering region `{}`", self.region))?);
@@ -184,23 +184,23 @@ impl Home for InFile {
         Ok(Reach::Nics(Mutex::new(keys), Mutex::new(None)))
     }
 
-    fn stripes(&self, ways: &Ways<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        super::stripes_of_this_host(self.addresses.0.start, 0, ways, reach, own_frames)
+    fn stripes(&self, paths: &DataPaths<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+        super::stripes_of_this_host(self.addresses.0.start, 0, paths, reach, own_frames)
     }
 
     fn direct_addr(&self, _reach: &Reach) -> u64 {
         0
     }
 
-    fn is_lost(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn is_lost(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 
-    fn is_away(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn is_away(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 
-    fn was_away(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn was_away(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@ use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_layouts::StripeDesc;
 use parking_lot::Mutex;
 
-use super::{FileSpan, Home, HostPages, Reach, Striped, Ways, unmoved};
+use super::{DataPaths, FileSpan, Home, HostPages, Reach, Striped, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -53,12 +53,17 @@ impl Home for AtNeighbour {
         }
     }
 
-    fn register(&self, _ways: &Ways<'_>, _read_only: bool) -> Result<Reach> {
+    fn register(&self, _paths: &DataPaths<'_>, _read_only: bool) -> Result<Reach> {
         // Lanes reach the neighbour's memory since it was allocated for them.
-        Ok(Reach::Nobody)
+        Ok(Reach::None)
     }
 
-    fn stripes(&self, _ways: &Ways<'_>, reach: &Reach, _own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
+    fn stripes(
+        &self,
+        _paths: &DataPaths<'_>,
+        reach: &Reach,
+        _own_frames: Option<&FrameMemory>,
+    ) -> Vec<Vec<StripeDesc>> {
         unmoved(self.direct_addr(reach))
     }
 
@@ -66,16 +71,16 @@ impl Home for AtNeighbour {
         self.memory.lock().as_ref().map_or(0, DeviceMemory::addr)
     }
 
-    fn is_lost(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn is_lost(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         // It goes with the GPU that reads it, and that loss is told by itself.
         false
     }
 
-    fn is_away(&self, ways: &Ways<'_>, page: u64) -> bool {
-        self.is_lost(ways, page)
+    fn is_away(&self, paths: &DataPaths<'_>, page: u64) -> bool {
+        self.is_lost(paths, page)
     }
 
-    fn was_away(&self, _ways: &Ways<'_>, _page: u64) -> bool {
+    fn was_away(&self, _paths: &DataPaths<'_>, _page: u64) -> bool {
         false
     }
 

@@ -209,7 +209,7 @@ impl Striped {
         self.with(place).flatten()
     }
 
-    /// Whether nobody can write a page any more.
+    /// Whether nothing can write a page any more.
     pub fn is_sealed(&self, page: u64) -> bool {
         self.with_grant(page, Grant::is_sealed).unwrap_or(false)
     }

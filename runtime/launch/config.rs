@@ -9,7 +9,7 @@ use crate::stored::stored;
 #[must_use]
 pub struct LaunchConfig {
     pub(crate) shape: gpuvm_gpu::LaunchConfig,
-    pub(crate) lane_spans: u64,
+    pub(crate) thread_spans: u64,
     pub(crate) warp_spans: u64,
 }
 
@@ -18,7 +18,7 @@ impl LaunchConfig {
     pub fn new(blocks: u32, threads: u32) -> Self {
         Self {
             shape: gpuvm_gpu::LaunchConfig::linear(blocks, threads),
-            lane_spans: 0,
+            thread_spans: 0,
             warp_spans: 0,
         }
     }
@@ -47,9 +47,9 @@ impl LaunchConfig {
     }
 
     stored! {
-        /// Spans of `pin(i)`, and cursors, that one lane holds at once, at most, of pages of its own. Declared spans are checked against
+        /// Spans of `pin(i)`, and cursors, that one thread holds at once, at most, of pages of its own. Declared spans are checked against
         /// the frames at launch; undeclared ones can end in a "no frame" fault.
-        lane_spans(spans: u64) => lane_spans = spans;
+        thread_spans(spans: u64) => thread_spans = spans;
 
         /// Spans of `pin(i)`, and cursors, that one warp holds at once, at most, where all its lanes hold the same pages.
         warp_spans(spans: u64) => warp_spans = spans;

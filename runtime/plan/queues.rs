@@ -10,10 +10,10 @@ use crate::{error::Result, queues::measure};
 
 /// Queue pairs for each home and NIC where their number is neither asked for nor measured.
 pub(crate) const PAIRS: u32 = 8;
-/// The same before files, whose blocks come in any order while a queue pair's requests complete in theirs: fewer wait behind a slow one.
-pub(crate) const PAIRS_BEFORE_FILES: u32 = 64;
+/// With a file cache, whose blocks come in any order while a queue pair's requests complete in theirs: fewer wait behind a slow one.
+pub(crate) const PAIRS_WITH_FILE_CACHE: u32 = 64;
 
-/// Queue pairs for each of so many groups, where `wanted` were not asked for but chosen: fewer where all of them would be too many.
+/// Queue pairs for each of this many groups, where `wanted` were not asked for but chosen: fewer where all of them would be too many.
 pub(crate) fn fitting(wanted: u32, groups: u64) -> u32 {
     let room = u64::from(layout::QUEUES_MAX) / groups.max(1);
     // More groups than queue pairs are refused before.
@@ -80,9 +80,9 @@ mod tests {
     fn what_is_usual_stands_behind_what_is_asked() {
         let mut plan = crate::Queues::new().plan();
         assert_eq!(plan.count(&[], 4096, 1).unwrap(), PAIRS);
-        plan.usual = PAIRS_BEFORE_FILES;
-        assert_eq!(plan.count(&[], 4096, 2).unwrap(), PAIRS_BEFORE_FILES);
-        assert_eq!(plan.bytes(1), u64::from(PAIRS_BEFORE_FILES * plan.depth) * 256);
+        plan.usual = PAIRS_WITH_FILE_CACHE;
+        assert_eq!(plan.count(&[], 4096, 2).unwrap(), PAIRS_WITH_FILE_CACHE);
+        assert_eq!(plan.bytes(1), u64::from(PAIRS_WITH_FILE_CACHE * plan.depth) * 256);
         plan.pairs = Some(3);
         assert_eq!(plan.count(&[], 4096, 1).unwrap(), 3);
     }

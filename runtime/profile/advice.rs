@@ -4,7 +4,7 @@ use super::{Profile, RegionProfile};
 
 /// Fewer samples say nothing of use and order.
 const SAMPLES_MIN: u32 = 8;
-/// A region is small if so many of its size fit into the frames.
+/// A region is small if this many of its size fit into the frames.
 const SMALL: u64 = 4;
 /// Neighbours whose first fetches have to be told apart before their order says anything.
 const NEIGHBOURS_MIN: u64 = 16;

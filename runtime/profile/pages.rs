@@ -22,7 +22,7 @@ pub struct PageProfile {
     pub resident: u32,
     /// Those of them in which it had been used since the clock's hand passed it.
     pub referenced: u32,
-    /// Those of them in which it had been written and was not home yet.
+    /// Those of them in which it had been written and not written back yet.
     pub dirty: u32,
     /// Stays in a frame that a sample saw: others were over before one came.
     pub stays_seen: u32,

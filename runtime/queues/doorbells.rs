@@ -53,7 +53,7 @@ impl Doorbells {
             }
             Err(error) if self.proxied == 0 => tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "the GPU cannot ring the NIC: a thread of the processor does, which costs each request its way there"
+                "the GPU cannot ring the NIC's doorbells: a CPU thread rings them, which adds latency to each request"
             ),
             Err(_) => {}
         }

@@ -29,7 +29,7 @@ pub(super) struct Group {
     pub node: Option<Arc<Node>>,
     /// The home in this host's memory that can be lost by itself.
     pub local: Option<Arc<LocalHome>>,
-    /// The connections to the node, one a queue pair; none while a pair is mended.
+    /// The connections to the node, one a queue pair; none while a pair is recovered.
     pub links: Mutex<Vec<Option<QueueLink>>>,
     /// The node does not come back: its queue pairs were given up.
     pub lost: AtomicBool,
@@ -37,9 +37,9 @@ pub(super) struct Group {
     pub epoch: AtomicU64,
     /// They were at some time: what the home holds may be behind.
     pub was_lost: AtomicBool,
-    /// Tries in a row to mend a queue pair that failed.
+    /// Tries in a row to recover a queue pair that failed.
     pub tries: AtomicU32,
-    /// Since when requests got no answer over mended queue pairs, in the keeper's time; 0: they do.
+    /// Since when requests got no answer over recovered queue pairs, in the keeper's time; 0: they do.
     pub silent_since_ns: AtomicU64,
     /// It counts as silent until then; 0: it does not.
     pub silent_until_ns: AtomicU64,
@@ -71,7 +71,7 @@ impl Group {
         self.links.lock()
     }
 
-    /// Whether its queue pairs are mended while kernels run: what they reach may be lost, and return.
+    /// Whether its queue pairs are recovered while kernels run: what they reach may be lost, and return.
     pub fn is_kept(&self) -> bool {
         self.node.is_some() || self.local.is_some()
     }
@@ -83,7 +83,7 @@ impl Group {
             (None, Some(local)) => local.failure().or_else(|| {
                 // It came back before anybody saw that it was gone. Relaxed: changed with `resetting`.
                 let same = local.epoch() == self.epoch.load(Ordering::Relaxed);
-                (!same).then(|| "it was away, and what it held is gone".into())
+                (!same).then(|| "it was restarted, and its contents are lost".into())
             }),
             (None, None) => None,
         }

@@ -12,7 +12,7 @@
 //!    touches neither ring nor data any more, and writes their completions itself, as flushed;
 //! 4. lanes finish them like any flushed request: pages are absent or dirty again, slots come free in their order, none is
 //!    posted to while it is live;
-//! 5. the pair is at rest and is mended as any other.
+//! 5. the pair is at rest and is recovered as any other.
 //!
 //! Rings that the NIC's driver made are left to the driver, whose transport has time-outs of its own.
 
@@ -96,7 +96,7 @@ impl Pair {
     }
 
     /// The oldest request that the NIC owes a completion. One whose completion is there waits for somebody to need it, and
-    /// may stand before others for as long as nobody does.
+    /// may stand before others for as long as nothing does.
     fn oldest_without_completion(
         &self,
         gpu: &dyn Gpu,
@@ -156,7 +156,7 @@ impl Pair {
             }
             LOOKS => {
                 tracing::warn!(
-                    "{} requests of queue pair {:#x} have no completion: they are made again",
+                    "{} requests of queue pair {:#x} have no completion: they are repeated",
                     waiting.len(),
                     self.number
                 );

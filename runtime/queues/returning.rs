@@ -13,7 +13,7 @@ use std::sync::{Arc, atomic::Ordering};
 use gpuvm_gpu::Gpu;
 use gpuvm_memory_node::{NodeClient, NodeError};
 
-use super::{Group, Queues, mending::Rest};
+use super::{Group, Queues, recovery::Rest};
 use crate::{
     error::{Doing, Error, Result},
     node::Node,
@@ -103,7 +103,7 @@ impl Queues {
         self.local_homes.get(home).map_or(0, |local| local.epoch())
     }
 
-    /// Has lanes go to other homes, where nobody has seen yet that this one was lost.
+    /// Has lanes go to other homes, where nothing has seen yet that this one was lost.
     pub fn give_up_home(&self, gpu: &dyn Gpu, home: Returned) -> Result<()> {
         let _resetting = self.lock_resetting();
         for group in self.groups_of(home) {
@@ -117,7 +117,7 @@ impl Queues {
     }
 
     /// Whether no request is in flight on a home's closed queue pairs. Requests whose completions do not come are ended.
-    pub fn are_at_rest(&self, gpu: &dyn Gpu, home: Returned) -> Result<bool> {
+    pub fn are_idle(&self, gpu: &dyn Gpu, home: Returned) -> Result<bool> {
         let _resetting = self.lock_resetting();
         let (first, count) = self.pairs_of(home);
         let mut all = true;
@@ -135,10 +135,10 @@ impl Queues {
     }
 
     /// The index of the next request of a queue pair that is at rest.
-    fn must_be_at_rest(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<u64> {
-        self.at_rest(gpu, index)?.ok_or_else(|| Error::Unavailable {
+    fn must_be_idle(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<u64> {
+        self.idle_index(gpu, index)?.ok_or_else(|| Error::Unavailable {
             what: group.home_name(),
-            reason: format!("queue pair {index} was not at rest; it is tried again"),
+            reason: format!("queue pair {index} still has requests in flight; it is tried again"),
         })
     }
 
@@ -153,19 +153,19 @@ impl Queues {
         if local.failure().is_some() || local.epoch() != epoch {
             return Ok(());
         }
-        // None is opened before all are mended: after an error all are at rest still, for the next try.
-        let mut mended = Vec::new();
+        // None is opened before all are recovered: after an error all are at rest still, for the next try.
+        let mut recovered = Vec::new();
         for group in self.groups_of(Returned::Local(home)) {
             for index in group.indexes() {
-                let next = self.must_be_at_rest(gpu, group, index)?;
-                self.mend(gpu, group, index - group.first, next)?;
-                mended.push((index, next));
+                let next = self.must_be_idle(gpu, group, index)?;
+                self.recover(gpu, group, index - group.first, next)?;
+                recovered.push((index, next));
             }
         }
         for group in self.groups_of(Returned::Local(home)) {
             self.begin_stay(gpu, group)?;
         }
-        for (index, next) in mended {
+        for (index, next) in recovered {
             self.open(gpu, index, next)?;
         }
         for group in self.groups_of(Returned::Local(home)) {
@@ -185,9 +185,9 @@ impl Queues {
             go_on()?;
             let next = {
                 let _resetting = self.lock_resetting();
-                self.must_be_at_rest(gpu, group, index)?
+                self.must_be_idle(gpu, group, index)?
             };
-            // Without the lock: others are mended meanwhile. A host's pass that resets the pair is counted.
+            // Without the lock: others are recovered meanwhile. A host's pass that resets the pair is counted.
             self.begin_anew(gpu, group, index - group.first, next)?;
         }
         Ok(resets)
@@ -201,20 +201,20 @@ impl Queues {
             let address = session.address().to_owned();
             return Err(NodeError::Dead { address, why }).doing(|| format!("taking {} back", group.home_name()));
         }
-        // Relaxed: whoever changes it holds the lock.
+        // Relaxed: the thread that changes it holds the lock.
         if group.resets.load(Ordering::Relaxed) != resets {
             return Err(Error::Unavailable {
                 what: group.home_name(),
                 reason: "its queue pairs were reset for another reason while they joined; it is tried again".into(),
             });
         }
-        let next = group.indexes().map(|index| self.must_be_at_rest(gpu, group, index));
+        let next = group.indexes().map(|index| self.must_be_idle(gpu, group, index));
         let next = next.collect::<Result<Vec<_>>>()?;
         self.begin_stay(gpu, group)?;
         for (index, next) in group.indexes().zip(next) {
             self.open(gpu, index, next)?;
         }
-        // Relaxed: see `say_lost`. From here on the keeper mends them, or gives them up.
+        // Relaxed: see `say_lost`. From here on the keeper recovers them, or gives them up.
         group.lost.store(false, Ordering::Relaxed);
         Ok(())
     }

@@ -85,7 +85,7 @@ impl From<PosterError> for Probe {
 fn latency(nic: &Arc<dyn Nic>, page: usize) -> std::result::Result<Duration, Probe> {
     let memory = Pages::new(2 * page);
     let config = PosterConfig::default();
-    // SAFETY: the pages outlive the key: both ways out of here deregister it, or leak them. Nobody else knows them.
+    // SAFETY: the pages outlive the key: both ways out of here deregister it, or leak them. Nothing else knows them.
     let key = unsafe {
         nic.register(
             memory.address(),

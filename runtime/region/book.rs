@@ -39,7 +39,7 @@ pub(crate) trait Listed {
     /// Takes its place in the region table of its GPU, where kernels find it.
     ///
     /// # Errors
-    /// Memory that cannot be had, and the GPU's.
+    /// Memory that is not available, and the GPU's.
     fn enter_table(&self) -> Result<()>;
 }
 
@@ -218,7 +218,7 @@ impl<R: Listed> Regions<R> {
         told.and(region.set_rank(rank))
     }
 
-    /// The regions that have not ended, in the order in which they were made. They are not held, so that what nobody wants any more can be told.
+    /// The regions that have not ended, in the order in which they were made. They are not held, so that what nothing wants any more can be told.
     /// None is made or ends while `look` looks at them.
     pub fn with_all<T>(&self, look: impl FnOnce(Values<'_, u64, Weak<R>>) -> T) -> T {
         look(self.book.lock().regions.values())

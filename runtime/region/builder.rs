@@ -47,7 +47,7 @@ pub enum Integrity {
     /// None: what the home answers is taken for what was written.
     #[default]
     Unchecked,
-    /// CRC-32C: kept for each page in GPU memory, made when the page is written home, compared when it is fetched.
+    /// CRC-32C: kept for each page in GPU memory, made when the page is written back, compared when it is fetched.
     Crc32c,
 }
 
@@ -78,7 +78,7 @@ impl<E> RegionBuilder<E> {
         self
     }
 
-    /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written home.
+    /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written back.
     pub fn read_only(mut self) -> Self {
         self.kind.read_only = true;
         self
@@ -106,12 +106,12 @@ impl<E> RegionBuilder<E> {
         /// Whose pages stay while frames are short: see [`Region::set_priority`]. Default: 0.
         priority(priority: i32) => priority = priority;
 
-        /// Keeps each page at so many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
+        /// Keeps each page at this many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
         /// there are none, at two homes of this host ([`Queues::host_homes`](crate::Queues::host_homes)). Default: 1.
         replicas(count: u32) => replicas = count;
 
         /// Keeps a checksum for each page, so that bits which flip at the home or on the way are found; with two replicas
-        /// they are mended. Default: [`Integrity::Unchecked`].
+        /// they are repaired. Default: [`Integrity::Unchecked`].
         integrity(integrity: Integrity) => integrity = integrity;
 
         /// Keeps the pages in the memory of the neighbour GPU `ordinal`, which the faulting warps read and write over the link
@@ -119,7 +119,7 @@ impl<E> RegionBuilder<E> {
         home_on_gpu(ordinal: u32) => neighbour = Some(ordinal);
     }
 
-    /// With so many elements.
+    /// With this many elements.
     fn of_length(mut self, length: u64) -> Self {
         self.length = length;
         self
@@ -144,7 +144,7 @@ impl<E> RegionBuilder<E> {
         let size = self.element.bytes() as u64;
         if size == 0 || !self.page_size().is_multiple_of(size) {
             return refuse(format!(
-                "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
+                "the element size of {size} bytes does not divide a page of {} bytes: pad the element to a power of two",
                 self.page_size()
             ));
         }
@@ -160,7 +160,7 @@ impl<E> RegionBuilder<E> {
         match self.length.checked_mul(size) {
             Some(bytes) if isize::try_from(bytes).is_ok() => Ok(self.length as usize),
             _ => refuse(format!(
-                "{} elements of {size} bytes are more than an address space holds",
+                "{} elements of {size} bytes exceed the address space",
                 self.length
             )),
         }
@@ -178,21 +178,23 @@ impl<E> RegionBuilder<E> {
             true => self.place.gpu.nodes.len(),
             false => queues.map_or(0, |queues| queues.local_homes().len()),
         };
-        let guarded = self.replicas != 1 || self.integrity != Integrity::Unchecked;
+        let reliable = self.replicas != 1 || self.integrity != Integrity::Unchecked;
         match self.replicas {
-            _ if guarded && queues.is_none() => Err(format!(
-                "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
+            _ if reliable && queues.is_none() => Err(format!(
+                "transport {} supports neither replicas nor checksums, since GPU threads copy pages themselves; use one with queue pairs",
                 self.place.gpu.transport
             )),
-            _ if guarded && !self.place.gpu.settings.guarded => {
-                Err("replicas and checksums are compiled into kernels where asked for: set guarded_regions".into())
+            _ if reliable && !self.place.gpu.settings.reliable => {
+                Err("replicas and checksums need kernels that are compiled for them: set reliable_regions".into())
             }
-            _ if guarded && self.neighbour.is_some() => Err("pages at a neighbour GPU have one home, unchecked".into()),
+            _ if reliable && self.neighbour.is_some() => {
+                Err("regions at a neighbour GPU support neither replicas nor checksums".into())
+            }
             1 => Ok(()),
             2 if homes >= 2 => Ok(()),
             2 if self.homed_at_nodes() => Err("2 replicas need two memory nodes; name another one".into()),
             2 => Err("2 replicas need two homes; name memory nodes, or say Queues::host_homes(2)".into()),
-            other => Err(format!("{other} replicas; there are 1 or 2")),
+            other => Err(format!("{other} replicas were asked for: there can be 1 or 2")),
         }
     }
 
@@ -239,7 +241,7 @@ impl<E> RegionBuilder<E> {
                     .device
                     .write(memory.addr(), bytemuck::cast_slice(data.elements()));
                 let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
-                self.place.gpu.or_lost(written)?;
+                self.place.gpu.map_device_lost(written)?;
             }
             return self.create_at_neighbour(memory);
         }
@@ -265,7 +267,7 @@ impl<E> RegionBuilder<E> {
         }
         let memory = self.place.gpu.device.allocate_on(ordinal, bytes);
         let memory = memory.doing(|| format!("allocating region `{}` on GPU {ordinal}", self.label()));
-        self.place.gpu.or_lost(memory).map(Some)
+        self.place.gpu.map_device_lost(memory).map(Some)
     }
 
     /// Whether the pages live at memory nodes.
@@ -361,7 +363,10 @@ impl<E> RegionBuilder<E> {
             element: self.element.clone(),
             checksums,
         };
-        let inner = self.place.gpu.or_lost(RegionInner::create(&self.place, plan, homes))?;
+        let inner = self
+            .place
+            .gpu
+            .map_device_lost(RegionInner::create(&self.place, plan, homes))?;
         Ok(Region::new(inner, borrowed))
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Kind {
     pub placement: Option<Placement>,
 }
 
-const LENDS: &str = "its clean pages go to memory that neighbours lend, as it was made: their words in the page table name places there";
+const LENDS: &str = "its clean pages go to memory that neighbours lend, as it was made: their entries in the page table name places there";
 
 /// What the flags on one GPU follow from, besides advice.
 #[derive(Clone, Copy)]
@@ -77,14 +77,14 @@ impl Traits {
             && self.pages >> 32 == 0
     }
 
-    /// Whether clean pages that leave their frames go to neighbours. Absent pages' words name slots there, and count nothing: such a region is
+    /// Whether clean pages that leave their frames go to neighbours. Absent pages' entries name slots there, and count nothing: such a region is
     /// not used in place, whatever it is advised.
     fn has_victims(&self) -> bool {
         let placement = self.place(self.kind.placement).0;
         self.borrows && self.home != 0 && !self.kind.never_evicted && placement == Placement::Fetch
     }
 
-    /// Whether launches that look its pages up may find them in slots at neighbours. Absent pages' words count what is read at the home under
+    /// Whether launches that look its pages up may find them in slots at neighbours. Absent pages' entries count what is read at the home under
     /// [`Placement::Auto`] alone, which no advice says.
     fn has_places(&self) -> bool {
         self.borrows && self.place(self.kind.placement).0 == Placement::LookUp

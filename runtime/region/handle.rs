@@ -14,7 +14,7 @@ use crate::{
 
 /// An array in host memory, or at memory nodes, that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
 ///
-/// Dropping it waits for the launches that name it, writes its dirty pages home and gives its frames back; use
+/// Dropping it waits for the launches that name it, writes its dirty pages back and gives its frames back; use
 /// [`close`](Self::close) to see whether that worked.
 pub struct Region<T> {
     pub(crate) inner: Arc<RegionInner>,
@@ -62,7 +62,7 @@ impl<E> Region<E> {
         self.inner.pages.count()
     }
 
-    /// Writes home what the launches that were enqueued before this call, and that name the region, wrote.
+    /// Writes back what the launches that were enqueued before this call, and that name the region, wrote.
     ///
     /// # Errors
     /// [`Error::Fault`] naming the first page that could not be written; it stays dirty in GPU memory and a later
@@ -74,7 +74,7 @@ impl<E> Region<E> {
         self.inner.sync(true)
     }
 
-    /// Writes dirty pages home without waiting for launches: it covers the writes that happened before it, and ends although kernels
+    /// Writes dirty pages back without waiting for launches: it covers the writes that happened before it, and ends although kernels
     /// write on. A never-evicted region is flushed as by [`flush`](Self::flush).
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<E> Region<E> {
         self.inner.sync(false)
     }
 
-    /// Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
+    /// Writes dirty pages back and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
     /// the launches that name the region.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl<E> Region<E> {
         self.inner.release_pages(&mut self.inner.quiesce(), false)
     }
 
-    /// Drops the pages that lie wholly in a range of elements, without writing them home: their frames are free again, and each page
+    /// Drops the pages that lie wholly in a range of elements, without writing them back: their frames are free again, and each page
     /// holds what its home holds. That is what kernels wrote up to the page's last write-back, by a flush or for its frame, so pages of one
     /// range may be of different age. Pages that lie in the range in part stay as they are. A
     /// [never-evicted](super::RegionBuilder::never_evicted) region drops pages as well, and keeps the frames, into which they are fetched
@@ -119,7 +119,7 @@ impl<E> Region<E> {
         inner.release_some(&mut inner.quiesce(), &pages, true)
     }
 
-    /// Writes the dirty pages home that have some of these bytes, and gives their frames back: the host has written there, to other pages than
+    /// Writes the dirty pages back that have some of these bytes, and gives their frames back: the host has written there, to other pages than
     /// launches did. Waits for the launches that name the region.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl<E> Region<E> {
         if !self.inner.kind.never_evicted || self.is_empty() {
             return Ok(None);
         }
-        let words = own.gpu.or_lost(own.view.read_words(&*own.gpu.device))?;
+        let words = own.gpu.map_device_lost(own.view.read_words(&*own.gpu.device))?;
         let resident = |bits: &u64| u64::from(PageWord::from_bits(*bits).state) == layout::STATE_RESIDENT;
         let all = words.len() as u64 == self.pages() && words.iter().all(resident);
         Ok(all.then_some(own.frames_addr))
@@ -211,13 +211,13 @@ impl<E> Region<E> {
         self.inner.release_pages(&mut launches, false)?;
         self.inner.expect_stores();
         let offset = first * self.inner.element.bytes() as u64;
-        // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
+        // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nothing reads or writes the home
         // until a launch that begins after the guard is gone.
         let copied = unsafe { self.inner.own.copy_in(offset, values) };
-        self.inner.own.gpu.or_lost(copied)
+        self.inner.own.gpu.map_device_lost(copied)
     }
 
-    /// The elements that so many bytes are, from `first` on.
+    /// The elements that this many bytes are, from `first` on.
     fn elements_of(&self, first: u64, bytes: usize) -> Result<Range<u64>> {
         let count = self.inner.element.count(&self.inner.name, bytes)?;
         Ok(first..first.saturating_add(count))
@@ -228,9 +228,9 @@ impl<E> Region<E> {
     /// WRITE has completed, or the GPU is lost.
     fn copy(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let offset = first * self.inner.element.bytes() as u64;
-        // SAFETY: nobody writes the home, as this function's callers see to.
+        // SAFETY: nothing writes the home, as this function's callers see to.
         let copied = unsafe { self.inner.own.copy_out(offset, out) };
-        self.inner.own.gpu.or_lost(copied)
+        self.inner.own.gpu.map_device_lost(copied)
     }
 }
 
@@ -312,8 +312,8 @@ impl<T: Pod> Region<T> {
         let _launches = self.inner.quiesce();
         let mut found = Vec::new();
         for on in self.inner.everywhere() {
-            let pages = on.gpu.at_rest(|| self.read_dirty(&on));
-            found.extend(on.gpu.or_lost(pages)?);
+            let pages = on.gpu.when_idle(|| self.read_dirty(&on));
+            found.extend(on.gpu.map_device_lost(pages)?);
         }
         Ok(found)
     }
@@ -356,7 +356,7 @@ impl<T> Drop for Region<T> {
         if let Err(error) = self.inner.close(self.borrowed) {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "region `{}` did not end well",
+                "region `{}` was dropped with an error",
                 self.inner.name
             );
             if self.borrowed {

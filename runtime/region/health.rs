@@ -1,4 +1,4 @@
-//! How a region's homes are, for whoever asks.
+//! The state of a region's homes.
 
 use super::{OnGpu, Region};
 use crate::error::Result;
@@ -78,6 +78,6 @@ impl<E> Region<E> {
     /// [`Error::Gpu`](crate::Error::Gpu) when GPU memory cannot be read.
     pub fn health(&self) -> Result<RegionHealth> {
         let own = &self.inner.own;
-        own.gpu.or_lost(health(own))
+        own.gpu.map_device_lost(health(own))
     }
 }

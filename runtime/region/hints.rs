@@ -21,7 +21,7 @@ impl<E> Region<E> {
     pub fn advise(&self, advice: Advice) -> Result<bool> {
         let _span = self.inner.span(&format!("{advice:?} advised"));
         let advised = self.inner.advise(advice);
-        self.inner.own.gpu.or_lost(advised)
+        self.inner.own.gpu.map_device_lost(advised)
     }
 
     /// Where launches to come use its pages, on the GPU that it was made on, after what was asked and advised; and why not where that was asked.
@@ -45,7 +45,7 @@ impl<E> Region<E> {
         // Relaxed: what follows takes a lock.
         self.inner.priority.store(priority, Ordering::Relaxed);
         let told = self.inner.regions.rank(&self.inner);
-        self.inner.own.gpu.or_lost(told)
+        self.inner.own.gpu.map_device_lost(told)
     }
 
     /// What was said last.

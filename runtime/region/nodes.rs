@@ -35,7 +35,7 @@ impl Spread {
 
     /// The runs of the ageing kernel, which counts homes as if there were no more nodes than stripes: the home's number there,
     /// and the pages.
-    fn to_age(self, place: usize, pages: u64) -> Vec<(u32, Range<u64>)> {
+    fn to_mark_stale(self, place: usize, pages: u64) -> Vec<(u32, Range<u64>)> {
         if self.stripes == 1 || self.stripes == self.nodes {
             return vec![(place as u32, 0..pages)];
         }
@@ -53,7 +53,7 @@ impl OnGpu {
     pub(super) fn stripes_of(&self, home: &ReachedHome) -> Vec<Vec<StripeDesc>> {
         let tables = self.view.tables();
         let own_frames = tables.as_ref().and_then(|tables| tables.frames.as_ref());
-        home.stripes(&self.gpu.ways(), own_frames)
+        home.stripes(&self.gpu.data_paths(), own_frames)
     }
 
     /// Tells the device where the pages live.
@@ -164,8 +164,8 @@ impl OnGpu {
             stripes: self.stripe_count(),
             nodes: self.gpu.nodes.len(),
         };
-        for (home, pages) in spread.to_age(place, self.pages().count()) {
-            self.gpu.age(&self.view, home, pages)?;
+        for (home, pages) in spread.to_mark_stale(place, self.pages().count()) {
+            self.gpu.mark_stale(&self.view, home, pages)?;
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl OnGpu {
 mod tests {
     use super::*;
 
-    /// As `age_page` of the device library has it: whether the copy of a page in a row is marked.
+    /// As `mark_page_stale` of the device library has it: whether the copy of a page in a row is marked.
     fn marks(homes: u64, (home, pages): &(u32, Range<u64>), row: u64, page: u64) -> bool {
         let at = if homes == 1 { row } else { (page + row) % homes };
         pages.contains(&page) && at == u64::from(*home)
@@ -207,7 +207,7 @@ mod tests {
                 let spread = Spread { stripes, nodes };
                 for place in 0..nodes {
                     let at_it: Vec<_> = spread.stripes_at(place, 2).collect();
-                    let runs = spread.to_age(place, pages);
+                    let runs = spread.to_mark_stale(place, pages);
                     for (row, page) in (0..2).flat_map(|row| (0..pages).map(move |page| (row, page))) {
                         let stripe = page as usize % stripes;
                         let marked = runs.iter().any(|run| marks(stripes as u64, run, row as u64, page));

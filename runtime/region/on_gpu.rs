@@ -38,7 +38,9 @@ fn own_frames(gpu: &PagedGpu, name: &str, pages: u64) -> Result<FrameMemory> {
     if pages > layout::FRAMES_MAX {
         return Err(Error::Region {
             region: name.to_owned(),
-            reason: format!("{pages} pages are too many for frames of its own: at most 2^28 - 1; use larger pages"),
+            reason: format!(
+                "{pages} pages are too many for a region with its own frames: at most 2^28 - 1; use larger pages"
+            ),
         });
     }
     let access = gpu.frames().access();
@@ -70,7 +72,7 @@ impl OnGpu {
             None => gpu.frames().addr(),
         };
         let reached = homes.into_iter().map(|home| {
-            let reach = home.register(&gpu.ways(), kind.read_only)?;
+            let reach = home.register(&gpu.data_paths(), kind.read_only)?;
             Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;

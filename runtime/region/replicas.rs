@@ -39,7 +39,7 @@ impl OnGpu {
     /// Of a home that is elsewhere.
     ///
     /// # Safety
-    /// The span lies in the region, and nobody writes it: no launch that names the region is in flight, and its last
+    /// The span lies in the region, and nothing writes it: no launch that names the region is in flight, and its last
     /// WRITE has completed.
     pub(super) unsafe fn copy_out(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self.is_replicated() {
@@ -53,7 +53,7 @@ impl OnGpu {
     /// Copies bytes into the home.
     ///
     /// # Safety
-    /// The span lies in the region, which may be written, and nobody else reads or writes it: no launch that names the
+    /// The span lies in the region, which may be written, and nothing else reads or writes it: no launch that names the
     /// region is in flight, and no frame holds a page of it.
     pub(super) unsafe fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
         match self.guards.checksums {
@@ -102,12 +102,12 @@ impl OnGpu {
 
     /// Whether the host cannot reach the home of a page in a replica.
     pub(super) fn is_lost(&self, replica: usize, page: u64) -> bool {
-        self.homes[replica].home.is_lost(&self.gpu.ways(), page)
+        self.homes[replica].home.is_lost(&self.gpu.data_paths(), page)
     }
 
     /// Whether it or kernels cannot.
     pub(super) fn is_away(&self, replica: usize, page: u64) -> bool {
-        self.homes[replica].home.is_away(&self.gpu.ways(), page)
+        self.homes[replica].home.is_away(&self.gpu.data_paths(), page)
     }
 
     /// The tables that guard it; none once the region has ended.
@@ -127,7 +127,7 @@ impl OnGpu {
                 let mut bits = vec![0; 2 * words];
                 for ((_, home), bits) in self.rows().zip(bits.chunks_mut(words.max(1))) {
                     let pages = 0..self.pages().count();
-                    for page in pages.filter(|page| home.was_away(&self.gpu.ways(), *page)) {
+                    for page in pages.filter(|page| home.was_away(&self.gpu.data_paths(), *page)) {
                         bits[(page / 32) as usize] |= 1 << (page % 32);
                     }
                 }
@@ -300,7 +300,7 @@ impl OnGpu {
                 // SAFETY: passed on from the caller.
                 unsafe { self.homes[good].home.read(gpu, span.start, &mut bytes) }?;
                 if home.at_nodes().is_some_and(|nodes| nodes.is_sealed(page)) {
-                    // Nobody can write it. What was refused once, or damaged on the way, may be right all the same.
+                    // Nothing can write it. What was refused once, or damaged on the way, may be right all the same.
                     let mut there = vec![0; bytes.len()];
                     // SAFETY: as above.
                     unsafe { home.read(gpu, span.start, &mut there) }?;
@@ -326,7 +326,7 @@ impl OnGpu {
         self.write_stale(&stale)
     }
 
-    /// While no frame holds a page of the region and nobody else changes the bits.
+    /// While no frame holds a page of the region and nothing else changes the bits.
     fn write_stale(&self, stale: &Stale) -> Result<()> {
         let written = self.with_stale(|table| table.write(&*self.gpu.device, 0, &stale.0.concat()));
         let written = written.unwrap_or(Ok(()));

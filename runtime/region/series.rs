@@ -1,5 +1,5 @@
 //! Series: kernels over one region that are enqueued on any streams, one call of the driver each, and end together. Pages stay where they are
-//! until somebody waits for the series: whoever reads, flushes or moves them does.
+//! until somebody waits for the series: the thread that reads, flushes or moves them does.
 
 use std::sync::{
     Arc,
@@ -65,7 +65,7 @@ impl<E> Region<E> {
     pub fn series(&self, writes: bool) -> Result<Option<Series>> {
         let region = &self.inner;
         let gpu = &region.own.gpu;
-        let on = gpu.or_lost(region.on(gpu))?;
+        let on = gpu.map_device_lost(region.on(gpu))?;
         if !region.looks_up(&on) || self.is_empty() {
             return Ok(None);
         }
@@ -86,7 +86,7 @@ impl<E> Region<E> {
         };
         let job = Job::Series("series", Box::new(begin));
         let in_flight = gpu.enqueue(&gpu.stream, job, &LaunchConfig::new(1, 1), named, &label);
-        let in_flight = gpu.or_lost(in_flight)?;
+        let in_flight = gpu.map_device_lost(in_flight)?;
         let fits = region.pages.count() <= u64::from(gpu.frame_count());
         Ok(begun.map(|(series, array, complete)| Series {
             gpu: Arc::clone(gpu),
@@ -118,13 +118,13 @@ impl<E> Region<E> {
     }
 
     /// Others have written to its [home](Self::home_memory): waits for all work of the GPU, and gives the frames back. What launches wrote since the last
-    /// [`flush`](Self::flush) goes home first.
+    /// [`flush`](Self::flush) is written back first.
     ///
     /// # Errors
     /// As [`evict`](Self::evict).
     pub fn wrote(&self) -> Result<()> {
         let gpu = &self.inner.own.gpu;
-        gpu.or_lost(gpu.device.drain().doing(|| "waiting for who writes to a home".into()))?;
+        gpu.map_device_lost(gpu.device.drain().doing(|| "waiting for writers of a home".into()))?;
         self.inner.expect_stores();
         self.evict()
     }
@@ -146,7 +146,7 @@ impl RawRegion {
     pub fn tell_words(&self, words: usize) -> Result<TellWords> {
         let gpu = &self.inner.own.gpu;
         let memory = gpu.device.allocate_host(4 * words as u64);
-        gpu.or_lost(memory.doing(|| "allocating words for errors".into()))
+        gpu.map_device_lost(memory.doing(|| "allocating words for errors".into()))
             .map(TellWords)
     }
 
@@ -202,7 +202,7 @@ impl Series {
         let put = unsafe { self.series.launch(stream, kernel, &config.shape, &all) };
         let put = self
             .gpu
-            .or_lost(put.doing(|| format!("launching kernel `{}`", kernel.info().name)))?;
+            .map_device_lost(put.doing(|| format!("launching kernel `{}`", kernel.info().name)))?;
         if put == Put::Captured {
             self.on.view.set_captured(self.writes);
             // Relaxed: who asks has waited for the launch to return.
@@ -232,7 +232,7 @@ impl Series {
     /// [`Error::GpuLost`].
     pub fn end(&self) -> Result<()> {
         let outcome = self.in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
-        let ended = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
+        let ended = self.gpu.map_device_lost(self.gpu.outcome_of(&self.in_flight, outcome));
         self.in_flight.let_go();
         self.gpu.try_prune();
         ended.map(drop)
@@ -263,12 +263,12 @@ impl RegionInner {
         drained
     }
 
-    /// Waits for graphs that use it, of which nobody is told.
+    /// Waits for graphs that use it, of which the library is not told.
     pub fn drain_graphs(&self, on: &OnGpu) -> Result<()> {
         match on.view.is_captured() {
             true => on
                 .gpu
-                .or_lost(on.gpu.device.drain().doing(|| "waiting for graphs".into())),
+                .map_device_lost(on.gpu.device.drain().doing(|| "waiting for graphs".into())),
             false => Ok(()),
         }
     }
@@ -289,8 +289,7 @@ impl RegionInner {
             false => Ok(()),
             true => Err(Error::Region {
                 region: self.name.clone(),
-                reason: "a CUDA graph was captured with it, so that its pages stay in their frames: say forget_graphs first, when that is launched no \
-                         more"
+                reason: "a CUDA graph was captured with it, so its pages must stay in their frames: call forget_graphs first, once the graph is no longer launched"
                     .into(),
             }),
         }

@@ -13,11 +13,11 @@ use crate::{
     coherence::Step,
     error::{Error, Result},
     gpu::PagedGpu,
-    launch::{LaunchKind, Memory, Naming, Standing, Table},
+    launch::{LaunchKind, LaunchTracker, Memory, Standing, Table},
 };
 
 impl Memory for RegionInner {
-    fn launches(&self) -> &Mutex<Naming> {
+    fn launches(&self) -> &Mutex<LaunchTracker> {
         &self.launches
     }
 
@@ -27,7 +27,7 @@ impl Memory for RegionInner {
             .map(|_| self.name.clone())
     }
 
-    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+    fn make_coherent(&self, launches: &mut LaunchTracker, to_begin: LaunchKind) -> Result<()> {
         let LaunchKind {
             gpu,
             writes,
@@ -38,7 +38,7 @@ impl Memory for RegionInner {
         for step in launches.coherence.before(gpu, writes) {
             match step {
                 Step::Wait { gpu, writers } => {
-                    launches.settle_those(|kind| kind.gpu == gpu && (kind.writes || !writers));
+                    launches.wait_for(|kind| kind.gpu == gpu && (kind.writes || !writers));
                 }
                 Step::Flush { gpu } => self.at(gpu).map_or(Ok(()), |on| self.flush_on(launches, &on))?,
                 Step::Drop { gpu } => self.at(gpu).map_or(Ok(()), |on| self.release_on(launches, &on, true))?,
@@ -54,27 +54,27 @@ impl Memory for RegionInner {
         if !looks_up {
             self.refuse_beside_graphs(&on)?;
         }
-        launches.end_beside(gpu, on.gpu.patience_beside());
+        launches.end_beside(gpu, on.gpu.beside_timeout());
         // Launches that fetch pages and those that look them up are never beside each other.
-        launches.settle_those(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
+        launches.wait_for(|kind| kind.gpu == gpu && kind.looks_up != looks_up && kind.by != Table::HomeAlone);
         if !looks_up {
             return on.gpu.let_go(&on.view);
         }
         if by == Table::Home && !on.view.is_all_home() {
             // What others use in frames would not be what it finds at the home.
-            launches.settle_those(|kind| kind.gpu == gpu);
+            launches.wait_for(|kind| kind.gpu == gpu);
             self.release_on(launches, &on, false)?;
             on.view.set_all_home();
         }
         on.gpu.hold(&on.view)?;
         if writes && on.view.came_beside() {
-            launches.settle_beside(gpu);
+            launches.wait_beside(gpu);
             if on.view.shares_home() {
-                // Launches that read it may mark pages still, and what is written home for that must not replace what others have stored there.
-                launches.settle_those(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone);
+                // Launches that read it may mark pages still, and what is written back for that must not replace what others have stored there.
+                launches.wait_for(|kind| kind.gpu == gpu && kind.by != Table::HomeAlone);
                 on.gpu.forget_late_marks(&on.view)?;
             }
-            // Else such a page is written home once more than it needs to be.
+            // Else such a page is written back once more than it needs to be.
             on.view.forget_beside();
         }
         on.view.note_use(writes);
@@ -109,7 +109,7 @@ impl Memory for RegionInner {
     fn let_go_unless_used(&self, place: usize) -> Result<bool> {
         match self.launches.try_lock() {
             Some(mut launches) => self.if_idle(&mut launches, place, |_, on| on.gpu.let_go(&on.view)),
-            // Whoever has the lock is about to use it.
+            // A thread that has the lock is about to use it.
             None => Ok(false),
         }
     }
@@ -165,9 +165,9 @@ impl Memory for RegionInner {
         Ok(gives)
     }
 
-    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes, by, .. }: LaunchKind) {
+    fn expect(&self, launches: &mut LaunchTracker, LaunchKind { gpu, writes, by, .. }: LaunchKind) {
         if let Some(on) = self.at(gpu) {
-            // Lanes that read a replicated region mend its copies, by pages that count as written.
+            // Lanes that read a replicated region repair its copies, by pages that count as written.
             let stores = (writes && !self.kind.read_only) || self.own.is_replicated();
             if stores {
                 self.expect_stores();
@@ -185,9 +185,9 @@ impl Memory for RegionInner {
 
 impl RegionInner {
     /// Has the home hold what launches on a GPU wrote, or are writing.
-    fn write_home(&self, launches: &mut Naming, gpu: usize) -> Result<()> {
+    fn write_home(&self, launches: &mut LaunchTracker, gpu: usize) -> Result<()> {
         // Those that write at home, too, of which the view knows nothing.
-        launches.settle_those(|kind| kind.gpu == gpu && kind.writes);
+        launches.wait_for(|kind| kind.gpu == gpu && kind.writes);
         match self.at(gpu).filter(|on| on.view.may_have_writes()) {
             Some(on) => self.flush_on(launches, &on),
             None => Ok(()),
@@ -196,7 +196,7 @@ impl RegionInner {
 
     /// Has pages leave, and come, before a launch that looks them up. Graphs find them by the table of places, whatever the launch looks up, and also where that
     /// fails: frames and slots that were left may be others' by now.
-    fn place_pages(&self, launches: &mut Naming, on: &OnGpu, to_begin: LaunchKind) -> Result<()> {
+    fn place_pages(&self, launches: &mut LaunchTracker, on: &OnGpu, to_begin: LaunchKind) -> Result<()> {
         let mut place = || {
             self.leave_neighbours(launches, on, to_begin.writes)?;
             if to_begin.by == Table::Home || launches.any_on(to_begin.gpu) {
@@ -215,13 +215,13 @@ impl RegionInner {
 
     /// Has pages leave slots at neighbours: all of them before a launch that `writes`, which stores at home, else those whose memory was taken back. Launches that may
     /// read there have ended first.
-    fn leave_neighbours(&self, launches: &mut Naming, on: &OnGpu, writes: bool) -> Result<()> {
+    fn leave_neighbours(&self, launches: &mut LaunchTracker, on: &OnGpu, writes: bool) -> Result<()> {
         let place = on.gpu.place;
         if !on.view.has_slots() {
             return Ok(());
         }
         if writes || on.gpu.may_have_unlent(&on.view) {
-            launches.settle_those(|kind| kind.gpu == place && (writes || kind.by != Table::HomeAlone));
+            launches.wait_for(|kind| kind.gpu == place && (writes || kind.by != Table::HomeAlone));
         }
         match launches.any_on(place) {
             true => Ok(()),
@@ -232,9 +232,9 @@ impl RegionInner {
     /// Does `act` where pages stay where they are for launches on the GPU at a place. False where launches use the region there.
     fn if_idle(
         &self,
-        launches: &mut Naming,
+        launches: &mut LaunchTracker,
         place: usize,
-        act: impl FnOnce(&mut Naming, &OnGpu) -> Result<()>,
+        act: impl FnOnce(&mut LaunchTracker, &OnGpu) -> Result<()>,
     ) -> Result<bool> {
         // Of a region that has ended another one may have the place.
         match self.at(place).filter(|on| on.view.is_held() && !on.view.has_ended()) {
@@ -248,12 +248,12 @@ impl RegionInner {
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self.own.home().host_memory() {
             _ if self.own.is_at_nodes() => {
-                Some("its pages live at memory nodes, which answer the GPU that asked for the memory")
+                Some("its pages are at memory nodes, which serve only the GPU that allocated them")
             }
             None if self.own.home().file_span().is_some() => {
-                Some("its pages live in a file, which is read for the GPU alone that opened it")
+                Some("its pages are in a file, which serves only the GPU that opened it")
             }
-            None => Some("its pages live at a neighbour GPU, which the GPU alone reaches that asked for the memory"),
+            None => Some("its pages are at a neighbour GPU, which serves only the GPU that allocated them"),
             Some(_) if self.own.is_replicated() || self.own.guards.checksums != 0 => {
                 Some("its replicas or checksums are kept in the memory of one GPU")
             }
@@ -317,11 +317,11 @@ impl RegionInner {
 
     /// Works on a GPU's pages. A shared region goes on without a GPU that is lost, with what its home holds: nothing is left to be done
     /// there, and what its kernels wrote since the last flush is told as lost, once.
-    fn work_on(&self, launches: &mut Naming, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn work_on(&self, launches: &mut LaunchTracker, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let is_lost = || self.is_shared() && on.gpu.device.lost().is_some();
         if on.view.is_held() {
             let place = on.gpu.place;
-            launches.settle_those(|kind| kind.gpu == place && kind.looks_up);
+            launches.wait_for(|kind| kind.gpu == place && kind.looks_up);
         }
         if !is_lost() {
             self.refuse_beside_graphs(on)?;
@@ -344,8 +344,8 @@ impl RegionInner {
         }
     }
 
-    /// Writes home what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
-    fn flush_on(&self, launches: &mut Naming, on: &OnGpu) -> Result<()> {
+    /// Writes back what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
+    fn flush_on(&self, launches: &mut LaunchTracker, on: &OnGpu) -> Result<()> {
         let place = on.gpu.place;
         if on.view.is_captured() {
             // Its pages stay held: what marks say counts, and they stay, as beside launches.
@@ -353,7 +353,7 @@ impl RegionInner {
             on.gpu.fold_marks(&on.view)?;
             on.gpu.flush(&on.view)?;
             if on.view.graphs_write() {
-                // They go on, and nobody says when.
+                // They go on, and nothing says when.
                 self.expect_stores();
             }
             launches.coherence.flushed(place, true);
@@ -368,7 +368,7 @@ impl RegionInner {
     }
 
     /// Gives all frames on a GPU back. The launches are locked, and none that names the region runs there.
-    pub(super) fn release_on(&self, launches: &mut Naming, on: &OnGpu, discard: bool) -> Result<()> {
+    pub(super) fn release_on(&self, launches: &mut LaunchTracker, on: &OnGpu, discard: bool) -> Result<()> {
         let (pages, was_held) = (0..self.pages.count(), on.view.is_held());
         self.work_on(launches, on, || {
             release(on, pages, discard)?;
@@ -387,14 +387,14 @@ impl RegionInner {
         Ok(())
     }
 
-    /// Writes dirty pages home, on all GPUs where launches may have written some.
+    /// Writes dirty pages back, on all GPUs where launches may have written some.
     pub(super) fn flush_beside(&self) -> Result<()> {
         self.retry_writes();
         let mut flushed = Ok(());
         for on in self.everywhere() {
             if self.pages.count() != 0 && on.view.may_have_writes() {
                 let folded = match on.view.is_held() {
-                    // Nobody lets the region go meanwhile.
+                    // Nothing lets the region go meanwhile.
                     true => {
                         let _launches = self.launches.lock();
                         on.gpu.fold_marks(&on.view)
@@ -408,17 +408,17 @@ impl RegionInner {
     }
 
     /// Writes all dirty pages home while the launches are locked and none that names the region runs: then the home holds everything. The first error is
-    /// returned; what could be written is home all the same.
-    pub(super) fn flush_quiet(&self, launches: &mut Naming) -> Result<()> {
+    /// returned; what could be written is written back all the same.
+    pub(super) fn flush_quiet(&self, launches: &mut LaunchTracker) -> Result<()> {
         self.flush_those(launches, |_| true)
     }
 
     /// [`flush_quiet`](Self::flush_quiet) on the GPUs that are not lost.
-    pub(super) fn flush_reachable(&self, launches: &mut Naming) -> Result<()> {
+    pub(super) fn flush_reachable(&self, launches: &mut LaunchTracker) -> Result<()> {
         self.flush_those(launches, |on| on.gpu.lost().is_none())
     }
 
-    fn flush_those(&self, launches: &mut Naming, which: impl Fn(&OnGpu) -> bool) -> Result<()> {
+    fn flush_those(&self, launches: &mut LaunchTracker, which: impl Fn(&OnGpu) -> bool) -> Result<()> {
         self.retry_writes();
         let mut flushed = Ok(());
         for on in self.everywhere() {
@@ -430,7 +430,7 @@ impl RegionInner {
     }
 
     /// Gives the frames on all GPUs back, dropping what is dirty still if `discard`. As [`flush_quiet`](Self::flush_quiet).
-    pub(super) fn release_pages(&self, launches: &mut Naming, discard: bool) -> Result<()> {
+    pub(super) fn release_pages(&self, launches: &mut LaunchTracker, discard: bool) -> Result<()> {
         self.retry_writes();
         let mut released = Ok(());
         for on in self.everywhere() {
@@ -440,7 +440,7 @@ impl RegionInner {
     }
 
     /// Has pages come to frames on all GPUs before launches look them up. As [`release_pages`](Self::release_pages).
-    pub(super) fn want(&self, launches: &mut Naming, pages: &Range<u64>) -> Result<()> {
+    pub(super) fn want(&self, launches: &mut LaunchTracker, pages: &Range<u64>) -> Result<()> {
         let mut wanted = Ok(());
         for on in self.everywhere() {
             let want = || on.view.want(&*on.gpu.device, pages.clone());
@@ -450,7 +450,7 @@ impl RegionInner {
     }
 
     /// Gives the frames of some pages on all GPUs back. As [`release_pages`](Self::release_pages).
-    pub(super) fn release_some(&self, launches: &mut Naming, pages: &Range<u64>, discard: bool) -> Result<()> {
+    pub(super) fn release_some(&self, launches: &mut LaunchTracker, pages: &Range<u64>, discard: bool) -> Result<()> {
         let mut released = Ok(());
         for on in self.everywhere() {
             released = released.and(self.work_on(launches, &on, || release(&on, pages.clone(), discard)));

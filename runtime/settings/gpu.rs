@@ -120,7 +120,7 @@ impl Gpu {
             Self::Device(gpu) => Ok(Some(Arc::clone(gpu))),
             Self::Simulated(_) => Ok(None),
             Self::Cuda(which) => which.open(precompiled).map(Some),
-            Self::Auto if simulated => because("no NVIDIA GPU reaches the SoftRoCE driver's rings"),
+            Self::Auto if simulated => because("an NVIDIA GPU cannot reach the SoftRoCE driver's rings"),
             Self::Auto => match CudaGpu::ordinal(0).open(precompiled) {
                 Ok(gpu) => {
                     tracing::info!("{} runs the kernels", gpu.capabilities().name);

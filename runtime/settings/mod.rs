@@ -41,7 +41,7 @@ use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
     placement::Placement,
-    plan::{FileMemory, Loan, PAIRS_BEFORE_FILES, Precompiled, QueuePlan, Settings, refuse},
+    plan::{FileCache, Loan, PAIRS_WITH_FILE_CACHE, Precompiled, QueuePlan, Settings, refuse},
     stored::stored,
     tenancy::Tenancy,
     timeline::Timeline,
@@ -94,14 +94,14 @@ impl Default for VmBuilder {
                 placement: None,
                 bring_beside: None,
                 regions_max: gpuvm_layouts::REGIONS_MAX,
-                guarded: false,
+                reliable: false,
                 gpu_count: 1,
                 borrowed: Vec::new(),
                 borrowed_chunk: Loan::CHUNK,
                 support_options: CompileOptions::default(),
                 precompiled: None,
                 tenancy: Tenancy::default(),
-                file_memory: None,
+                file_cache: None,
                 window: None,
                 timeline: None,
             },
@@ -132,7 +132,7 @@ impl VmBuilder {
         /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
         frame_memory(bytes: u64) => settings.frame_memory = bytes;
 
-        /// Lets the frames come and go, up to so many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
+        /// Lets the frames come and go, up to this many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
         /// Addresses and 16 bytes a frame are taken for all of it, memory for [`frame_memory`](Self::frame_memory) alone, in handles of 2 MiB
         /// (64 KiB on a simulated GPU) or one page if that is larger. When a buffer finds no memory the frames give some, down to
         /// [`frame_minimum`](Self::frame_minimum). It is for frames that no RDMA NIC reaches. Default: the number of frames stays as it is.
@@ -147,14 +147,14 @@ impl VmBuilder {
         /// ([`VmGpu::set_frame_priority`](crate::VmGpu::set_frame_priority)). Default: 0.
         frame_priority(priority: i32) => settings.frame_priority = priority;
 
-        /// With [`frame_capacity`](Self::frame_capacity): has the frames follow what is free of the GPU's memory, whoever uses it. Where less
+        /// With [`frame_capacity`](Self::frame_capacity): has the frames follow the free memory of the GPU. Where less
         /// than `bytes` bytes are free they give memory to the driver, down to [`frame_minimum`](Self::frame_minimum), after what gives way
         /// before them. Where more are free and pages leave their frames, they grow by an eighth each time. A thread of the host looks 50 times
-        /// a second. Default: nobody looks.
+        /// a second. Default: nothing looks.
         frames_leave_free(bytes: u64) => settings.frames_leave_free = Some(bytes);
     }
 
-    /// Borrows memory of the neighbour GPU `ordinal`, so many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
+    /// Borrows memory of the neighbour GPU `ordinal`, this many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
     /// between frames and homes. Pages that launches look up ([`Placement::LookUp`](crate::Placement)) and that find no free frame are copied there
     /// between launches, and read there in place by launches that only read their region. Of a region whose placement is `Fetch` a clean page that leaves
     /// its frame is copied there, and fetched from there when it is used again. Nothing is lost with that memory, which
@@ -187,16 +187,16 @@ impl VmBuilder {
         /// ```
         timeline(timeline: impl Into<Timeline>) => settings.timeline = Some(timeline.into());
 
-        /// Keeps files out of memory but for so many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
+        /// Keeps files out of memory but for this many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
         /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
-        /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
+        /// are available, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
         /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
-        file_memory(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
+        file_cache(bytes: u64) => settings.file_cache = Some(FileCache { bytes, on_gpu: false });
 
-        /// As [`file_memory`](Self::file_memory), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
+        /// As [`file_cache`](Self::file_cache), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
         /// library cuFile, which is loaded then), a page at a time. Where the kernel has no module nvidia-fs for that, cuFile brings them by way of
         /// the host, and host memory is the better choice. Storage of the caller's own making and a file's last bytes go by way of the host.
-        file_memory_on_gpu(bytes: u64) => settings.file_memory = Some(FileMemory { bytes, on_gpu: true });
+        file_cache_on_gpu(bytes: u64) => settings.file_cache = Some(FileCache { bytes, on_gpu: true });
 
         /// What accesses to regions that say nothing of it ([`RegionBuilder::placement`](crate::RegionBuilder::placement)) do with a page that
         /// has no frame. Kernels are compiled first in the form that such regions need. Default: [`Placement::LookUp`] where GPU threads reach the
@@ -225,7 +225,7 @@ impl VmBuilder {
 
         /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
         /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport, on
-        /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+        /// [`reliable_regions`](Self::reliable_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
         /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
         precompile_into(dir: impl Into<PathBuf>) => settings.precompiled = Some(Precompiled::Into(dir.into()));
 
@@ -241,7 +241,7 @@ impl VmBuilder {
         /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
         /// [`host_homes`](Queues::host_homes) in any case. With it, memory nodes that were lost and serve again are taken back:
         /// see [`Vm::catch_up`]. Default: false.
-        guarded_regions(guarded: bool) => settings.guarded = guarded;
+        reliable_regions(reliable: bool) => settings.reliable = reliable;
     }
 
     /// What was asked for of any GPU and transport.
@@ -257,7 +257,7 @@ impl VmBuilder {
 
     /// What compiles kernels for NVIDIA GPUs of a compute capability, 90 for 9.0, and of higher minor ones, into a folder for
     /// [`precompiled`](Self::precompiled), on a machine that has NVRTC and needs no GPU. The kernels are those of the transport `direct`; besides, what they are
-    /// depends on [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+    /// depends on [`reliable_regions`](Self::reliable_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
     /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
     pub fn precompiler(self, dir: impl Into<PathBuf>, architecture: u32) -> Precompiler {
         Precompiler::new(self.settings, dir.into(), architecture)
@@ -286,11 +286,11 @@ impl VmBuilder {
         // Before anything takes long.
         let sheet = self.settings.timeline.as_ref().map(Timeline::open).transpose()?;
         if self.gpus.is_empty() {
-            return refuse("GPUs", "an empty list".into(), "a Vm has one at least");
+            return refuse("GPUs", "an empty list".into(), "at least one GPU is required");
         }
         let opened = self.gpus.iter().map(|gpu| self.open(gpu)).collect::<Result<Vec<_>>>()?;
         let mut settings = self.settings;
-        settings.guarded |= opened.iter().any(|(plan, _)| plan.host_homes > 1);
+        settings.reliable |= opened.iter().any(|(plan, _)| plan.host_homes > 1);
         Vm::bring_up(settings, opened, sheet.as_ref())
     }
 
@@ -302,31 +302,30 @@ impl VmBuilder {
         let chosen = match &self.transport {
             // It is the one that has borrowed memory.
             Transport::Auto(_) if !self.settings.borrowed.is_empty() => Transport::Direct.choose(hardware, false),
-            Transport::Auto(queues) if self.settings.file_memory.is_some() => {
+            Transport::Auto(queues) if self.settings.file_cache.is_some() => {
                 Transport::from(Soft::new().queues(*queues)).choose(hardware, false)
             }
             asked => asked.choose(hardware, rdma::lead_over_mlx5(&nodes)),
         };
         chosen.check_beside(gpu, hardware)?;
-        if let (Some(FileMemory { bytes, .. }), false) =
-            (self.settings.file_memory, chosen.kind() == TransportKind::Soft)
+        if let (Some(FileCache { bytes, .. }), false) = (self.settings.file_cache, chosen.kind() == TransportKind::Soft)
         {
             let reason = match &self.transport {
                 Transport::Auto(_) => {
-                    "memory of a neighbour is borrowed, which lanes alone copy to, and the software NIC alone serves files; leave one of the two out"
+                    "borrowed memory needs the transport direct, and a file cache needs the software NIC (transport soft); leave one of the two out"
                         .to_owned()
                 }
-                asked => format!("the software NIC serves files: leave the transport {} out", asked.name()),
+                asked => format!("a file cache needs the software NIC (transport soft): leave the transport {} out", asked.name()),
             };
-            return refuse("file memory", format!("{bytes} bytes"), reason);
+            return refuse("file_cache", format!("{bytes} bytes"), reason);
         }
         let mut plan = chosen.queue_plan();
         if let transport::Chosen::Soft(soft) = &chosen {
             soft.check_for(&self.settings, self.gpus.len())?;
             plan.usual = soft.usual_pairs(hardware).unwrap_or(plan.usual);
         }
-        if self.settings.file_memory.is_some() {
-            plan.usual = PAIRS_BEFORE_FILES;
+        if self.settings.file_cache.is_some() {
+            plan.usual = PAIRS_WITH_FILE_CACHE;
         }
         // Before a simulated GPU, whose start takes longer than a refusal.
         let rxe = chosen.open_rxe(&nodes)?;

@@ -6,7 +6,7 @@ use gpuvm_tenants::{Terms, parse_bytes};
 
 use crate::{
     error::{Error, Result},
-    plan::{FileMemory, Loan, Precompiled, refuse},
+    plan::{FileCache, Loan, Precompiled, refuse},
     settings::{
         Gpu, MemoryNodes, Mlx5, NicEngine, Queues, Rdma, Retransmission, SimulatedGpu, Soft, Transport, VmBuilder,
     },
@@ -43,7 +43,7 @@ enum Of {
     Simulated,
     /// These transports, by their names.
     Transports(&'static [&'static str]),
-    /// Whoever has this setting.
+    /// Those with this setting.
     Beside(&'static str),
 }
 
@@ -77,20 +77,20 @@ table! {
     gpu, All, Read => gpus;
     /// Worker threads. Default: one a core.
     sim_workers, Simulated, Count => |vm, count| simulated(vm, |gpu| gpu.workers(count));
-    /// Lanes of a worker. Default: 256.
+    /// Threads of a worker. Default: 256.
     sim_lanes_per_worker, Simulated, Count => |vm, lanes| simulated(vm, |gpu| gpu.lanes_per_worker(lanes));
     /// Its memory. Default: frames and bookkeeping plus 1 GiB.
     sim_memory, Simulated, Bytes => |vm, bytes| simulated(vm, |gpu| gpu.memory(bytes));
-    /// Neighbour GPUs, with ordinals from 1 on. Default: as many as lend.
+    /// Number of neighbour GPUs, with ordinals from 1 on. Default: as many as lend memory.
     sim_neighbours, Simulated, Count => |vm, count| simulated(vm, |gpu| gpu.neighbours(count));
-    /// Whether each launch finds room for a block on each worker; else it waits for room, as on hardware. Default: true.
+    /// Whether a launch always has a block on each worker; else it waits for free workers, as on hardware. Default: true.
     sim_room_for_all, Simulated, Flag => |vm, always| simulated(vm, |gpu| gpu.room_for_all(always));
-    /// The name under which other processes share it. Default: nobody shares it.
+    /// The name under which other processes share it. Default: it is not shared.
     sim_shared_as, Simulated, Text => |vm, name| simulated(vm, |gpu| gpu.shared_as(name));
     /// The seed that decides the one interleaving in which it runs. Default: threads run as the system lets them.
     sim_seed, Simulated, Wide => |vm, seed| simulated(vm, |gpu| gpu.seed(seed));
     /// `auto`, `direct`, `soft`, `rxe` or `mlx5`. Default: `auto`, which is `direct` on an NVIDIA GPU and `soft` on the simulated one; with
-    /// memory nodes whichever leads there.
+    /// memory nodes the transport whose device reaches them.
     transport, All, Read => |vm, name| name.parse().map(|transport| vm.transport = transport);
     /// Memory nodes where the pages live, `host:port` each, with commas. Default: this host's memory.
     memory_nodes, Transports(&["auto", "rxe", "mlx5"]), Text => |vm, addresses| {
@@ -125,17 +125,17 @@ table! {
         soft(vm, |soft| soft.engine(engine));
         Ok(())
     };
-    /// Whether all completions of a queue pair come to one entry. Default: false.
+    /// Whether all completions of a queue pair are written to one entry. Default: false.
     collapsed_completions, Transports(&["soft"]), Flag => |vm, collapsed| soft(vm, |soft| soft.collapsed_completions(collapsed));
-    /// Whether each READ is followed by a read of its frame, also where it need not be. Default: false.
+    /// Whether each READ is followed by a flush, a read of its frame, also where it is not needed. Default: false.
     flush_reads, Transports(&["soft", "mlx5"]), Flag => |vm, always| match &mut vm.transport {
         Transport::Soft(soft) => soft.flush_reads = always,
         Transport::Mlx5(mlx5) => mlx5.flush_reads = always,
         _ => {}
     };
-    /// How often a request that was not answered is sent again, 0 to 6; 7 is for ever. Default: 6.
+    /// Retries of a request without an answer, 0 to 6; 7 is without limit. Default: 6.
     rdma_retries, Transports(&["rxe", "mlx5", NODES]), Small => |vm, count| again(vm, |again| again.retries(count));
-    /// How long an answer may take: 4.096 us doubled this many times, 1 to 31. Default: 14.
+    /// Timeout of an acknowledgement: 4.096 us times 2 to this power, 1 to 31. Default: 14.
     rdma_ack_timeout, Transports(&["rxe", "mlx5", NODES]), Small => |vm, code| again(vm, |again| again.ack_timeout(code));
     /// The port, from 1 on. Default: 1.
     mlx5_port, Transports(&["mlx5"]), Small => |vm, port| mlx5(vm, |mlx5| mlx5.path.port = port);
@@ -155,26 +155,26 @@ table! {
     };
     /// GPU memory for page frames. Default: 64 MiB.
     frame_memory, All, Bytes => |vm, bytes| vm.settings.frame_memory = bytes;
-    /// Most bytes of frames, where their number is to change. Default: it stays as it is.
+    /// Largest size of a resizable frame pool. Default: the frame pool is not resizable.
     frame_capacity, All, Bytes => |vm, bytes| vm.settings.frame_capacity = Some(bytes);
-    /// With `frame_capacity`: bytes of frames that stay when buffers find no memory. Default: an eighth of `frame_memory`.
+    /// With `frame_capacity`: bytes of frames that buffers may not take when GPU memory is short. Default: an eighth of `frame_memory`.
     frame_minimum, All, Bytes => |vm, bytes| vm.settings.frame_minimum = Some(bytes);
-    /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first. Default: 0.
+    /// With `frame_capacity`: when GPU memory is short, frames and elastic buffers of low priority shrink first. Default: 0.
     frame_priority, All, Priority => |vm, priority| vm.settings.frame_priority = priority;
-    /// With `frame_capacity`: bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver,
-    /// down to `frame_minimum`; where more are and pages leave their frames, they grow. Default: nobody looks.
+    /// With `frame_capacity`: bytes of the GPU's memory to keep free: where fewer are free, the frame pool returns memory to the driver,
+    /// down to `frame_minimum`; where more are free and pages are evicted, the pool grows. Default: the pool does not follow free memory.
     frames_leave_free, All, Bytes => |vm, bytes| vm.settings.frames_leave_free = Some(bytes);
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
     page_size, All, Bytes => |vm, bytes| vm.settings.page_size = bytes;
     /// Memory that neighbour GPUs lend, `GPU:SIZE` or `GPU:auto` each, with commas. Default: nothing is borrowed.
     borrow_from, All, Read => loans;
-    /// Bytes of host memory by way of which files are read and written as kernels need them. Default: files are mapped.
-    file_memory, All, Bytes => |vm, bytes| vm.settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
-    /// Whether that memory is the GPU's own, which files reach by GPUDirect Storage. Default: false.
-    file_memory_on_gpu, Beside("file_memory"), Flag => |vm, on_gpu| {
-        vm.settings.file_memory = vm.settings.file_memory.map(|memory| FileMemory { on_gpu, ..memory });
+    /// Bytes of the page cache for files, in host memory: files are read and written through it as kernels need them. Default: files are mapped.
+    file_cache, All, Bytes => |vm, bytes| vm.settings.file_cache = Some(FileCache { bytes, on_gpu: false });
+    /// Whether the file cache is in GPU memory, which files reach by GPUDirect Storage. Default: false.
+    file_cache_on_gpu, Beside("file_cache"), Flag => |vm, on_gpu| {
+        vm.settings.file_cache = vm.settings.file_cache.map(|memory| FileCache { on_gpu, ..memory });
     };
-    /// What accesses to regions that say nothing of it do with a page that has no frame: `look-up`, `fetch`, `auto`, `in-place` or `while-free`.
+    /// Default placement of regions, which decides what an access to a page without a frame does: `look-up`, `fetch`, `auto`, `in-place` or `while-free`.
     /// Default: `look-up` where GPU threads reach the region's home by loads, `fetch` elsewhere.
     placement, All, Read => |vm, text| {
         let placement = text.parse().or_else(|reason: String| refuse("placement", quoted(text), reason))?;
@@ -183,26 +183,26 @@ table! {
     };
     /// Whether pages of arrays that a launch looks up and only reads come to free frames while it runs. Default: on NVIDIA GPUs.
     bring_beside, All, Flag => |vm, bring| vm.settings.bring_beside = Some(bring);
-    /// Longest wait of a lane. Default: 10 s.
+    /// Timeout of a waiting GPU thread. Default: 10 s.
     wait_limit, All, Time => |vm, limit| vm.settings.wait_limit = limit;
-    /// Longest launch. Default: 10 minutes.
+    /// Timeout of a launch. Default: 10 minutes.
     launch_deadline, All, Time => |vm, limit| vm.settings.launch_deadline = limit;
-    /// Regions that may live at one time, 1 to 65536. Default: 65536.
+    /// Largest number of regions at a time, 1 to 65536. Default: 65536.
     regions_max, All, Count => |vm, count| vm.settings.regions_max = count;
     /// Whether regions may have replicas and checksums. Default: false.
-    guarded_regions, All, Flag => |vm, guarded| vm.settings.guarded = guarded;
+    reliable_regions, All, Flag => |vm, reliable| vm.settings.reliable = reliable;
     /// A folder of modules that were compiled before by the same version, which need no compiler. Default: none.
     precompiled, All, Text => |vm, folder| vm.settings.precompiled = Some(Precompiled::In(folder.into()));
     /// Where a simulated GPU runs the kernels: a folder that gets each module which is compiled, for `precompiled`. Default: none.
     precompile_into, All, Read => precompile_into;
     /// How the process shares a GPU's memory with others: `environment`, as `GPUVM_MEMORY_LIMIT`, `GPUVM_MEMORY_MIN` and `GPUVM_PRIORITY` say
-    /// and the three settings here in their place; or `none`, which asks nobody. Default: `environment`.
+    /// and the three settings here in their place; or `none`, which does not share. Default: `environment`.
     tenancy, All, Read => tenancy;
     /// Bytes that it holds at most. Default, where one of the three is set: no limit.
     tenancy_limit, All, Read => |vm, text| terms(vm, "tenancy_limit", text, |old, bytes| Terms::new(old.minimum(), Some(bytes), old.priority()));
-    /// Bytes that it keeps whoever asks. Default, where one of the three is set: 0.
+    /// Bytes that it always keeps. Default, where one of the three is set: 0.
     tenancy_minimum, All, Read => |vm, text| terms(vm, "tenancy_minimum", text, |old, bytes| Terms::new(bytes, old.limit(), old.priority()));
-    /// From -100 to 100: who gives memory up first. Default, where one of the three is set: 0.
+    /// From -100 to 100: processes of low priority give up memory first. Default, where one of the three is set: 0.
     tenancy_priority, All, Read => tenancy_priority;
     /// The folder of the registry. Default: the user's.
     tenancy_folder, All, Text => |vm, folder| vm.settings.tenancy = vm.settings.tenancy.clone().folder(folder);
@@ -210,9 +210,9 @@ table! {
     timeline, All, Text => |vm, file| vm.settings.timeline = Some(Timeline::to(file));
     /// Most bytes of the file. Default: 256 MiB.
     timeline_file_bytes, Beside("timeline"), Bytes => |vm, bytes| timeline(vm, |timeline| timeline.file_bytes(bytes));
-    /// Events that have room in GPU memory before the host has read them. Default: 65,536.
+    /// Events that the ring in GPU memory holds until the host has read them. Default: 65,536.
     timeline_ring_events, Beside("timeline"), Wide => |vm, events| timeline(vm, |timeline| timeline.ring_events(events));
-    /// One of so many faults, evictions and so on is noted. Default: 64.
+    /// Sampling: one in this many faults, evictions and so on is recorded. Default: 64.
     timeline_one_in, Beside("timeline"), Count => |vm, events| timeline(vm, |timeline| timeline.one_in(events));
 }
 
@@ -343,11 +343,11 @@ impl Setting {
         whose + self.what.trim_start()
     }
 
-    /// Whether whoever has it was asked for.
+    /// Whether what has it was asked for.
     fn check(&self, (name, text): (&'static str, &str), vm: &VmBuilder, has: impl Fn(&str) -> bool) -> Result<()> {
         let reason = match self.of {
             Simulated if !vm.gpus.iter().any(|gpu| matches!(gpu, Gpu::Simulated(_))) => {
-                "simulated GPUs have it alone: leave it out, or use the gpu sim".to_owned()
+                "only simulated GPUs have it: leave it out, or use the gpu sim".to_owned()
             }
             Transports(names) => {
                 let asked = vm.transport.name();
@@ -357,7 +357,7 @@ impl Setting {
                 let whose = listed(names, "or");
                 format!("transport {asked} has none; leave it out, or use transport {whose}")
             }
-            Beside(other) if !has(other) => format!("it goes with `{other}`, which is not set"),
+            Beside(other) if !has(other) => format!("it requires `{other}`, which is not set"),
             _ => return Ok(()),
         };
         let value = if self.name == SECRET {

@@ -56,7 +56,7 @@ pub struct MemoryNodes {
 }
 
 impl MemoryNodes {
-    /// The longest of a step where nobody says.
+    /// The longest of a step where nothing says.
     pub const TIMEOUT_BY_DEFAULT: Duration = Duration::from_secs(10);
 
     /// By their addresses, each `host:port`.
@@ -83,7 +83,11 @@ impl MemoryNodes {
 
     pub(super) fn check(&self) -> Result<()> {
         match self.addresses.is_empty() {
-            true => refuse("memory nodes", "an empty list".into(), "name one at least"),
+            true => refuse(
+                "memory nodes",
+                "an empty list".into(),
+                "at least one memory node is required",
+            ),
             false => Ok(()),
         }
     }

@@ -28,10 +28,10 @@ impl Default for Queues {
 }
 
 impl Queues {
-    /// Requests that a queue pair holds where nobody says.
+    /// Requests that a queue pair holds where nothing says.
     pub const DEPTH_BY_DEFAULT: u32 = 256;
 
-    /// Queue pairs for each of `homes` homes where nobody says and nothing is measured: see [`pairs`](Self::pairs).
+    /// Queue pairs for each of `homes` homes where nothing says and nothing is measured: see [`pairs`](Self::pairs).
     pub fn pairs_by_default(homes: u64) -> u32 {
         fitting(PAIRS, homes)
     }
@@ -42,9 +42,9 @@ impl Queues {
     }
 
     stored! {
-        /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8, before files
-        /// ([`VmBuilder::file_memory`](crate::VmBuilder::file_memory)) 64; over `mlx5` as many as keep the link busy, by the
-        /// latency that is measured at the start and the READs that the device keeps in flight for each. With so many memory
+        /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8, with a file cache
+        /// ([`VmBuilder::file_cache`](crate::VmBuilder::file_cache)) 64; over `mlx5` as many as keep the link busy, by the
+        /// latency that is measured at the start and the READs that the device keeps in flight for each. With this many memory
         /// nodes that all of these would be more than 4096, the default is as many as fit.
         pairs(count: u32) => pairs = Some(count);
 
@@ -59,17 +59,17 @@ impl Queues {
     /// Checks the numbers, with `nics` NICs and `nodes` memory nodes.
     pub(super) fn check(&self, nics: usize, nodes: usize) -> Result<()> {
         if !(1..=layout::REPLICAS_MAX).contains(&self.host_homes) {
-            return refuse("host homes", self.host_homes.to_string(), "there are 1 or 2");
+            return refuse("host homes", self.host_homes.to_string(), "it must be 1 or 2");
         }
         // One group of them for each of this host's homes and each NIC, and one a node.
         let groups = nics.max(1) as u64 * u64::from(self.host_homes) + nodes as u64;
         let pairs = self.pairs.unwrap_or(fitting(PAIRS, groups));
         if u64::from(pairs) * groups > u64::from(layout::QUEUES_MAX) {
             let value = format!("{pairs} for each of {groups} homes");
-            return refuse("queue pairs", value, "there may be 4096 in all");
+            return refuse("queue pairs", value, "the total must be at most 4096");
         }
         if pairs == 0 {
-            return refuse("queue pairs", pairs.to_string(), "there must be 1 to 4096");
+            return refuse("queue pairs", pairs.to_string(), "it must be between 1 and 4096");
         }
         if !self.depth.is_power_of_two() || self.depth > layout::RING_ENTRIES_MAX {
             let reason = "it must be a power of two up to 32768";

@@ -70,7 +70,7 @@ impl SimulatedGpu {
         neighbours(count: u32) => neighbours = count;
     }
 
-    /// So many neighbours, where nobody said how many it has: those that are to lend.
+    /// This many neighbours, where nothing said how many it has: those that are to lend.
     pub(super) fn unless_said(&mut self, neighbours: u32) {
         if self.neighbours == 0 {
             self.neighbours = neighbours;
@@ -83,7 +83,7 @@ impl SimulatedGpu {
         neighbour_use(bytes: Arc<AtomicU64>) => neighbour_use = bytes;
 
         /// Shares it, under this name, with other processes, as if they had a part of its memory: they are [tenants](crate::Tenancy) of it.
-        /// Letters, digits, `.`, `_` and `-`, 64 at most. Default: nobody shares it.
+        /// Letters, digits, `.`, `_` and `-`, 64 at most. Default: nothing shares it.
         shared_as(name: impl Into<String>) => shared_as = Some(name.into());
     }
 
@@ -108,7 +108,7 @@ impl SimulatedGpu {
     pub(super) fn check(&self) -> Result<()> {
         match (self.workers, self.seed) {
             (Some(workers), Some(_)) => {
-                let reason = "one thread follows a seed; leave out the workers or the seed";
+                let reason = "a seed needs a single worker; leave out the workers or the seed";
                 refuse("workers", workers.to_string(), reason)
             }
             _ => Ok(()),

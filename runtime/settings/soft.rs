@@ -39,7 +39,7 @@ pub enum NicEngine {
     /// Threads of the processor; beside an NVIDIA GPU its copy engines move the bytes.
     #[default]
     Cpu,
-    /// A kernel on so many multiprocessors of the GPU, 1 to 4.
+    /// A kernel on this many multiprocessors of the GPU, 1 to 4.
     Gpu(u32),
 }
 
@@ -87,7 +87,7 @@ fn obstacle(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, 
 /// Which software NICs.
 #[derive(Clone)]
 pub(super) enum Nics {
-    /// One that is started, as fast as it can be, with so many engine threads.
+    /// One that is started, as fast as it can be, with this many engine threads.
     Started { engines: usize },
     /// Those that are there.
     Given(Vec<Arc<SoftNic>>),
@@ -166,14 +166,16 @@ impl Soft {
 
     pub(super) fn check(&self) -> Result<()> {
         if self.count() == 0 {
-            return refuse("software NICs", "an empty list".into(), "give one at least");
+            return refuse("software NICs", "an empty list".into(), "at least one is required");
         }
         if let NicEngine::Gpu(blocks) = self.engine {
             let refused = |reason: &str| refuse("NIC engine", self.engine.to_string(), reason);
             match &self.nics {
-                Nics::Given(_) => return refused("a NIC of your own has its engine; leave one of the two out"),
+                Nics::Given(_) => {
+                    return refused("a NIC that you pass in has its own engine; leave one of the two out");
+                }
                 Nics::Started { engines } if *engines != 1 => {
-                    return refused("it has no threads of the processor; leave their number out");
+                    return refused("an engine on the GPU uses no CPU threads; leave their number out");
                 }
                 Nics::Started { .. } if !(1..=BLOCKS_MAX).contains(&blocks) => {
                     return refused(&format!("it takes 1 to {BLOCKS_MAX} multiprocessors"));
@@ -198,7 +200,7 @@ impl Soft {
         }
         match (self.engine, gpu.seed()) {
             (NicEngine::Gpu(_), Some(seed)) => {
-                let reason = "a NIC engine on the GPU follows none: the host waits for it; use the engine cpu";
+                let reason = "a NIC engine on the GPU does not support a seed; use the engine cpu";
                 refuse("seed", seed, reason)
             }
             _ => Ok(()),
@@ -212,18 +214,20 @@ impl Soft {
         }
         let refused = |reason| refuse("NIC engine", self.engine.to_string(), reason);
         if gpus > 1 {
-            return refused("one that is a kernel was not tried beside others; use one GPU, or the engine cpu");
+            return refused("an engine on the GPU supports a single GPU only; use one GPU, or the engine cpu");
         }
-        if settings.file_memory.is_some() {
-            return refused("a kernel cannot read files; leave the file memory out, or use the engine cpu");
+        if settings.file_cache.is_some() {
+            return refused("a kernel cannot read files; leave the file cache out, or use the engine cpu");
         }
         if settings.frame_capacity.is_some() {
-            return refused("it knows the frames for good; leave their capacity out, or use the engine cpu");
+            return refused(
+                "an engine on the GPU does not support a resizable frame pool; leave frame_capacity out, or use the engine cpu",
+            );
         }
         Ok(())
     }
 
-    /// Queue pairs of each home where nobody says: a warp for each, of a kernel that fills its multiprocessors.
+    /// Queue pairs of each home where nothing says: a warp for each, of a kernel that fills its multiprocessors.
     pub(super) fn usual_pairs(&self, hardware: bool) -> Option<u32> {
         match self.engine {
             NicEngine::Gpu(blocks) if hardware => Some(blocks * WARPS),

@@ -198,7 +198,7 @@ impl Chosen {
             Self::Rxe(_) | Self::Mlx5(_) => match gpu.seed() {
                 Some(seed) => {
                     let reason = format!(
-                        "what transport {} drives follows none; use the software NIC",
+                        "transport {} does not support a seed; use the software NIC",
                         self.kind()
                     );
                     refuse("seed", seed, reason)

@@ -46,7 +46,7 @@ impl SlotCacheBuilder {
         }
     }
 
-    /// One more table: a region whose bytes are records of so many each, a multiple of 16 up to 64 MiB. All tables of a cache have as many
+    /// One more table: a region whose bytes are records of this many each, a multiple of 16 up to 64 MiB. All tables of a cache have as many
     /// records, and one id names a record of each.
     #[must_use]
     pub fn table<E>(mut self, region: &Region<E>, record_bytes: u64) -> Self {
@@ -151,8 +151,8 @@ fn counts(gpu: &PagedGpu, policy: SlotPolicy) -> Result<(DeviceArray<SlotCacheSt
         ..SlotCacheState::zeroed()
     };
     let doing = || "allocating a slot cache".to_owned();
-    let state = gpu.or_lost(DeviceArray::from_slice(&*gpu.device, &[state]).doing(doing))?;
-    let told = gpu.or_lost(gpu.device.allocate_host(8 * TOLD_WORDS as u64).doing(doing))?;
+    let state = gpu.map_device_lost(DeviceArray::from_slice(&*gpu.device, &[state]).doing(doing))?;
+    let told = gpu.map_device_lost(gpu.device.allocate_host(8 * TOLD_WORDS as u64).doing(doing))?;
     Ok((state, told))
 }
 
@@ -174,7 +174,7 @@ fn records_of(gpu: &Arc<PagedGpu>, region: &Arc<RegionInner>, record_bytes: u64,
     if region.is_closed() {
         return refuse("it is closed");
     }
-    let on = gpu.or_lost(region.on(gpu))?;
+    let on = gpu.map_device_lost(region.on(gpu))?;
     let home = region.loads_from(&on);
     if home == 0 {
         return refuse("GPU threads do not reach its home by loads: slot caches need the transport `direct`");
@@ -185,7 +185,7 @@ fn records_of(gpu: &Arc<PagedGpu>, region: &Arc<RegionInner>, record_bytes: u64,
     let bytes = region.pages.bytes();
     if bytes == 0 || !bytes.is_multiple_of(record_bytes) {
         return refuse(&format!(
-            "{bytes} bytes are no whole number of records of {record_bytes}"
+            "{bytes} bytes are not a multiple of the record size of {record_bytes} bytes"
         ));
     }
     let Ok(records @ 1..0x7fff_ffff) = u32::try_from(bytes / record_bytes) else {

@@ -1,4 +1,4 @@
-//! Calls of a slot cache: kernels on the stream of whoever calls.
+//! Calls of a slot cache: kernels on the stream of the caller.
 
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ impl SlotCache {
     /// As there; [`crate::Error::Gpu`] for a stream that is captured, if the tables have to be made ready.
     ///
     /// # Safety
-    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. Kernels write so many `i32` from
+    /// `stream` is a live stream of the GPU's primary context; on the simulated GPU it does not matter. Kernels write this many `i32` from
     /// `slots` on, until the stream has come past the call, and of a captured one as long as its graph is launched.
     pub unsafe fn ensure_on(&self, stream: u64, ids: Ids, slots: u64) -> Result<()> {
         let call = Call {
@@ -313,7 +313,7 @@ impl SlotCache {
             .sum()
     }
 
-    /// Blocks and their threads, for so many threads' work, at most so many blocks a multiprocessor.
+    /// Blocks and their threads, for this many threads' work, at most this many blocks a multiprocessor.
     fn shape(&self, threads: u64, most: u64) -> (u32, u32) {
         let each = match self.gpu.device.simulation() {
             Some(_) => SIMULATED_THREADS / 2,
@@ -345,13 +345,13 @@ impl SlotCache {
                     // SAFETY: the stream is live, as the caller says.
                     let follows = unsafe { current.series.follow(stream, last) };
                     self.gpu
-                        .or_lost(follows.doing(|| "ordering calls of a slot cache".into()))?;
+                        .map_device_lost(follows.doing(|| "ordering calls of a slot cache".into()))?;
                 }
                 // SAFETY: the stream is live, as the caller says, and what the kernels use lives until the series has ended, or is the
                 // caller's.
                 let put = unsafe { current.series.launch(stream, kernel, &config.shape, &all) };
                 let put = put.doing(|| format!("launching kernel `{}`", kernel.info().name));
-                match self.gpu.or_lost(put)? {
+                match self.gpu.map_device_lost(put)? {
                     Put::Over => {}
                     Put::Enqueued => {
                         calls.last = Some(stream);
@@ -371,7 +371,10 @@ impl SlotCache {
     /// Graphs have calls: the tables' homes stay as long as those run.
     fn note_captured(&self) -> Result<()> {
         for table in &self.tables {
-            self.gpu.or_lost(table.region.on(&self.gpu))?.view.set_captured(false);
+            self.gpu
+                .map_device_lost(table.region.on(&self.gpu))?
+                .view
+                .set_captured(false);
         }
         Ok(())
     }
@@ -445,7 +448,7 @@ impl SlotCache {
         let label = launch::label(&format!("calls of slot cache {}", self.name));
         let job = Job::Series("slot cache", Box::new(begin));
         let in_flight = gpu.enqueue(&gpu.stream, job, &LaunchConfig::new(1, 1), named, &label);
-        let in_flight = gpu.or_lost(in_flight)?;
+        let in_flight = gpu.map_device_lost(in_flight)?;
         let closed = self.tables.iter().find(|table| table.region.is_closed());
         let series = begun
             .ok_or(GpuError::ShutDown)
@@ -473,7 +476,7 @@ impl Drop for SlotCache {
         if let Err(error) = self.calls.get_mut().end() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "a slot cache did not end well"
+                "a slot cache was dropped with an error"
             );
         }
     }

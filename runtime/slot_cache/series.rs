@@ -21,7 +21,7 @@ pub(super) struct Calls {
     pub broken: bool,
 }
 
-/// After so many calls a series ends, as memory that was given back meanwhile is free only then. The host waits for the calls then.
+/// After this many calls a series ends, as memory that was given back meanwhile is free only then. The host waits for the calls then.
 const CALLS_MOST: u32 = 4096;
 
 impl Calls {
@@ -53,7 +53,7 @@ impl Series {
     /// Waits for its launches.
     pub fn end(self) -> Result<()> {
         let outcome = self.in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
-        let ended = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
+        let ended = self.gpu.map_device_lost(self.gpu.outcome_of(&self.in_flight, outcome));
         self.in_flight.let_go();
         self.gpu.try_prune();
         ended.map(drop)

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{PATIENCE, State, TOGETHER, Tiers};
+use super::{LOCK_TIMEOUT, State, TOGETHER, Tiers};
 use crate::{
     buffer::{Buffer, BufferInner},
     element::Untyped,
@@ -35,7 +35,7 @@ use crate::{
 /// - *Chunks* are as large as the GPU maps at once: 2 MiB on NVIDIA GPUs. A kernel reads and writes each where it lies: on the GPU at its
 ///   memory's speed, in host memory over the wire. Nothing faults, and nothing moves by itself while kernels run.
 /// - *Moves* ([`move_to`](Self::move_to), [`set_budget`](Self::set_budget)) wait for the launches that name the buffer, and keep others
-///   from beginning meanwhile. Once its [address](Buffer::addr) was told they wait for all work of the GPU's context too, and whoever was
+///   from beginning meanwhile. Once its [address](Buffer::addr) was told they wait for all work of the GPU's context too, and the thread that was
 ///   told it enqueues nothing with it meanwhile.
 /// - *Eviction*: when something else of this virtual memory finds no GPU memory, chunks go to host memory, of buffers of low priority
 ///   first; the caller waits for the copies, and for no launch. A buffer that a launch uses, or whose address was told, keeps its chunks.
@@ -138,7 +138,7 @@ impl<E> TieredBuffer<E> {
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::Setting`] for more than the budget allows; [`Error::NotMoved`] where that place has no memory and
-    /// nobody gives any up: no chunk has moved then; [`Error::Gpu`]: some may have moved.
+    /// nothing gives any up: no chunk has moved then; [`Error::Gpu`]: some may have moved.
     pub fn move_to(&self, range: Range<u64>, place: TierPlace) -> Result<Moved> {
         let chunks = self.chunks_of(&range)?;
         self.relocate(|tiers, state| match place {
@@ -154,7 +154,7 @@ impl<E> TieredBuffer<E> {
     }
 
     /// Says how many bytes of it may lie on the GPU, rounded down to chunks. Chunks beyond leave at once, those first that came longest ago;
-    /// where there is room chunks come in order of their addresses, as far as GPU memory is free: nobody gives any up for them. The
+    /// where there is room chunks come in order of their addresses, as far as GPU memory is free: nothing gives any up for them. The
     /// same budget once more so brings back what was evicted.
     ///
     /// # Errors
@@ -196,13 +196,13 @@ impl<E> TieredBuffer<E> {
         let (tiers, gpu) = (&self.tiers, &self.gpu);
         // While it is held none begins.
         let mut launches = self.inner.launches.lock();
-        launches.settle();
+        launches.wait_idle();
         let began = Instant::now();
-        let moved = tiers.mend().and_then(|()| {
+        let moved = tiers.repair().and_then(|()| {
             let state = &mut *tiers.state.lock();
-            // Nobody is told the address from here on.
+            // The library is not told the address from here on.
             if tiers.is_lent() {
-                gpu.device.drain().doing(|| tiers.doing("waiting for whoever uses"))?;
+                gpu.device.drain().doing(|| tiers.doing("waiting for users of"))?;
             }
             let Plan {
                 leaving,
@@ -214,7 +214,7 @@ impl<E> TieredBuffer<E> {
             state.budget = budget.unwrap_or(state.budget);
             Ok((coming.len() as u64, leaving.len() as u64))
         });
-        let (came, left) = gpu.or_lost(moved)?;
+        let (came, left) = gpu.map_device_lost(moved)?;
         let took = began.elapsed();
         Ok(Moved { came, left, took })
     }
@@ -242,7 +242,7 @@ impl Tiers {
         let gpu = match self.gpu_memory(state, wanted) {
             Ok(gpu) => gpu,
             Err(short) if short.is_out_of_memory() => {
-                // What nobody else gives up its own chunks do.
+                // What nothing else gives up its own chunks do.
                 let found = Self::free_gpu_memory(&self.handles, wanted)?;
                 let more = leaving.len() + wanted - found.len();
                 leaving = state.first_to_leave(more, stay);
@@ -292,24 +292,24 @@ impl GivesHandles for BufferInner {
 
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let Some(tiers) = &self.tiers else { return 0 };
-        // A kernel that does not name it may use it, and nobody may wait for that here.
+        // A kernel that does not name it may use it, and nothing may wait for that here.
         if tiers.asking.load(Ordering::Relaxed) || tiers.is_lent() {
             return 0;
         }
-        let patience = until.map_or(PATIENCE, |until| {
-            until.saturating_duration_since(Instant::now()).min(PATIENCE)
+        let timeout = until.map_or(LOCK_TIMEOUT, |until| {
+            until.saturating_duration_since(Instant::now()).min(LOCK_TIMEOUT)
         });
         let Some(launches) = self
             .launches
-            .try_lock_for(patience)
+            .try_lock_for(timeout)
             .filter(|launches| launches.is_idle())
         else {
             return 0;
         };
-        let Some(mut state) = tiers.state.try_lock_for(patience) else {
+        let Some(mut state) = tiers.state.try_lock_for(timeout) else {
             return 0;
         };
-        // It may have been told meanwhile. And of chunks that could not be mapped again nobody knows what lies at their addresses.
+        // It may have been told meanwhile. And of chunks that could not be mapped again nothing knows what lies at their addresses.
         if tiers.is_lent() || !state.astray.is_empty() {
             return 0;
         }

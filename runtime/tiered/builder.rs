@@ -58,7 +58,7 @@ impl<E> TieredBuilder<E> {
         budget(bytes: u64) => budget = bytes;
     }
 
-    /// Makes it, zeroed. Chunks up to the budget lie on the GPU as far as memory there is free; nobody else gives any up for it.
+    /// Makes it, zeroed. Chunks up to the budget lie on the GPU as far as memory there is free; nothing else gives any up for it.
     ///
     /// # Errors
     /// [`Error::Setting`](crate::Error::Setting) for no elements, elements without bytes, or more than a GPU has addresses for;
@@ -66,16 +66,18 @@ impl<E> TieredBuilder<E> {
     /// memory.
     pub fn build(self) -> Result<TieredBuffer<E>> {
         let made = self.make();
-        let (inner, tiers) = self.gpu.or_lost(made)?;
+        let (inner, tiers) = self.gpu.map_device_lost(made)?;
         let buffer = Buffer::of(self.gpu, inner, self.element, self.length);
         Ok(TieredBuffer { buffer, tiers })
     }
 
     fn make(&self) -> Result<(Arc<BufferInner>, Arc<Tiers>)> {
         let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
-        let bytes = self
-            .element
-            .bytes_of("elements of a tiered buffer", "it would hold nothing", self.length)?;
+        let bytes = self.element.bytes_of(
+            "elements of a tiered buffer",
+            "it must be greater than zero",
+            self.length,
+        )?;
         let (device, handles) = (&self.gpu.device, &self.gpu.handles);
         let doing = || format!("making tiered buffer `{name}` of {} elements", self.length);
         let size = handles.handle_bytes();
@@ -127,7 +129,7 @@ impl<E> TieredBuilder<E> {
 }
 
 impl Tiers {
-    /// Gives so many chunks their first memory.
+    /// Gives this many chunks their first memory.
     fn fill(&self, chunks: usize) -> Result<()> {
         let state = &mut *self.state.lock();
         let budget = usize::try_from(state.budget / self.chunk_bytes()).unwrap_or(usize::MAX);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::sheet::{Event, Sheet};
 
-/// Tracks by their numbers. Each kind has so many rows, side by side where events overlap.
+/// Tracks by their numbers. Each kind has this many rows, side by side where events overlap.
 const LAUNCHES: u64 = 1_000;
 const HOST: u64 = 2_000;
 const EVICTIONS: u64 = 3_000;

@@ -13,7 +13,7 @@ use crate::device::DeviceArray;
 /// Events that are copied at a time.
 const AT_ONCE: u64 = 4096;
 /// A lane that has taken a place and left it empty for so long was stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Ring {
     gpu: Arc<dyn Gpu>,
@@ -56,9 +56,9 @@ impl Ring {
         self.dropped
     }
 
-    /// The events since the last call, in the order in which their lanes took places. With `at_rest` no lane runs: what is not complete
+    /// The events since the last call, in the order in which their lanes took places. With `idle` no lane runs: what is not complete
     /// never will be.
-    pub fn read(&mut self, at_rest: bool) -> Result<Vec<TimelineEvent>, GpuError> {
+    pub fn read(&mut self, idle: bool) -> Result<Vec<TimelineEvent>, GpuError> {
         let state = self.state.read(&*self.gpu, 0, 1)?[0];
         self.dropped = state.dropped;
         let mut found = Vec::new();
@@ -72,7 +72,7 @@ impl Ring {
             for (seen, event) in numbers.iter().zip(events) {
                 if seen.number == self.tail + taken + 1 {
                     found.push(event);
-                } else if !at_rest && !self.is_given_up(taken) {
+                } else if !idle && !self.is_given_up(taken) {
                     break;
                 }
                 taken += 1;
@@ -93,6 +93,6 @@ impl Ring {
 
     /// Whether the first event that is missing has been awaited long enough. Others are looked at when they are the first.
     fn is_given_up(&mut self, taken: u64) -> bool {
-        taken == 0 && self.stuck.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+        taken == 0 && self.stuck.get_or_insert_with(Instant::now).elapsed() > TIMEOUT
     }
 }

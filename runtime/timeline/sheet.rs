@@ -16,9 +16,9 @@ use rustix::{
 };
 use serde::Serialize;
 
-/// Written when so many bytes have gathered, if nobody asks before.
+/// Written when this many bytes have gathered, if nothing asks before.
 const GATHERED: usize = 256 << 10;
-/// Of the most bytes, so many are kept for what is said at the end.
+/// Of the most bytes, this many are kept for what is said at the end.
 const RESERVE: u64 = 16 << 10;
 
 /// How an array begins, and how a timeline does.
@@ -85,7 +85,7 @@ impl Sheet {
         }
         // A pipe or a device has no length, and nothing in it can be written again.
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             Errno::WOULDBLOCK => io::Error::new(
@@ -183,7 +183,7 @@ fn refuse_others(file: &File) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "it is there and no timeline; remove it, or name another file",
+            "the file exists and is not a timeline; remove it, or name another file",
         )),
     }
 }

@@ -102,7 +102,7 @@ impl Memory {
         self.state.lock()
     }
 
-    /// Bytes that nobody has.
+    /// Bytes that are free.
     pub(crate) fn free(&self) -> u64 {
         self.state().free()
     }

@@ -289,7 +289,7 @@ impl Launch for SimLaunch {
     }
 
     fn abandon(&self) {
-        self.launch.fail(self.launch.abandoned("its owner stopped it"));
+        self.launch.fail(self.launch.abandoned("it was aborted by its owner"));
         // Only a launch that has started is finished here; one that waits in its stream ends when its turn comes.
         if self.launch.has_started() {
             self.launch.try_finish();

@@ -9,7 +9,7 @@ __device__ inline u64 fold(u64 hash, u64 value) { return ((hash << 5 | hash >> 5
 enum : unsigned {
     REST,
     STORE,  // of an element that is the lane's own
-    READ,   // of one that nobody else stores to
+    READ,   // of one that nothing else stores to
     ADD,    // these five, and what they return, are logged
     EXCHANGE,
     COMPARE,  // with what the lane has seen last

@@ -6,7 +6,7 @@ typedef unsigned long long u64;
 __device__ inline u64 lane_number() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
 __device__ inline u64 fold(u64 hash, u64 value) { return ((hash << 5 | hash >> 59) ^ value) * 0x9e3779b97f4a7c15ull; }
 
-// An operation is kind << 56 | value << 40 | array << 32 | index. Nobody but its lane uses a word that it writes, but
+// An operation is kind << 56 | value << 40 | array << 32 | index. Nothing but its lane uses a word that it writes, but
 // for those that are added to.
 __global__ void use_pages(gpuvm::array<u64> a, gpuvm::array<u64> b, gpuvm::array<const u64> c, const u64* ops,
                           unsigned steps, u64* hashes, u64* progress) {
@@ -91,7 +91,7 @@ __global__ void ask_for(gpuvm::array<const u64> c, u64 first, u64 count) {
     if (lane_number() == 0) c.prefetch(first, count);
 }
 
-// One access past the end, where nobody stores a 9.
+// One access past the end, where nothing stores a 9.
 __global__ void reach_past(gpuvm::array<u64> a, u64 index, unsigned stores) {
     const gpuvm::array<u64>& only_read = a;
     if (stores)

@@ -18,7 +18,7 @@ __global__ void look(SlotCache cache, const i64* ids, u64 count, u64 looks, u64*
         auto* state = state_of(cache);
         u64 call = ld_acquire_gpu(&state->epoch);
         u32* entry = index_of(cache, record);
-        // Acquire: pairs with the release of whoever entered it, so that the bytes are seen.
+        // Acquire: pairs with the release of the thread that entered it, so that the bytes are seen.
         u32 slot = ld_acquire_gpu(entry);
         if (!has_slot(slot)) continue;
         pair64 there =

@@ -37,7 +37,7 @@ __global__ void read_spans(gpuvm::array<const u64> a, const u64* where, unsigned
 }
 
 // Every lane holds a page of its own for a moment.
-__global__ void lane_spans(gpuvm::array<u64> a, const u64* where, unsigned steps) {
+__global__ void thread_spans(gpuvm::array<u64> a, const u64* where, unsigned steps) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
     for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         auto held = a.pin(where[lane * steps + step]);

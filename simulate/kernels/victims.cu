@@ -6,7 +6,7 @@ typedef unsigned long long u64;
 
 __device__ inline u64 fold(u64 hash, u64 value) { return ((hash << 5 | hash >> 59) ^ value) * 0x9e3779b97f4a7c15ull; }
 
-// An operation is kind << 56 | value << 40 | array << 32 | index. Nobody but its lane uses a word that it writes.
+// An operation is kind << 56 | value << 40 | array << 32 | index. Nothing but its lane uses a word that it writes.
 __global__ void use_pages(gpuvm::array<u64> a, gpuvm::array<u64> b, gpuvm::array<u64> c, const u64* ops, unsigned steps,
                           u64* hashes) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, hash = 0;
@@ -83,8 +83,8 @@ __device__ void use_chunk(const Lender& at, unsigned chunk) {
 }
 
 // What a lender does. The host does it by copies to this GPU's memory that are made one after the other; here each is
-// one access among those of all lanes. From chunk `end` down to `first`, so many together, it ends the loan, waits
-// until nobody copies there, and uses what it has back. `turns` has how far it is with each chunk.
+// one access among those of all lanes. From chunk `end` down to `first`, this many together, it ends the loan, waits
+// until nothing copies there, and uses what it has back. `turns` has how far it is with each chunk.
 __global__ void take_back(const u64* where, unsigned first, unsigned end, unsigned together, unsigned when,
                           unsigned after_ns, unsigned looks, u64 mark) {
     using namespace gpuvm::detail;

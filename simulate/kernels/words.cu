@@ -66,7 +66,7 @@ __global__ void writers(gpuvm::array<u64> a, u64 apart, unsigned turns, u64* pro
 }
 
 // The first lanes store rising numbers, in both halves of words of their own, in turns on two pages. The others read
-// these words all the while. Who reads what nobody stored, or what is older than before, says which word, what it read
+// these words all the while. Who reads what nothing stored, or what is older than before, says which word, what it read
 // and what before.
 constexpr unsigned RISING = 3;
 __global__ void rising(gpuvm::array<u64> a, gpuvm::array<u64> b, unsigned turns, u64* wrong) {

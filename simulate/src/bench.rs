@@ -38,7 +38,7 @@ impl Bench {
     /// `kernels` on a virtual memory of these settings, compiled with these options.
     ///
     /// # Errors
-    /// The virtual memory cannot be had, or the source does not compile.
+    /// The virtual memory is not available, or the source does not compile.
     pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Result<Self, String> {
         let vm = builder.build().map_err(|error| with_causes(&error))?;
         Self::on(vm, kernels, options)
@@ -142,7 +142,7 @@ pub fn check_frames(vm: &Vm) -> Result<(), String> {
     }
 }
 
-/// Ends all faults of a virtual memory's NICs when it goes, before regions that were made earlier: what they hold can go home then,
+/// Ends all faults of a virtual memory's NICs when it goes, before regions that were made earlier: what they hold can be written back then,
 /// also where a launch has failed.
 pub struct Calm<'a>(pub &'a Vm);
 

@@ -53,7 +53,7 @@ impl Homes {
         Ok(self.homes[home].lose()?)
     }
 
-    /// Takes a home away after so many steps of the scheduler, if kernels run for so long.
+    /// Takes a home away after this many steps of the scheduler, if kernels run for so long.
     pub fn lose_within(&self, vm: &Vm, home: usize, steps: u32) {
         let taker = Arc::new(Taker {
             watcher: Arc::clone(&self.watcher),
@@ -94,7 +94,7 @@ impl Homes {
         self.watcher.home_returns(home as u32);
     }
 
-    /// Looks at all copies after everything was written home.
+    /// Looks at all copies after everything was written back.
     ///
     /// # Errors
     /// Two that count differ.
@@ -111,7 +111,7 @@ impl Homes {
     }
 }
 
-/// Takes a home away after so many steps of the scheduler.
+/// Takes a home away after this many steps of the scheduler.
 struct Taker {
     watcher: Arc<Watcher>,
     place: u32,

@@ -2,7 +2,7 @@
 //! that one seed decides, watched after every access.
 //!
 //! [`run::run`] runs one seed of a [`Workload`]: it compares results with a model, and [`watch::Watcher`] compares every change
-//! of page words, frames, requests and ring indexes with the protocol's rules. [`mutations`] breaks those rules one by one, to
+//! of page table entries, frames, requests and ring indexes with the protocol's rules. [`mutations`] breaks those rules one by one, to
 //! show that the checks see it.
 //!
 //! [`scale`] is no simulation but arithmetic: how large each structure gets with many hosts, and which is too large first.

@@ -43,7 +43,7 @@ pub enum Verdict {
     Linearisable,
     /// There is none.
     Broken,
-    /// Nobody knows: too many states.
+    /// Nothing knows: too many states.
     Undecided,
 }
 
@@ -84,7 +84,7 @@ pub fn check(initial: u64, operations: &[Operation], last: u64) -> Verdict {
         if seen.len() > STATES_MAX {
             return Verdict::Undecided;
         }
-        // Nobody goes before an operation that had ended when it began.
+        // Nothing goes before an operation that had ended when it began.
         let open = || operations.iter().enumerate().filter(|(n, _)| done >> n & 1 == 0);
         let first_end = open().map(|(_, operation)| operation.end).min().unwrap_or(u64::MAX);
         let may_go = |operation: &Operation| operation.begin <= first_end;

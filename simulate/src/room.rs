@@ -58,7 +58,7 @@ impl Options {
         self.kinds().any(|kind| kind == FaultKind::Unflushed)
     }
 
-    /// Whether faults may end kernels with errors. What only delays, and what the library repeats and mends, must not.
+    /// Whether faults may end kernels with errors. What only delays, and what the library repeats and recovers, must not.
     pub(crate) fn may_refuse(&self) -> bool {
         self.kinds().any(|kind| match kind {
             FaultKind::Revoke | FaultKind::Short => true,
@@ -131,9 +131,9 @@ pub struct Needs {
     pub borrowed: Borrowed,
     /// Most frames that there may be; 0 where their number stays.
     pub frame_capacity: u64,
-    /// Whether there is another GPU, which nobody watches.
+    /// Whether there is another GPU, which nothing watches.
     pub second_gpu: bool,
-    /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nobody.
+    /// Bytes of the GPU's memory that frames leave to others, as far as they can; 0 where they follow nothing.
     pub leave_free: u64,
     /// Whether pages come beside launches that look them up and only read them.
     pub beside: bool,
@@ -218,7 +218,7 @@ impl<'a> Room<'a> {
     /// A virtual memory with the workload's kernels on a GPU of its own, which follows the seed and is watched.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// It is not available.
     pub fn open(&mut self, needs: Needs) -> Result<Bench, String> {
         let sources = self.workload.sources();
         let builder = self.settings(needs, &sources)?;
@@ -276,7 +276,7 @@ impl<'a> Room<'a> {
             .regions_max(8)
             .wait_limit(WAIT_LIMIT * times)
             .launch_deadline(LAUNCH_DEADLINE * times)
-            .guarded_regions(sources.checked)
+            .reliable_regions(sources.checked)
             .placement(Placement::Fetch)
             .bring_beside(needs.beside)
             .support_options(self.options.compile_support.clone());

@@ -24,7 +24,7 @@ pub struct Passed {
     pub fetched: u64,
     /// Pages that left their frames.
     pub evicted: u64,
-    /// Pages that were written home.
+    /// Pages that were written back.
     pub written_back: u64,
     /// Histories of words that were found linearisable, and those that had too many states to tell.
     pub linear: (u64, u64),
@@ -35,7 +35,7 @@ pub struct Passed {
     /// Pages that were fetched and did not have their checksum.
     pub corrupt: u64,
     /// Stale copies that were written again.
-    pub mended: u64,
+    pub repaired: u64,
     /// Pages that left their frames for a neighbour, came from there, or would have, but for a loan that had ended; and those that lost their
     /// place there.
     pub victims: (u64, u64, u64, u64),
@@ -67,7 +67,7 @@ pub struct Ended {
 /// Compiles what the workload needs, so that no run of it waits for a compiler.
 ///
 /// # Errors
-/// It does not compile, or no virtual memory can be had.
+/// It does not compile, or no virtual memory can be built.
 pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
     let options = Options {
         unwatched: true,
@@ -172,7 +172,7 @@ fn judge(
     error: Option<String>,
 ) -> Result<Option<Passed>, String> {
     if !room.options.unwatched && error.is_none() {
-        findings.extend(watcher.at_rest().err());
+        findings.extend(watcher.when_idle().err());
     }
     if let Some(race) = room.gpu.as_ref().and_then(|gpu| gpu.races().0.into_iter().next()) {
         return Err(format!("a data race: {race}"));
@@ -201,7 +201,7 @@ fn judge(
         faults,
         happened: room.happened,
         corrupt: stats.pages_corrupt,
-        mended: stats.replicas_mended,
+        repaired: stats.replicas_repaired,
         victims: (
             stats.victims_copied,
             stats.victims_fetched,

@@ -161,7 +161,7 @@ impl Timeline {
         }
     }
 
-    /// The track of whoever did it.
+    /// The track of its actor.
     fn track_of(&mut self, who: Who) -> (u64, u64) {
         let (process, thread) = match who {
             Who::Lane { launch, block, thread } => (

@@ -1,4 +1,4 @@
-//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame, the
+//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page table entries, frame, the
 //! pool, request records and ring indexes, and compares each change with the paging protocol's rules.
 //!
 //! It keeps a shadow of every word it watches, and for each frame what became of it. It reads memory only, so it cannot
@@ -144,12 +144,12 @@ impl Watcher {
         self.lock().findings.clone()
     }
 
-    /// The first finding. It waits for nobody.
+    /// The first finding. It waits for nothing.
     pub(crate) fn first(&self) -> Option<&Finding> {
         self.first.get()
     }
 
-    /// Whether nobody holds the state for long: a lane whose stack overflows while it is watched never gives it back.
+    /// Whether nothing holds the state for long: a lane whose stack overflows while it is watched never gives it back.
     pub(crate) fn is_sound(&self) -> bool {
         self.state.try_lock().is_some()
     }
@@ -182,7 +182,7 @@ impl Watcher {
 
     /// Looks at a virtual memory that no launch uses and whose regions were closed: all requests are reaped, all frames are
     /// free, no pin is left.
-    pub fn at_rest(&self) -> Result<(), Finding> {
+    pub fn when_idle(&self) -> Result<(), Finding> {
         let mut state = self.lock();
         state.who = Some(Who::Host);
         state.rebuild();

@@ -1,4 +1,4 @@
-//! The rules of a page's word: which single accesses may turn one value into another.
+//! The rules of a page's entry: which single accesses may turn one value into another.
 
 use gpuvm_layouts as layout;
 use layout::{
@@ -167,7 +167,7 @@ pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Tra
     }
 }
 
-/// The slot at a neighbour that an absent page's word names.
+/// The slot at a neighbour that an absent page's entry names.
 pub fn victim(word: u64) -> Option<u32> {
     (word & STATE_MASK == ABSENT).then(|| frame(word)).and_then(slot)
 }
@@ -201,7 +201,7 @@ fn while_resident(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
     }
 }
 
-/// Names the change of a resident page's word to an absent one's.
+/// Names the change of a resident page's entry to an absent one's.
 fn eviction(old: u64, new: u64) -> Result<Transition, Broken> {
     let next_version = (old & VERSION_MASK).wrapping_add(1 << VERSION_SHIFT) & VERSION_MASK;
     if pins(old) != 0 {

@@ -105,7 +105,7 @@ impl Entry {
                 }
             };
         }
-        let source = io::Error::new(io::ErrorKind::ResourceBusy, "somebody else removes every new file");
+        let source = io::Error::new(io::ErrorKind::ResourceBusy, "another process removes every new file");
         Err(FolderError::create(folder.path(), source))
     }
 
@@ -117,7 +117,7 @@ impl Entry {
         &self.listener
     }
 
-    /// Whether others find it: nobody has removed its files.
+    /// Whether others find it: no tenant has removed its files.
     pub(crate) fn is_listed(&self) -> bool {
         let known = self.lock.metadata();
         known.is_ok_and(|known| known.nlink() > 0) && self.folder.reach(self.name.socket()).exists()
@@ -142,7 +142,7 @@ fn lock_new(path: &Path) -> io::Result<Option<File>> {
         let _ = std::fs::remove_file(path);
         return Ok(None);
     }
-    // Whoever removes a file does so under its lock: from here on it stays.
+    // A thread that removes a file does so under its lock: from here on it stays.
     if file.metadata()?.nlink() == 0 {
         return Ok(None);
     }
@@ -150,7 +150,7 @@ fn lock_new(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Removes an entry's files. The lock is held, and goes last: a socket without it is nobody's.
+/// Removes an entry's files. The lock is held, and goes last: a socket without it is no tenant's.
 fn remove(folder: &GpuFolder, name: Name) {
     for file in [name.socket(), name.lock()] {
         // In a folder that cannot be written it stays, and the next one who can write removes it.
@@ -172,7 +172,7 @@ pub(crate) fn lives(folder: &GpuFolder, name: Name) -> bool {
         .open(folder.reach(name.lock()));
     let file = match opened {
         Ok(file) => file,
-        // A link is nobody's entry. A file that cannot be opened says nothing of its process.
+        // A link is no tenant's entry. A file that cannot be opened says nothing of its process.
         Err(error) => {
             let is_link = error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
             return error.kind() != io::ErrorKind::NotFound && !is_link;
@@ -187,7 +187,7 @@ pub(crate) fn lives(folder: &GpuFolder, name: Name) -> bool {
     }
 }
 
-/// The entries of living processes, in order. Those of dead ones are removed, and sockets that are nobody's.
+/// The entries of living processes, in order. Those of dead ones are removed, and sockets that are no tenant's.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -289,7 +289,7 @@ mod tests {
                     scope.spawn(|| {
                         for _ in 0..300 {
                             let entry = Entry::create(Arc::clone(&folder)).unwrap();
-                            // Nobody takes the entry of a living process.
+                            // No tenant takes the entry of a living process.
                             assert!(living(&folder).unwrap().contains(&entry.name()));
                             assert!(entry.is_listed());
                         }

@@ -179,7 +179,7 @@ fn names(folder: &File, path: &Path) -> Result<Vec<String>, FolderError> {
 /// Opens a folder that belongs to this process's user, and that others cannot change.
 fn open_own(path: &Path) -> Result<File, FolderError> {
     let path_owned = || path.to_owned();
-    // Not followed: whoever may place a link could lead here into a folder that the user uses for something else.
+    // Not followed: a user who may place a link could lead here into a folder that the user uses for something else.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let opened = OpenOptions::new()
         .read(true)
@@ -236,7 +236,7 @@ fn present(opened: Result<File, FolderError>) -> Result<Option<File>, FolderErro
 pub enum FolderError {
     /// A GPU's key that cannot name a folder.
     #[error(
-        "'{text}' is no key of a GPU; give its UUID, or a name of up to 64 letters, digits, '.', '_' and '-' that does not begin with '.'"
+        "invalid GPU key '{text}': give its UUID, or a name of up to 64 letters, digits, '.', '_' and '-' that does not begin with '.'"
     )]
     Key {
         /// As given.
@@ -249,7 +249,7 @@ pub enum FolderError {
         path: PathBuf,
     },
     /// A file in the place of the folder.
-    #[error("{} is no folder; name another one in {FOLDER_VARIABLE}", path.display())]
+    #[error("{} is not a folder; name another one in {FOLDER_VARIABLE}", path.display())]
     NoFolder {
         /// The folder's name.
         path: PathBuf,
@@ -338,7 +338,7 @@ mod tests {
         }
         for bad in ["", ".", "..", ".x", "a/b", "a b", "ä", "a\n", &"x".repeat(65)] {
             let error = bad.parse::<GpuKey>().unwrap_err();
-            assert!(error.to_string().contains("is no key of a GPU"), "{error}");
+            assert!(error.to_string().contains("invalid GPU key"), "{error}");
         }
     }
 
@@ -399,7 +399,7 @@ mod tests {
         for (name, why) in [
             ("link", "is a symbolic link"),
             ("dangling", "is a symbolic link"),
-            ("file", "is no folder"),
+            ("file", "is not a folder"),
             ("open", "other users may write into the folder"),
             ("missing/registry", "the folder above it is missing"),
         ] {

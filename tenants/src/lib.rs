@@ -27,9 +27,9 @@
 //! # );
 //! let gpu = SharedGpu { key: "sim".parse()?, total_bytes: 8 << 30 };
 //! let tenant = Tenant::join(&folder, &gpu, Terms::from_env(gpu.total_bytes)?, Arc::new(Nothing))?;
-//! // Nobody else is there, and the driver does not say what is free.
+//! // No other tenant is there, and the driver does not say what is free.
 //! let refused = tenant.ask(1 << 20, Duration::from_secs(5), DriverView::default);
-//! assert!(refused.unwrap_err().to_string().starts_with("1 MiB of GPU memory were asked for and 0 B can be had"));
+//! assert!(refused.unwrap_err().to_string().starts_with("1 MiB of GPU memory were asked for, and 0 B are available"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

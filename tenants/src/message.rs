@@ -154,7 +154,7 @@ pub enum PeerError {
         theirs: u32,
     },
     /// What it said means nothing.
-    #[error("what it says means nothing: {why}")]
+    #[error("its message is invalid: {why}")]
     Garbage {
         /// What is wrong.
         why: String,

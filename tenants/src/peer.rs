@@ -88,7 +88,7 @@ fn unexpected(answer: Answer) -> PeerError {
             why: message::plain_text(&why),
         },
         _ => PeerError::Garbage {
-            why: "it answers what was not asked".to_owned(),
+            why: "its answer does not match the question".to_owned(),
         },
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// So many places.
+/// This many places.
 #[derive(Clone, Debug)]
 pub(crate) struct Places(Arc<Inner>);
 

@@ -5,7 +5,7 @@
 pub struct Stake {
     /// What it holds, in bytes.
     pub holding: u64,
-    /// What it keeps whoever asks, in bytes.
+    /// What it always keeps, in bytes.
     pub minimum: u64,
     /// What it may hold at most, in bytes; any amount where there is none.
     pub limit: Option<u64>,
@@ -26,11 +26,11 @@ impl Stake {
 ///
 /// 1. A tenant that holds more than its limit gives what is above it, whatever its priority.
 /// 2. A tenant with a lower priority than the asker's gives all but its minimum.
-/// 3. A tenant with the asker's priority gives what makes their holdings equal: nobody who gives is left with less than the asker then has.
+/// 3. A tenant with the asker's priority gives what makes their holdings equal: no tenant who gives is left with less than the asker then has.
 ///    An asker that has less than its own minimum gets up to that from all but their minima.
 ///
 /// In each step the lowest priority gives first. Of tenants with one priority, those that hold most give first, until they hold no more than
-/// the next. Nobody goes below its own minimum, and a tenant with a higher priority than the asker's gives nothing but what is above its limit.
+/// the next. No tenant goes below its own minimum, and a tenant with a higher priority than the asker's gives nothing but what is above its limit.
 ///
 /// The result may come to less than `bytes`, never to more. Of more bytes each tenant gives as much or more.
 pub fn plan(others: &[Stake], asker: &Stake, bytes: u64) -> Vec<(usize, u64)> {

@@ -115,7 +115,7 @@ impl Shared {
         };
         let holding = || Some(self.holder.read().as_ref()?.holding().total());
         let Some(held) = holding() else { return leaving() };
-        // Whoever had the turn before may have taken some of it.
+        // A thread that had the turn before may have taken some of it.
         let give = |holder: &dyn Holder, deadline| {
             let limit = self.terms.lock().limit();
             let above = limit.map_or(0, |limit| holder.holding().total().saturating_sub(limit));
@@ -143,11 +143,11 @@ impl Shared {
         let deadline = Instant::now() + Duration::from_millis(within_ms).min(GIVE_MAX);
         let refused = |why: &str| Err(Answer::Refused { why: why.to_owned() });
         let Some(_place) = self.gives.take_within(Duration::ZERO) else {
-            return refused("too many others ask it at this moment; ask again");
+            return refused("too many tenants are asking it at this moment; ask again");
         };
         drop(client);
         let Some(_turn) = self.giving.try_lock_until(deadline) else {
-            return refused("it is still giving up memory for somebody else; ask again");
+            return refused("it is still giving up memory for another tenant; ask again");
         };
         match &*self.holder.read() {
             Some(holder) => Ok(work(holder.as_ref(), deadline)),
@@ -240,7 +240,7 @@ fn serve_client(shared: &Shared, stream: &UnixStream, place: Place) {
         .and_then(|()| message::receive(stream, Instant::now() + CLIENT))
         .map(|request| shared.answer(request, place))
         .and_then(|answer| message::send(stream, &answer, Instant::now() + CLIENT));
-    // The client knows what it sent and got; this process has nobody to tell.
+    // The client knows what it sent and got; this process has no one to tell.
     if let Err(error) = talked {
         tracing::debug!("a client of this tenant was not served: {error}");
     }

@@ -1,4 +1,4 @@
-//! Who holds the memory that cannot be had.
+//! Who holds the memory that is not available.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub struct DriverView {
 /// Memory of a GPU in bytes, all processes included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLeft {
-    /// What nobody holds.
+    /// What no tenant holds.
     pub free: u64,
     /// All of it.
     pub total: u64,
@@ -31,13 +31,13 @@ pub struct MemoryLeft {
 pub struct Short {
     /// What was asked for, in bytes.
     pub wanted: u64,
-    /// What could be had now, in bytes: what is free, where the driver says so, and what others would give.
+    /// What is available now, in bytes: what is free, where the driver says so, and what others would give.
     pub available: u64,
     /// The other tenants.
     pub holders: Vec<HolderOf>,
     /// Processes that are no tenants and what they hold, in bytes, as the driver says.
     pub others: Vec<(u32, u64)>,
-    /// What is held by nobody of these and not by the asker, in bytes: what the driver itself needs, and processes that it does not name.
+    /// What is held by no tenant of these and not by the asker, in bytes: what the driver itself needs, and processes that it does not name.
     /// Nothing where the driver does not say how much is free.
     pub unnamed: Option<u64>,
 }
@@ -76,7 +76,7 @@ pub enum Keeps {
         /// What it gave.
         gave: u64,
     },
-    /// It would give so many bytes, which are not enough.
+    /// It would give this many bytes, which are not enough.
     Would {
         /// The bytes.
         bytes: u64,
@@ -155,13 +155,19 @@ impl HolderOf {
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (wanted, available) = (spell_bytes(self.wanted), spell_bytes(self.available));
-        write!(f, "{wanted} of GPU memory were asked for and {available} can be had")?;
+        write!(
+            f,
+            "{wanted} of GPU memory were asked for, and {available} are available"
+        )?;
         for holder in &self.holders {
             write!(f, "; {holder}")?;
         }
         for (pid, bytes) in &self.others {
             let bytes = spell_bytes(*bytes);
-            write!(f, "; pid {pid} is no tenant, and the driver says that it holds {bytes}")?;
+            write!(
+                f,
+                "; pid {pid} is not a tenant, and the driver says that it holds {bytes}"
+            )?;
         }
         if let Some(bytes) = self.unnamed.filter(|&bytes| bytes > 0) {
             let bytes = spell_bytes(bytes);

@@ -30,7 +30,7 @@ impl FromStr for MemorySize {
     fn from_str(text: &str) -> Result<MemorySize, String> {
         let Some(percent) = text.strip_suffix('%') else {
             return match parse_bytes(text)? {
-                0 => Err("no memory at all; give at least one page".to_owned()),
+                0 => Err("it must be at least one page".to_owned()),
                 bytes => Ok(MemorySize::Bytes(bytes)),
             };
         };
@@ -51,7 +51,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     whole
         .parse::<ByteSize>()
         .map(|size| size.as_u64())
-        .map_err(|_| format!("'{text}' is no size; write 4KiB, 64M, 2GiB"))
+        .map_err(|_| format!("invalid size '{text}': write 4KiB, 64M, 2GiB"))
 }
 
 /// Bytes as people read them, without a fraction where there is none: 4 GiB, not 4.0 GiB.

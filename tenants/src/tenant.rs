@@ -38,10 +38,10 @@ pub struct Tenant {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Memory that is there for whoever takes it first.
+/// Memory that is there for the first taker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// What others gave up: processes and bytes. Nobody where enough was free.
+    /// What others gave up: processes and bytes. None where enough was free.
     pub given: Vec<(u32, u64)>,
 }
 
@@ -69,7 +69,7 @@ pub enum AskError {
     Folder(#[from] FolderError),
 }
 
-/// This process cannot be among the tenants. It can use the GPU all the same; nobody will ask it for memory.
+/// This process cannot be among the tenants. It can use the GPU all the same; no tenant will ask it for memory.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The registry cannot be used.
@@ -125,7 +125,7 @@ impl Tenant {
 
     /// Sees to it that `bytes` of the GPU's memory are free, by asking others to give up some, within `within` and at most
     /// 4 seconds more. Who gives how much is
-    /// [`plan`]'s rule. Nobody is asked where all together would not give enough.
+    /// [`plan`]'s rule. No tenant is asked where all together would not give enough.
     ///
     /// `driver` says what the GPU's driver knows: how much is free, and who holds what. Where it does not know what is free, nothing is
     /// taken to be. What is granted is free, not reserved: who allocates first has it.
@@ -181,7 +181,7 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // From here on nobody finds it.
+        // From here on no tenant finds it.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             // It has no panic to report but one that was printed.

@@ -10,7 +10,7 @@ use crate::size::{MemorySize, parse_bytes, spell_bytes};
 
 /// The most that a tenant may hold: a size, a share of the GPU's memory, or `none`.
 pub const LIMIT_VARIABLE: &str = "GPUVM_MEMORY_LIMIT";
-/// What a tenant keeps whoever asks: a size, or a share of the GPU's memory.
+/// What a tenant always keeps: a size, or a share of the GPU's memory.
 pub const MINIMUM_VARIABLE: &str = "GPUVM_MEMORY_MIN";
 /// Which tenant goes first: a whole number from -100 to 100.
 pub const PRIORITY_VARIABLE: &str = "GPUVM_PRIORITY";
@@ -107,7 +107,7 @@ impl Terms {
         Terms::default().changed(&change)
     }
 
-    /// What the tenant keeps whoever asks, in bytes.
+    /// What the tenant always keeps, in bytes.
     pub fn minimum(&self) -> u64 {
         self.minimum
     }
@@ -154,7 +154,7 @@ pub struct TermsChange {
 pub enum LimitChange {
     /// There is none from now on.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
@@ -163,7 +163,7 @@ pub enum LimitChange {
 pub struct Minimum(MemorySize);
 
 impl Minimum {
-    /// The bytes, of a GPU with so many.
+    /// The bytes, of a GPU with this many.
     pub fn bytes_of(self, total_bytes: u64) -> u64 {
         self.0.bytes_of(total_bytes)
     }
@@ -185,7 +185,7 @@ impl FromStr for Minimum {
 pub struct Limit(Option<MemorySize>);
 
 impl Limit {
-    /// The change that it stands for, on a GPU with so many bytes.
+    /// The change that it stands for, on a GPU with this many bytes.
     pub fn change(self, total_bytes: u64) -> LimitChange {
         match self.0 {
             None => LimitChange::None,
@@ -219,7 +219,7 @@ fn share_or_bytes(text: &str) -> Result<MemorySize, String> {
 pub fn parse_priority(text: &str) -> Result<i8, String> {
     let priority = text.parse::<i8>().ok();
     let priority = priority.filter(|priority| (-PRIORITY_MAX..=PRIORITY_MAX).contains(priority));
-    priority.ok_or_else(|| format!("'{text}' is no whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"))
+    priority.ok_or_else(|| format!("'{text}' is not a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"))
 }
 
 /// Terms that cannot be.
@@ -300,13 +300,13 @@ mod tests {
     #[test]
     fn what_means_nothing_is_named() {
         for (name, text, why) in [
-            (LIMIT_VARIABLE, "lots", "LIMIT=lots: 'lots' is no size; write 4KiB"),
-            (LIMIT_VARIABLE, "0", "LIMIT=0: no memory at all"),
+            (LIMIT_VARIABLE, "lots", "LIMIT=lots: invalid size 'lots': write 4KiB"),
+            (LIMIT_VARIABLE, "0", "LIMIT=0: it must be at least one page"),
             (LIMIT_VARIABLE, "101%", "no more than 100%"),
-            (MINIMUM_VARIABLE, "-1", "MIN=-1: '-1' is no size"),
+            (MINIMUM_VARIABLE, "-1", "MIN=-1: invalid size '-1'"),
             (MINIMUM_VARIABLE, "NaN%", "a share is a number"),
             (PRIORITY_VARIABLE, "101", "from -100 to 100"),
-            (PRIORITY_VARIABLE, "1000", "'1000' is no whole number"),
+            (PRIORITY_VARIABLE, "1000", "'1000' is not a whole number"),
             (PRIORITY_VARIABLE, "high", "GPUVM_PRIORITY=high"),
         ] {
             let error = of(&[(name, text)]).unwrap_err().to_string();

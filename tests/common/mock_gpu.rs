@@ -36,7 +36,7 @@ struct Shared {
     /// Submits of copies, and the one from which on the next that moves data fails.
     submits: AtomicU64,
     copies_fail_from: AtomicU64,
-    /// Pieces of host memory that can be had yet.
+    /// Pieces of host memory that are available yet.
     host_pieces_left: AtomicU64,
     /// Placings to come that are made, and how many fail then, with what lay there taken out.
     placings: AtomicU64,
@@ -138,7 +138,7 @@ impl MockGpu {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// So many launches to come fail, of whatever kernel.
+    /// This many launches to come fail, of whatever kernel.
     pub fn fail_launches(&self, count: u64) {
         self.shared.launches_fail.store(count, Ordering::Relaxed);
     }
@@ -148,12 +148,12 @@ impl MockGpu {
         self.shared.submits.load(Ordering::Relaxed)
     }
 
-    /// So many pieces of host memory can be had from now on.
+    /// This many pieces of host memory are available from now on.
     pub fn limit_host_pieces(&self, count: u64) {
         self.shared.host_pieces_left.store(count, Ordering::Relaxed);
     }
 
-    /// After `more` placings of memory at addresses so many fail, and leave nothing at those addresses.
+    /// After `more` placings of memory at addresses this many fail, and leave nothing at those addresses.
     pub fn fail_placings_after(&self, more: u64, count: u64) {
         self.shared.placings.store(more, Ordering::Relaxed);
         self.shared.placings_fail.store(count, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl MockGpu {
         self.shared.captures.store(captures, Ordering::Relaxed);
     }
 
-    /// Launches that graph, of which nobody is told.
+    /// Launches that graph, of which the library is not told.
     pub fn launch_captured(&self) {
         let stream = self.shared.sim.stream().unwrap();
         for (kernel, config, args) in &*self.shared.captured.lock().unwrap() {
@@ -274,7 +274,7 @@ impl Gpu for MockGpu {
         file.set_len(bytes).unwrap();
         let place = std::ptr::with_exposed_provenance_mut(addr as usize);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: whole pages of a live allocation, whose bytes nobody holds a reference to.
+        // SAFETY: whole pages of a live allocation, whose bytes nothing holds a reference to.
         let mapped = unsafe { libc::mmap(place, bytes as usize, protection, flags, file.as_raw_fd(), 0) };
         assert_eq!(mapped, place, "{}", std::io::Error::last_os_error());
         Ok(DmaBuf {

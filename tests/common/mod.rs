@@ -82,7 +82,7 @@ pub fn counts(usual: &[usize]) -> Vec<usize> {
     text.split(',').map(count).collect()
 }
 
-/// The simulated GPU, with memory for so many frames.
+/// The simulated GPU, with memory for this many frames.
 pub fn simulated_gpu(frames: u64) -> SimulatedGpu {
     SimulatedGpu::new().memory(frames * PAGE + (64 << 20))
 }
@@ -104,7 +104,7 @@ pub fn over_environment(builder: VmBuilder) -> VmBuilder {
     };
     let nodes = std::env::var("GPUVM_TEST_NODE").ok();
     let builder = match &nodes {
-        // Losses cost seconds where the connection manager repeats itself, to join and to mend a queue pair.
+        // Losses cost seconds where the connection manager repeats itself, to join and to recover a queue pair.
         Some(_) => builder
             .wait_limit(scaled(Duration::from_secs(60)))
             .launch_deadline(scaled(Duration::from_secs(180))),

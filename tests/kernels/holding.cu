@@ -231,7 +231,7 @@ __global__ void hold_pages(gpuvm::array<unsigned> a, u64 page_words, volatile un
     wait_for(a, words, 1);
 }
 
-// Waits for a flag that nobody sets.
+// Waits for a flag that nothing sets.
 __global__ void wait_for_ever(volatile unsigned* flag) {
     while (!*flag) __nanosleep(1000);
 }

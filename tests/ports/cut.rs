@@ -84,7 +84,7 @@ fn is_wanted(words: &[&str], kernels: &[&str]) -> bool {
     let head = words.iter().position(|word| *word == "{").unwrap_or(words.len());
     let head = &words[..head];
     if head.contains(&"__global__") {
-        // Its name, or an attribute's, which nobody asks for.
+        // Its name, or an attribute's, which nothing asks for.
         return head.windows(2).any(|pair| pair[1] == "(" && kernels.contains(&pair[0]));
     }
     let plain_type = head[0] == "typedef" && head.len() == words.len();

@@ -91,7 +91,7 @@ pub fn graph(scale: u32) -> Result<Graph, Failure> {
 
 const BLOCK: [u32; 2] = [128, 1];
 
-/// So many threads, as the programs count them: 1024 blocks a row.
+/// This many threads, as the programs count them: 1024 blocks a row.
 fn grid(threads: usize) -> [u32; 2] {
     let blocks = (threads as u32).div_ceil(BLOCK[0]);
     [1024.min(blocks), blocks.div_ceil(1024)]

@@ -1,4 +1,4 @@
-//! Advice changes what a launch costs and never what it computes; what is discarded is not written home.
+//! Advice changes what a launch costs and never what it computes; what is discarded is not written back.
 
 use crate::common::{
     BASIC, Bench, PAGE_WORDS, compare, config, refused, simulated_soft, small, small_soft, stepped, transports, words,
@@ -300,7 +300,7 @@ fn a_range_that_cannot_be_is_refused() {
 
 #[test]
 fn a_page_that_is_discarded_after_its_write_back_failed_has_no_wrong_checksum() {
-    let bench = Bench::new(simulated_soft(8).guarded_regions(true), BASIC);
+    let bench = Bench::new(simulated_soft(8).reliable_regions(true), BASIC);
     let old = words(9, PAGE_WORDS);
     let a = bench.vm.region::<u32>().integrity(Integrity::Crc32c);
     let a = a.from_slice(&old).unwrap();

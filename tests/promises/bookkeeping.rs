@@ -17,7 +17,7 @@ fn used(vm: &Vm) -> u64 {
 }
 
 fn vm(frames: u64) -> Vm {
-    // Its size is set, and nobody else allocates there.
+    // Its size is set, and nothing else allocates there.
     Vm::builder()
         .gpu(gpuvm::SimulatedGpu::new().memory(256 << 20))
         .frame_memory(frames * PAGE)

@@ -1,6 +1,6 @@
 //! Arrays of which each subscribed GPU holds a copy: whatever the kernels of several GPUs store, all copies are equal when their launches
 //! have ended, however pages are subscribed. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of simulated ones,
-//! `GPUVM_TEST_COUNTS=4,8,16` so many simulated ones.
+//! `GPUVM_TEST_COUNTS=4,8,16` this many simulated ones.
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
@@ -79,7 +79,7 @@ impl Several {
         gpus.map(|gpu| gpu.buffer::<u32>(1).unwrap()).collect()
     }
 
-    /// Each GPU's part of so many elements.
+    /// Each GPU's part of this many elements.
     fn part(&self, gpu: usize, of: u64) -> (u64, u64) {
         let gpus = self.gpus() as u64;
         (of * gpu as u64 / gpus, of * (gpu as u64 + 1) / gpus)
@@ -109,7 +109,7 @@ impl Several {
     }
 }
 
-/// Elements of so many pages and a bit.
+/// Elements of this many pages and a bit.
 fn elements(vm: &Vm, pages: u64) -> u64 {
     let page = vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
     pages * page + 77
@@ -262,7 +262,7 @@ fn atomics_are_done_at_the_owner_and_passed_on() {
                 assert_eq!(wrong.to_vec().unwrap(), [0]);
             }
         }
-        let passed: u64 = array.traffic().unwrap().iter().map(|sent| sent.lines_passed_on).sum();
+        let passed: u64 = array.traffic().unwrap().iter().map(|sent| sent.lines_forwarded).sum();
         assert_eq!(passed > 0, several.gpus() > 1);
         let few = several.vm.broadcast::<u32>().from_slice(&[20; 8]).unwrap();
         few.write(2, &[0, 0, 0, 0, 0]).unwrap();
@@ -793,7 +793,7 @@ fn random_programs_come_to_what_a_plain_array_comes_to() {
     }
 }
 
-/// A launch that a lane's fault ends so many steps after it began: whether the others had done something, and not all.
+/// A launch that a lane's fault ends this many steps after it began: whether the others had done something, and not all.
 fn ended_after(steps: u32, way: u32, options: &CompileOptions) -> Result<bool, String> {
     let vm = Several::builder().gpu(SimulatedGpu::new().memory(8 << 20).seed(steps.into()));
     let several = Several::with(vm, options);
@@ -847,7 +847,7 @@ fn marks_that_could_not_be_passed_on_are_passed_on_later() {
         for (i, value) in (0..).zip(&mut model) {
             *value = operated(4, *value, i, 1);
         }
-        // The last one has marks that nobody has passed on yet.
+        // The last one has marks that nothing has passed on yet.
         let failing = &gpus[3 - round % 4..];
         failing.iter().for_each(|gpu| gpu.fail_launches(1));
         let failed = match round {

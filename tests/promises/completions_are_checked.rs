@@ -31,7 +31,7 @@ fn copies_right(bench: &Bench, a: &gpuvm::Region<u32>) -> Result<(), String> {
 fn numbered(bench: &Bench) -> gpuvm::Region<u32> {
     let region = bench.vm.region::<u32>().name("numbered");
     let region = region.from_iter((0..N as u32).map(|i| i ^ 0x5a5a_0000)).unwrap();
-    // A READ that nobody waits for may fail without harm: each is to be one that a lane asked for.
+    // A READ that nothing waits for may fail without harm: each is to be one that a lane asked for.
     region.advise(gpuvm::Advice::Random).unwrap();
     region
 }
@@ -111,7 +111,7 @@ fn a_read_that_nobody_answers_is_made_again() {
         let fault = bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(7).times(3));
         copies_right(&bench, &a).unwrap();
         assert_eq!(bench.soft_nic().bitten(fault), 3);
-        assert!(bench.vm.stats().unwrap().queue_pairs_mended >= 1);
+        assert!(bench.vm.stats().unwrap().queue_pairs_recovered >= 1);
         bench.no_violations();
     }
 }
@@ -166,7 +166,7 @@ fn completions_that_never_come_end_in_a_bounded_error_that_says_what_was_waited_
 }
 
 #[test]
-fn a_completion_that_is_late_beyond_patience_corrupts_nothing() {
+fn a_completion_that_is_late_beyond_the_timeout_corrupts_nothing() {
     for opcode in [Opcode::Read, Opcode::Write] {
         let bench = Bench::new(small_soft(8).wait_limit(scaled(Duration::from_millis(800))), BASIC);
         let a = numbered(&bench);
@@ -179,8 +179,8 @@ fn a_completion_that_is_late_beyond_patience_corrupts_nothing() {
         bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, 0u32));
         a.flush().unwrap();
         assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
-        let mended = bench.vm.stats().unwrap().queue_pairs_mended;
-        assert!(mended > 0, "{opcode}: it was waited for");
+        let recovered = bench.vm.stats().unwrap().queue_pairs_recovered;
+        assert!(recovered > 0, "{opcode}: it was waited for");
         // While the late requests would be on their way still, and after they would have had their time.
         copies_right(&bench, &a).unwrap_or_else(|wrong| panic!("{opcode}, early: {wrong}"));
         std::thread::sleep(delay.saturating_sub(started.elapsed()) + Duration::from_millis(50));

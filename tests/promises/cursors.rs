@@ -74,7 +74,7 @@ __global__ void read_beside(gpuvm::array<const unsigned> a, u64 page_words, unsi
 };
 
 fn config(lanes: u32) -> LaunchConfig {
-    LaunchConfig::new(2, lanes / 2).lane_spans(1)
+    LaunchConfig::new(2, lanes / 2).thread_spans(1)
 }
 
 fn transports(frames: u64) -> [VmBuilder; 2] {
@@ -117,7 +117,7 @@ where
     bench.vm.stats().unwrap().difference(&before)
 }
 
-/// Elements of each size, on so many pages and a part of one.
+/// Elements of each size, on this many pages and a part of one.
 fn copies(bench: &Bench, lanes: u32, pages: u64, placement: Placement) {
     let bytes = pages * PAGE + 5 * 256;
     // The last page ends within a chunk of 16 bytes where elements are smaller.
@@ -187,7 +187,7 @@ fn a_region_that_is_never_evicted_is_read_without_pins_or_faults() {
     }
 }
 
-/// Changes `a` by cursors, and compares it with `model` before and after it went home.
+/// Changes `a` by cursors, and compares it with `model` before and after it was written back.
 fn changed<T>(bench: &Bench, kernel: &str, a: &Region<T>, model: &mut [T], change: impl Fn(T) -> T)
 where
     T: bytemuck::Pod + PartialEq + std::fmt::Debug,

@@ -25,7 +25,7 @@ fn pages_come_and_go_without_a_nic() {
     }
     let stats = bench.vm.stats().unwrap();
     assert!(stats.evictions > 50 && stats.pages_fetched > 100, "{stats:?}");
-    assert_eq!((stats.requests, stats.doorbells), (0, 0), "nobody posts anything");
+    assert_eq!((stats.requests, stats.doorbells), (0, 0), "nothing posts anything");
     assert_eq!(stats.bytes_fetched % 4, 0);
     assert!(stats.fault_ns(0.5) > 0);
 }
@@ -65,7 +65,7 @@ fn memory_of_every_alignment_is_copied_to_its_exact_end() {
     let bench = Bench::new(direct(2).placement(Placement::Fetch), BASIC);
     for offset in [0, 1, 2, 4, 7, 8, 15, 16, 24] {
         for bytes in [2, 15, 16, 17, 4095, 4096, 4097, 4096 + 31, 8192] {
-            // Its last byte is written home; then it is fetched and goes home unchanged.
+            // Its last byte is written back; then it is fetched and written back unchanged.
             ragged(&bench, offset, bytes, bytes - 1);
             ragged(&bench, offset, bytes, bytes - 2);
         }

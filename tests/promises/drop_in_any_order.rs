@@ -59,7 +59,7 @@ fn dropping_kills_and_aborts_mix_in_every_order() {
         let bench = Bench::new(simulated(4).workers(1), BASIC);
         let region = bench.vm.region::<u32>().zeroed(10 * PAGE_WORDS).unwrap();
         let turns = bench.vm.buffer::<u32>(1).unwrap();
-        // It runs until it is stopped: whoever waits for it first would wait for ever, so it is stopped first.
+        // It runs until it is stopped: the thread that waits for it first would wait for ever, so it is stopped first.
         let launch = bench.launch("until_stopped", LaunchConfig::new(1, 64), (&region, &turns));
         let second = bench.launch("fill", LaunchConfig::new(1, 64), (&region, 1u32));
         if n % 3 > 0 {

@@ -22,7 +22,7 @@ fn bench() -> Bench {
     Bench::new(small(4).workers(2), ELASTIC)
 }
 
-/// One whose GPU has memory for so many handles, and some more for itself.
+/// One whose GPU has memory for this many handles, and some more for itself.
 fn bench_of(handles: u64) -> Bench {
     let gpu = simulated_gpu(4).memory((handles << 16) + (4 << 20)).workers(2);
     Bench::new(simulated(4).gpu(gpu), ELASTIC)
@@ -108,7 +108,7 @@ fn a_kernel_runs_over_it_while_it_grows_at_one_address() {
     assert_eq!((buffer.len(), buffer.capacity(), buffer.max_len()), (0, 0, 100 * size));
     assert!(buffer.is_empty() && at.is_multiple_of(512));
     let grown = buffer.grow(1000).unwrap();
-    assert_eq!((grown.first, grown.foreseen, grown.moved_bytes), (0, false, 0));
+    assert_eq!((grown.first, grown.premapped, grown.moved_bytes), (0, false, 0));
     buffer.write(0, &vec![0; 1000]).unwrap();
     let churning = Churning::begin(&bench, &buffer, 1000);
     let stream = vm.stream().unwrap();
@@ -134,27 +134,27 @@ fn a_kernel_runs_over_it_while_it_grows_at_one_address() {
 }
 
 #[test]
-fn growth_that_was_foreseen_only_moves_the_length() {
+fn growth_in_premapped_memory_only_moves_the_length() {
     let bench = bench();
     let size = handle(&bench.vm);
     let buffer = bench.vm.elastic_buffer::<u32>(64 * size).unwrap();
-    assert!(!buffer.grow(1).unwrap().foreseen);
-    let mut foreseen = 0;
+    assert!(!buffer.grow(1).unwrap().premapped);
+    let mut premapped = 0;
     for _ in 0..30 {
         until("memory ahead", || buffer.capacity() >= buffer.len() + size);
         let grown = buffer.grow(size).unwrap();
-        assert!(grown.foreseen);
-        foreseen += 1;
+        assert!(grown.premapped);
+        premapped += 1;
         assert_eq!(buffer.grow(0).unwrap().first, buffer.len());
     }
     let stats = bench.vm.elastic_stats();
-    assert_eq!((stats.unforeseen, stats.foreseen), (1, foreseen + 30));
+    assert_eq!((stats.on_demand, stats.premapped), (1, premapped + 30));
     until("memory ahead", || bench.vm.elastic_stats().ahead_bytes >= 4 * size);
     // Nothing is mapped beyond the most that it can have.
     let end = buffer.ensure(64 * size).unwrap();
     assert!(end.first < buffer.len() && buffer.len() == 64 * size);
     assert_eq!(buffer.capacity(), 64 * size);
-    assert!(buffer.ensure(5).unwrap().foreseen && buffer.len() == 64 * size);
+    assert!(buffer.ensure(5).unwrap().premapped && buffer.len() == 64 * size);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn bytes_that_move_wait_for_the_launches_that_name_them() {
         assert!(!growing.is_finished(), "it moved under a launch");
         churning.tell();
         let grown = growing.join().unwrap();
-        assert_eq!((grown.foreseen, grown.moved_bytes), (false, size / 2 * 4));
+        assert_eq!((grown.premapped, grown.moved_bytes), (false, size / 2 * 4));
     });
     churning.end();
     let found = first.to_vec().unwrap();
@@ -294,7 +294,7 @@ fn a_paused_buffer_gives_its_memory_and_comes_back_where_it_was() {
     );
     assert!(stats.handles.held < before.handles.held && one.capacity() == 0 && one.len() == size * 7 / 2);
     assert_eq!(wrong(&bench, &other, 0, 9), 0);
-    // Whoever uses it is told so.
+    // A thread that uses it is told so.
     let args = (&one, 0u64, 1u64, 1u32);
     let launched = bench.kernel("fill").launch(config(), args);
     assert!(matches!(&launched, Err(Error::Paused { tag, .. }) if tag == "kv"));
@@ -367,14 +367,14 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let bench = bench_of(16);
     let (vm, size) = (&bench.vm, handle(&bench.vm));
     for (max, reason) in [
-        (0, "it could never grow"),
-        (u64::MAX, "16 TiB at most"),
-        (1 << 43, "16 TiB at most"),
+        (0, "it must be greater than zero"),
+        (u64::MAX, "at most 16 TiB"),
+        (1 << 43, "at most 16 TiB"),
     ] {
         let message = refused(vm.elastic_buffer::<u32>(max));
         assert!(message.contains(reason), "{message}");
     }
-    assert!(refused(vm.elastic_buffer::<[u8; 0]>(5)).contains("elements of some bytes"));
+    assert!(refused(vm.elastic_buffer::<[u8; 0]>(5)).contains("a size above zero"));
     assert!(matches!(
         vm.elastic::<u32>(5).length(6).build(),
         Err(Error::BeyondMax { wanted: 6, max: 5, .. })
@@ -386,7 +386,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     for by in [998 * size + 1, u64::MAX - 1, u64::MAX] {
         says(
             &refused(buffer.grow(by)),
-            &["`long`", &format!("for {} at most", 1000 * size)],
+            &["`long`", &format!("for at most {}", 1000 * size)],
         );
     }
     assert!(refused(buffer.shrink(2 * size + 1)).contains("out of range"));
@@ -407,7 +407,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     compare(&buffer.to_vec().unwrap(), &before).unwrap();
     buffer.grow(8 * size).unwrap();
     let raw = vm.raw_elastic(ElementType::F64, 10).length(3).build().unwrap();
-    assert!(refused(raw.write_bytes(0, &[0; 7])).contains("no whole number"));
+    assert!(refused(raw.write_bytes(0, &[0; 7])).contains("not a multiple"));
     raw.write_bytes(1, &2.5f64.to_ne_bytes()).unwrap();
     let mut out = [0; 8];
     raw.read_bytes(1, &mut out).unwrap();
@@ -435,7 +435,7 @@ fn who_has_more_than_it_uses_gives_it_to_who_needs_it() {
         cheap.capacity() <= 2 * size && dear.capacity() <= 2 * size,
         "nothing is left ahead of them"
     );
-    // What the hog no longer needs is found, whoever has mapped it.
+    // What the hog no longer needs is found, whichever buffer has mapped it.
     hog.shrink(8 * size).unwrap();
     dear.grow(4 * size).unwrap();
     bench.must("fill", config(), (&dear, size, dear.len(), 5u32));
@@ -501,9 +501,9 @@ fn a_gpu_that_follows_a_seed_maps_ahead_while_launches_are_waited_for_and_forget
     let buffer = vm.elastic::<u32>(20 * size).tag("kv").build().unwrap();
     let other = vm.elastic::<u32>(size).build().unwrap();
     other.grow(size).unwrap();
-    // Nobody waits for a launch.
+    // Nothing waits for a launch.
     for step in 1..=6 {
-        assert!(!buffer.grow(size).unwrap().foreseen);
+        assert!(!buffer.grow(size).unwrap().premapped);
         assert_eq!(buffer.capacity(), step * size);
     }
     bench.must("fill", config(), (&buffer, 0u64, 2 * size, 4u32));
@@ -511,7 +511,7 @@ fn a_gpu_that_follows_a_seed_maps_ahead_while_launches_are_waited_for_and_forget
         bench.must("fill", config(), (&other, 0u64, size, 4u32));
         buffer.capacity() > 6 * size
     });
-    assert!(buffer.grow(size).unwrap().foreseen);
+    assert!(buffer.grow(size).unwrap().premapped);
     buffer.shrink(5 * size).unwrap();
     until("memory that goes", || {
         bench.must("fill", config(), (&other, 0u64, size, 4u32));

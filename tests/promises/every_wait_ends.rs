@@ -1,4 +1,4 @@
-//! Nobody waits for ever: evictors pass over what is held, small memories suffice, and what cannot be served is an
+//! Nothing waits for ever: evictors pass over what is held, small memories suffice, and what cannot be served is an
 //! error that says what was waited for.
 
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
     let arrived = bench.vm.buffer::<u32>(1).unwrap();
     let out = bench.vm.buffer::<u64>(1).unwrap();
     let started = Instant::now();
-    // Sixteen lanes hold one span each, and nobody said so.
+    // Sixteen lanes hold one span each, and nothing said so.
     let error = bench
         .run(
             "pin_and_touch",
@@ -134,7 +134,7 @@ fn spans_as_many_as_frames_are_refused_and_one_frame_more_works() {
         let a = pages(&bench, 20);
         let arrived = bench.vm.buffer::<u32>(1).unwrap();
         let out = bench.vm.buffer::<u64>(1).unwrap();
-        let config = LaunchConfig::new(1, 16).lane_spans(1);
+        let config = LaunchConfig::new(1, 16).thread_spans(1);
         let outcome = bench.run("pin_and_touch", config, (&a, PAGE_WORDS, &arrived, &out));
         if fits {
             outcome.unwrap();
@@ -199,7 +199,7 @@ fn spans_of_launches_in_flight_count_together() {
     let a = pages(&bench, 20);
     let (flag, arrived) = (bench.vm.buffer::<u32>(1).unwrap(), bench.vm.buffer::<u32>(1).unwrap());
     let out = bench.vm.buffer::<u64>(1).unwrap();
-    let config = || LaunchConfig::new(1, 16).lane_spans(1);
+    let config = || LaunchConfig::new(1, 16).thread_spans(1);
     // It holds nothing, but says that it may, and runs until it is stopped.
     let first = bench.launch(
         "wait_for_ever",
@@ -232,10 +232,10 @@ fn a_declaration_that_overflows_is_refused() {
     let bench = Bench::new(small(8).placement(Placement::Fetch), HOLDING);
     let a = pages(&bench, 2);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
-    let huge = LaunchConfig::new(1, 32).lane_spans(u64::MAX).warp_spans(u64::MAX);
+    let huge = LaunchConfig::new(1, 32).thread_spans(u64::MAX).warp_spans(u64::MAX);
     refused(bench.run("sum", huge, (&a, &sink)));
     let shape = LaunchConfig::grid([u32::MAX; 3], [u32::MAX; 3]);
-    refused(bench.run("sum", shape.clone().lane_spans(1), (&a, &sink)));
+    refused(bench.run("sum", shape.clone().thread_spans(1), (&a, &sink)));
     refused(bench.run("sum", shape, (&a, &sink)));
 }
 

@@ -22,19 +22,19 @@ fn shape(seed: u64, mix: &FaultMix) -> ProgramShape {
 /// Runs programs under a mix of faults that can all be served in the end, and sees that each kind happened.
 fn heals(test: &str, mix: &str, change: impl Fn(&ProgramShape) -> gpuvm::VmBuilder) -> FaultTally {
     let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
-    let (mut tally, started, mut mended) = (FaultTally::default(), Instant::now(), 0);
+    let (mut tally, started, mut recovered) = (FaultTally::default(), Instant::now(), 0);
     for seed in seeds(0, SEEDS) {
         let shape = shape(seed, &mix);
         match run_on::<u32>(change(&shape), &mut rng(seed), &shape, &CompileOptions::default()) {
             Ok(outcome) => {
                 tally.merge(&outcome.faults);
-                mended += outcome.stats.queue_pairs_mended;
+                recovered += outcome.stats.queue_pairs_recovered;
             }
             Err(wrong) => give_up("faults_heal", test, seed, &shape, &wrong),
         }
     }
     println!(
-        "{tally}; {mended} queue pairs mended; {:.1} s",
+        "{tally}; {recovered} queue pairs recovered; {:.1} s",
         started.elapsed().as_secs_f64()
     );
     if std::env::var_os("GPUVM_TEST_SEED").is_none() {
@@ -144,7 +144,7 @@ struct Ends {
     failed: u32,
     /// Seeds in which both did.
     both: u32,
-    /// Pages that could not go home and were salvaged.
+    /// Pages that could not be written back and were salvaged.
     salvaged: usize,
 }
 
@@ -160,7 +160,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
     let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
     let (mut ends, mut tally, started) = (Ends::default(), FaultTally::default(), Instant::now());
     for seed in seeds(0, SEEDS) {
-        // More frames than pages of one region: what cannot go home leaves room for the other's.
+        // More frames than pages of one region: what cannot be written back leaves room for the other's.
         let settings = simulated_soft(PAGES + 2)
             .seed(seed)
             .queue_pairs(1 + (seed % 2) as u32)
@@ -176,7 +176,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         let failed = add_to_both(&bench, &regions, syndromes, seed);
         ends.failed += failed.iter().map(|failed| u32::from(*failed)).sum::<u32>();
         ends.both += u32::from(failed == [true; 2]);
-        // What is dirty can be had while nothing of it can go home.
+        // What is dirty can be salvaged while nothing of it can be written back.
         let salvaged = regions.each_ref().map(|region| region.salvage().unwrap());
         tally.merge(&nic.fault_tally());
         nic.calm();

@@ -23,7 +23,7 @@ fn a_flush_comes_after_every_launch_before_it() {
         a.flush().unwrap();
         assert!(first.is_done() && second.is_done());
         let written = bench.vm.stats().unwrap().difference(&before).pages_written_back;
-        assert_eq!(written, pages, "every page was dirty and went home once");
+        assert_eq!(written, pages, "every page was dirty and was written back once");
         a.flush().unwrap();
         let again = bench.vm.stats().unwrap().difference(&before).pages_written_back;
         assert_eq!(again, pages, "nothing was dirty any more");
@@ -96,7 +96,7 @@ fn flush_beside(writer: &str) {
     let ended = bench.vm.scope(|scope| {
         let a = scope.region("beside", lent)?;
         bench.run("fill", LaunchConfig::new(2, 64), (&a, 1_000_000u32))?;
-        assert_eq!(seen(0), 0, "nothing went home by itself: memory is large enough");
+        assert_eq!(seen(0), 0, "nothing was written back by itself: memory is large enough");
         let running = match writer {
             "count_up" => bench.launch(writer, LaunchConfig::new(2, 64), (&a,)),
             _ => bench.launch(writer, LaunchConfig::new(4, 64).warp_spans(1), (&a, PAGE_WORDS)),
@@ -127,7 +127,7 @@ fn flush_beside(writer: &str) {
             a.flush_beside()?;
             assert!(
                 started.elapsed() < scaled(Duration::from_secs(30)),
-                "{writer}: the writes never came home"
+                "{writer}: the writes were never written back"
             );
         }
         running.abort();

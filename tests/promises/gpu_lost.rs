@@ -106,7 +106,7 @@ fn lent_memory_comes_back_from_a_lost_gpu() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_between_launches_is_noticed_by_whoever_comes_next() {
+fn a_gpu_that_is_lost_between_launches_is_noticed_by_the_next_caller() {
     let gpu = MockGpu::new(None);
     let bench = Bench::new(on(&gpu), BASIC);
     let a = region(&bench, "a");
@@ -169,7 +169,7 @@ fn hardware_copies_pages_itself_and_refuses_what_it_cannot_do() {
     drop(vm);
     for (builder, parts) in [
         (settings().transport(Rxe::new()), ["transport is rxe", "--gpu sim"]),
-        // Nobody is there, and no NIC: what is missing is named.
+        // Nothing is there, and no NIC: what is missing is named.
         (
             settings().transport(Rdma::to(MemoryNodes::at(["127.0.0.1:1"]))),
             ["joining 127.0.0.1:1", "memory node"],

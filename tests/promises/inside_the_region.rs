@@ -75,7 +75,7 @@ fn single_bytes_beside_each_other_keep_their_neighbours() {
 
 #[test]
 fn elements_beyond_2_to_the_32_are_themselves() {
-    // 5 GiB that nobody touches but for a few pages: an RDMA device would pin them all.
+    // 5 GiB that nothing touches but for a few pages: an RDMA device would pin them all.
     let bench = Bench::new(small_soft(8), BASIC);
     let n = 5u64 << 30;
     let a = bench.vm.region::<u8>().name("five GiB").zeroed(n).unwrap();
@@ -138,7 +138,7 @@ fn an_element_that_does_not_divide_the_page_is_refused() {
         refused(bench.vm.region::<()>().name("odd").zeroed(100)),
         refused(bench.vm.scope(|scope| scope.region("odd", &mut lent).map(|_| ()))),
     ] {
-        says(&message, &["`odd`", "do not divide a page"]);
+        says(&message, &["`odd`", "does not divide a page"]);
     }
 }
 
@@ -182,7 +182,10 @@ fn a_region_is_as_long_as_its_data() {
     std::fs::write(file.path(), [0u8; 41]).unwrap();
     let message = refused(region().from_file(file.path()));
     let path = file.path().display().to_string();
-    says(&message, &[&path, "41 bytes, no whole number of elements of 4"]);
+    says(
+        &message,
+        &[&path, "41 bytes, not a multiple of the element size of 4 bytes"],
+    );
     std::fs::write(file.path(), (0..10u32).flat_map(u32::to_ne_bytes).collect::<Vec<u8>>()).unwrap();
     assert_eq!(
         region().from_file(file.path()).unwrap().to_vec().unwrap(),

@@ -1,4 +1,4 @@
-//! Regions with checksums: bits that flip at the home or on the way are found, and mended where there is another copy;
+//! Regions with checksums: bits that flip at the home or on the way are found, and repaired where there is another copy;
 //! writers that run beside write-backs are never taken for damage.
 
 use std::os::unix::fs::FileExt as _;
@@ -16,13 +16,13 @@ const PAGES: u64 = 24;
 const N: u64 = PAGES * PAGE_WORDS - 1000;
 
 /// A virtual memory whose regions may have checksums.
-fn guarded(frames: u64) -> VmBuilder {
-    small_soft(frames).guarded_regions(true)
+fn reliable(frames: u64) -> VmBuilder {
+    small_soft(frames).reliable_regions(true)
 }
 
 /// A virtual memory on the simulated GPU whose NIC can flip bits: a NIC with a mover cannot.
 fn with_flips(frames: u64) -> VmBuilder {
-    simulated_soft(frames).guarded_regions(true)
+    simulated_soft(frames).reliable_regions(true)
 }
 
 fn checked(bench: &Bench, replicas: u32) -> Region<u32> {
@@ -96,7 +96,7 @@ fn a_bit_that_flips_at_the_home_is_found_whichever_it_is() {
 
 #[test]
 fn what_others_change_in_a_mapped_file_is_damage() {
-    let bench = Bench::new(guarded(6), BASIC);
+    let bench = Bench::new(reliable(6), BASIC);
     let file = file_to_map();
     let bytes: Vec<u8> = (0..N as u32).flat_map(u32::to_ne_bytes).collect();
     std::fs::write(file.path(), &bytes).unwrap();
@@ -119,7 +119,7 @@ fn what_others_change_in_a_mapped_file_is_damage() {
 }
 
 #[test]
-fn with_a_second_copy_every_page_is_mended() {
+fn with_a_second_copy_every_page_is_repaired() {
     let bench = Bench::new(with_flips(6).host_homes(2), BASIC);
     let a = checked(&bench, 2);
     let mut bitten = 0;
@@ -150,11 +150,11 @@ fn with_a_second_copy_every_page_is_mended() {
     }
     let stats = bench.vm.stats().unwrap();
     println!(
-        "{bitten} bits flipped, {} found, {} mended",
-        stats.pages_corrupt, stats.replicas_mended
+        "{bitten} bits flipped, {} found, {} repaired",
+        stats.pages_corrupt, stats.replicas_repaired
     );
     assert!(stats.pages_corrupt > 0);
-    assert_eq!(stats.replicas_missed, stats.replicas_mended);
+    assert_eq!(stats.replicas_missed, stats.replicas_repaired);
     a.evict().unwrap();
     assert!(a.health().unwrap().is_whole(), "{:?}", a.health());
     bench.no_violations();
@@ -162,7 +162,7 @@ fn with_a_second_copy_every_page_is_mended() {
 
 #[test]
 fn what_the_host_writes_has_its_checksum_as_well() {
-    let bench = Bench::new(guarded(6), BASIC);
+    let bench = Bench::new(reliable(6), BASIC);
     let a = checked(&bench, 1);
     let mut expected: Vec<u32> = (0..N as u32).collect();
     for n in 0..30u64 {
@@ -285,14 +285,14 @@ fn a_checksum_of_half_a_page_is_found() {
         "checksum_alone(frame_address(vm, region, frame), bytes));",
         "checksum_alone(frame_address(vm, region, frame), bytes / 2));",
     );
-    let bench = Bench::with(guarded(6), BASIC, &half);
+    let bench = Bench::with(reliable(6), BASIC, &half);
     let a = checked(&bench, 1);
     // A page that the two blocks share may be evicted and come back while `fill` runs: it is found there already.
     let filled = bench.run("fill", LaunchConfig::new(2, 64), (&a, 7u32));
     let wrong = filled
         .and_then(|_| sum(&bench, &a).map(drop))
         .expect_err("half a checksum was taken for a whole");
-    assert!(with_causes(&wrong).contains("without its checksum"), "{wrong:?}");
+    assert!(with_causes(&wrong).contains("failed its checksum"), "{wrong:?}");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn damage_goes_unseen_where_nobody_compares() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let direct = Bench::new(guarded(6).transport(gpuvm::Transport::Direct), BASIC);
+    let direct = Bench::new(reliable(6).transport(gpuvm::Transport::Direct), BASIC);
     let region = direct.vm.region::<u32>().name("mine");
     let message = refused(region.integrity(Integrity::Crc32c).zeroed(N));
     assert!(message.contains("`mine`") && message.contains("direct"), "{message}");
@@ -321,9 +321,9 @@ fn what_cannot_be_is_refused() {
     let region = plain.vm.region::<u32>().name("mine");
     says(
         &refused(region.integrity(Integrity::Crc32c).zeroed(N)),
-        &["`mine`", "guarded_regions"],
+        &["`mine`", "reliable_regions"],
     );
-    let bench = Bench::new(guarded(6), BASIC);
+    let bench = Bench::new(reliable(6), BASIC);
     says(
         &refused(bench.vm.region::<u32>().name("mine").replicas(2).zeroed(N)),
         &["`mine`", "host_homes"],

@@ -338,7 +338,7 @@ fn overlapping_regions_are_refused_unless_both_only_read() {
     let mut memory = vec![1u32; 4 * PAGE_WORDS as usize];
     let all = std::ptr::from_mut(memory.as_mut_slice());
     vm.scope(|scope| {
-        // SAFETY: both slices point into `memory`, which lives to the end of the test and is reached by nobody else;
+        // SAFETY: both slices point into `memory`, which lives to the end of the test and is reached by nothing else;
         // the runtime is to refuse the second, so that no kernel writes through both.
         let (first, second) = unsafe { (&mut (&mut *all)[..3000], &mut (&mut *all)[2999..]) };
         let one = scope.region("one", first)?;
@@ -410,7 +410,7 @@ fn places_for_regions_run_out_with_an_error_and_come_back() {
     let region = || vm.region::<u32>().name("one more").zeroed(5);
     let (first, _second) = (region().unwrap(), region().unwrap());
     let message = refused(region().map(|_| ()));
-    says(&message, &["`one more`", "all 2 places"]);
+    says(&message, &["`one more`", "all 2 region slots"]);
     assert!(message.contains("or raise the setting regions_max"), "{message}");
     drop(first);
     region().unwrap();

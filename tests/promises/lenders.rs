@@ -1,5 +1,5 @@
 //! Memory of several neighbours at once, and GPUs that all borrow of each other. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of
-//! simulated ones, `GPUVM_TEST_COUNTS=4,8,16` so many simulated ones.
+//! simulated ones, `GPUVM_TEST_COUNTS=4,8,16` this many simulated ones.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn every_gpu_borrows_of_every_other_at_once() {
         let kernels: Vec<[gpuvm::Kernel; 2]> = kernels.collect();
         let (read, written) = (words(41, COUNT), words(42, COUNT));
         let shared = vm.region::<u32>().read_only().from_slice(&read).unwrap();
-        let passed_on = vm.region::<u32>().from_slice(&written).unwrap();
+        let forwarded = vm.region::<u32>().from_slice(&written).unwrap();
         let total: u64 = read.iter().map(|word| u64::from(*word)).sum();
         let mut round = 0;
         let mut all_do = |at: Option<usize>| {
@@ -106,10 +106,10 @@ fn every_gpu_borrows_of_every_other_at_once() {
                 }
             });
             for [add, _] in &kernels {
-                drop(add.launch(config(), (&passed_on, STEP)).unwrap());
+                drop(add.launch(config(), (&forwarded, STEP)).unwrap());
                 round += 1;
             }
-            compare(&passed_on.to_vec().unwrap(), &stepped(&written, round)).unwrap();
+            compare(&forwarded.to_vec().unwrap(), &stepped(&written, round)).unwrap();
         };
         (0..3).for_each(|_| all_do(None));
         for gpu in vm.gpus() {

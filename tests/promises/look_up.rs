@@ -139,7 +139,7 @@ fn pages_that_are_used_take_frames_from_pages_that_are_not_used_any_more() {
     let bench = Bench::new(direct(16), SOURCE);
     let wanted: Vec<u32> = (0..(PAGES * PAGE_WORDS) as u32).map(|i| i.wrapping_mul(7)).collect();
     let a = placed(&bench).from_slice(&wanted).unwrap();
-    // What is stored in frames that others take comes home.
+    // What is stored in frames that others take is written back.
     let mut stored = values(4);
     let b = placed(&bench).from_slice(&stored).unwrap();
     let out = bench
@@ -522,7 +522,7 @@ fn what_rewritten_kernels_stored_goes_home_when_pages_give_way() {
     let out = bench.vm.buffer::<u32>(N).unwrap();
     let module = bench.vm.load_ptx("plain_add.ptx", PLAIN_ADD.as_bytes()).unwrap();
     let kernel = module.kernel("plain_add").unwrap();
-    // Clean pages in all frames, of which nobody looks at the marks between one launch's stores and the pages' leaving.
+    // Clean pages in all frames, of which nothing looks at the marks between one launch's stores and the pages' leaving.
     for _ in 0..3 {
         bench.must("read", config(), (&low, &out, 0u64, N));
     }

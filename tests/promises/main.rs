@@ -21,7 +21,7 @@ mod drop_in_any_order;
 mod elastic;
 mod every_wait_ends;
 mod faults_heal;
-mod file_memory;
+mod file_cache;
 mod flush_and_host_access;
 mod flush_reads;
 mod fuzz_targets;

@@ -50,7 +50,7 @@ fn as_many_as_are_documented_come_and_go_in_any_order() {
     let fill = module.kernel("fill").expect("a kernel");
     let mut regions: Vec<_> = in_time("made", || some(&vm, MOST)).into_iter().map(Some).collect();
     let refused = vm.region::<u32>().zeroed(4).map(drop).expect_err("one too many");
-    assert!(refused.to_string().contains("all 65536 places"), "{refused}");
+    assert!(refused.to_string().contains("all 65536 region slots"), "{refused}");
     for n in [0, MOST / 2, MOST - 1] {
         let region = regions[n].as_ref().expect("a region");
         let launch = fill.launch(LaunchConfig::new(1, 32), (region, n as u32));
@@ -116,7 +116,7 @@ fn regions_with_two_homes_and_frames_of_their_own_come_and_go() {
     let builder = simulated(4).gpu(simulated_gpu(4).memory(512 << 20));
     let vm = builder
         .transport(Soft::new().queues(queues))
-        .guarded_regions(true)
+        .reliable_regions(true)
         .regions_max(MOST as u32);
     let vm = vm.build().expect("a virtual memory");
     let one = |_| {
@@ -179,7 +179,7 @@ fn memory_goes_with_its_region_although_handles_of_launches_stay() {
     let mut owner = Owner(vec![0; 64], Arc::clone(&gone));
     let (base, bytes) = (owner.0.as_mut_ptr().cast(), 256);
     let lent = bench.vm.raw_region(ElementType::U32).name("lent");
-    // SAFETY: the owner keeps the memory, to which nobody else has a reference.
+    // SAFETY: the owner keeps the memory, to which nothing else has a reference.
     let lent = unsafe { lent.from_owner(owner, base, bytes) }.expect("a region");
     let seven = 7_u32.to_ne_bytes();
     let args = [Arg::from(&lent), Arg::value(ElementType::U32, &seven)];

@@ -8,7 +8,7 @@ use gpuvm::LaunchConfig;
 /// With files that the system keeps in memory, and with files of which a part is in memory.
 fn each(test: impl Fn(Bench)) {
     test(Bench::new(small(4), BASIC));
-    test(Bench::new(small_soft(4).file_memory(64 * PAGE), BASIC));
+    test(Bench::new(small_soft(4).file_cache(64 * PAGE), BASIC));
 }
 
 fn file_of(words: impl Iterator<Item = u32>) -> tempfile::NamedTempFile {
@@ -231,7 +231,7 @@ fn a_span_that_the_file_does_not_have_is_refused() {
         for offset in [1, 2, 39] {
             says(
                 &refused(region().map_file_span(file.path(), offset, 1)),
-                &["no multiple of 4", "from_reader"],
+                &["not a multiple of 4", "from_reader"],
             );
         }
         let message = refused(region().read_only().map_file_span_mut(file.path(), 0, 1));

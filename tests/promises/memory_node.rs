@@ -170,7 +170,7 @@ fn a_region_is_read_by_all_that_attach() {
 
 #[test]
 fn laps_are_whole_at_two_homes() {
-    let vm = small(8).host_homes(2).guarded_regions(true).build();
+    let vm = small(8).host_homes(2).reliable_regions(true).build();
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     // The kernel that `replica_node_death` runs, where a slow machine does not have to compile it.
     let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
@@ -195,7 +195,7 @@ fn node_death() {
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
     let laps = module.kernel("laps").unwrap();
-    // Twice as many pages as frames, so that pages go home and come back all the time.
+    // Twice as many pages as frames, so that pages are written back and fetched all the time.
     let n = 64 * PAGE_WORDS;
     let size = n as u32;
     let far = vm.region::<u32>().name("far").zeroed(n).unwrap();
@@ -265,7 +265,7 @@ impl Script {
         let done = self.files.with_extension(what);
         let deadline = Instant::now() + Duration::from_secs(60);
         while !done.exists() {
-            assert!(Instant::now() < deadline, "nobody does {what}");
+            assert!(Instant::now() < deadline, "nothing does {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -307,7 +307,7 @@ struct AtTwoNodes {
 
 impl AtTwoNodes {
     fn new() -> Self {
-        let vm = small(FRAMES).guarded_regions(true).wait_limit(WAIT_LIMIT).build();
+        let vm = small(FRAMES).reliable_regions(true).wait_limit(WAIT_LIMIT).build();
         let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
         let far = vm.region::<u32>().name("far").replicas(2);
         let far = must(far.integrity(Integrity::Crc32c).zeroed(WORDS));
@@ -394,11 +394,11 @@ impl AtTwoNodes {
         println!("SURVIVED {last} laps without {}", lost.name);
     }
 
-    /// A node that nobody runs, and one that has too little memory, are refused by name, and nothing of them is used.
+    /// A node that nothing runs, and one that has too little memory, are refused by name, and nothing of them is used.
     fn refuses_what_cannot_serve(&self, script: &Script) {
         let since = Instant::now();
         let message = refused(self.vm.catch_up());
-        let named = message.contains(":7472") && message.contains("nobody listens");
+        let named = message.contains(":7472") && message.contains("nothing listens");
         assert!(named, "{message}");
         assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
         self.single_is_lost("without the node");
@@ -501,7 +501,7 @@ fn replica_node_death() {
 
     // One ends while a node is taken back.
     script.ask("BOTH");
-    let vm = small(FRAMES).guarded_regions(true).build();
+    let vm = small(FRAMES).reliable_regions(true).build();
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let far = must(vm.region::<u32>().name("far").replicas(2).zeroed(WORDS));
     script.ask("AGAIN");

@@ -54,9 +54,9 @@ fn pages_come_and_go() {
     }
 }
 
-/// Queue pairs fail again and again while a kernel pages: what was flushed is repeated, and the host mends them.
+/// Queue pairs fail again and again while a kernel pages: what was flushed is repeated, and the host recovers them.
 #[test]
-fn queue_pairs_that_fail_are_mended_beside_kernels() {
+fn queue_pairs_that_fail_are_recovered_beside_kernels() {
     let bench = Bench::new(by_kernel(8, 2), BASIC);
     let nic = bench.vm.kernel_nic().expect("its engine is a kernel");
     let first = words(8, N);
@@ -72,14 +72,14 @@ fn queue_pairs_that_fail_are_mended_beside_kernels() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        while bench.vm.stats().unwrap().queue_pairs_mended < 4 && times < 200 {
+        while bench.vm.stats().unwrap().queue_pairs_recovered < 4 && times < 200 {
             times += 1;
             bench.must("write_by", LaunchConfig::new(2, 64), (&a, 1u32, crate::common::STEP));
         }
         over.store(true, Ordering::Relaxed);
     });
     assert!(
-        bench.vm.stats().unwrap().queue_pairs_mended >= 4,
+        bench.vm.stats().unwrap().queue_pairs_recovered >= 4,
         "after {times} launches"
     );
     compare(&a.to_vec().unwrap(), &stepped(&first, times)).unwrap();
@@ -106,13 +106,13 @@ fn where_it_cannot_be_a_reason_is_given() {
     };
     let two = || by_kernel(8, 2);
     let soft = |change: fn(Soft) -> Soft| two().soft(change);
-    refuse(soft(|soft| soft.engines(3)), &["threads of the processor"]);
+    refuse(soft(|soft| soft.engines(3)), &["no CPU threads"]);
     refuse(
         soft(|soft| soft.nic(SoftNic::builder().build().unwrap().into())),
-        &["NIC of your own"],
+        &["NIC that you pass in"],
     );
-    refuse(two().file_memory(1 << 20), &["cannot read files"]);
-    refuse(two().frame_capacity(1 << 20), &["frames for good"]);
+    refuse(two().file_cache(1 << 20), &["cannot read files"]);
+    refuse(two().frame_capacity(1 << 20), &["resizable frame pool"]);
     refuse(two().gpus([SimulatedGpu::new(), SimulatedGpu::new()]), &["one GPU"]);
     says(&refused(two().seed(1).build()), &["seed is 1", "engine cpu"]);
     for blocks in [0, 5] {

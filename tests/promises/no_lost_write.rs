@@ -119,7 +119,7 @@ fn a_failed_write_back_leaves_the_page_dirty_and_a_later_flush_brings_it_home() 
     let fault = bench.soft_nic().inject(plan.opcode(Opcode::Write).times(3));
     let message = refused(a.flush());
     assert!(bench.soft_nic().bitten(fault) > 0);
-    says(&message, &["`precious`", "could not be written home"]);
+    says(&message, &["`precious`", "could not be written back"]);
     // The fault may bite the first tries still; each is an error, and then it works.
     let mut tries = 0;
     while a.flush().is_err() {

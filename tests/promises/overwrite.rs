@@ -150,7 +150,7 @@ fn a_page_that_is_there_is_written_where_it_is() {
 fn warps_that_come_to_a_page_together_leave_every_frame_in_its_place() {
     for seed in seeds(50_000, 20) {
         let direct = seed % 2 == 0;
-        // Each warp holds one; while it looks for that nobody may have claimed the page for good.
+        // Each warp holds one; while it looks for that nothing may have claimed the page for good.
         let builder = match direct {
             true => simulated(5).placement(Placement::Fetch).transport(Transport::Direct),
             false => simulated_soft(5),
@@ -206,7 +206,7 @@ fn lanes_overwrite_pages_of_their_own() {
         let a = bench.vm.region::<u32>().zeroed(n).unwrap();
         bench.must(
             "write_pages",
-            LaunchConfig::new(1, 64).lane_spans(1),
+            LaunchConfig::new(1, 64).thread_spans(1),
             (&a, PAGE_WORDS, 3u32),
         );
         let expected: Vec<u32> = (0..n as u32).map(|i| 3 + i).collect();

@@ -33,21 +33,17 @@ struct World {
 }
 
 impl World {
-    fn new(transport: Transport, settle: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
-        Self::compiled_with(&CompileOptions::default(), transport, settle)
+    fn new(transport: Transport, set: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
+        Self::compiled_with(&CompileOptions::default(), transport, set)
     }
 
-    fn compiled_with(
-        options: &CompileOptions,
-        transport: Transport,
-        settle: impl FnOnce(VmBuilder) -> VmBuilder,
-    ) -> Self {
+    fn compiled_with(options: &CompileOptions, transport: Transport, set: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
         let gpu = SimGpu::builder().memory_bytes(64 << 20).workers(2).build();
         let device: Arc<dyn Device> = Arc::new(gpu.unwrap());
         let names = ["add", "past_the_end", "endless"];
         let module = device.compile(&Source::new("own.cu", SOURCE), &names, options);
         let builder = Vm::builder().gpu(Gpu::Device(Arc::clone(&device))).transport(transport);
-        let vm = settle(builder.frame_memory(4 * 4096)).build().unwrap();
+        let vm = set(builder.frame_memory(4 * 4096)).build().unwrap();
         Self {
             device,
             module: module.unwrap(),
@@ -130,7 +126,7 @@ fn what_does_not_fit_is_refused_and_nothing_runs() {
         layout_version: 16,
         ..DeviceCode::ALL
     };
-    refuses(older, &uses, "compile it with the headers of this version");
+    refuses(older, &uses, "recompile it with this library's headers");
     let direct = DeviceCode {
         features: gpuvm_layouts::FEATURE_DIRECT,
         ..DeviceCode::ALL
@@ -145,7 +141,7 @@ fn what_does_not_fit_is_refused_and_nothing_runs() {
     let theirs = other.vm.region::<u32>().zeroed(8).unwrap();
     refuses(DeviceCode::ALL, &[Use::reads(&theirs)], "belongs to another Vm");
     // Two arguments of three: the simulated GPU refuses what the caller enqueues.
-    refuses(DeviceCode::ALL, &uses[..2], "was not enqueued by its caller");
+    refuses(DeviceCode::ALL, &uses[..2], "did not enqueue kernel");
     // SAFETY: nothing is enqueued.
     let told = unsafe {
         let config = LaunchConfig::new(1, 32);
@@ -222,7 +218,7 @@ fn memory_that_the_runtime_does_not_know_is_an_argument_beside_regions() {
     // Of a library beside gpuvm.
     let theirs = world.device.allocate(4, 256).unwrap();
     world.device.write(theirs.addr(), &[0; 4]).unwrap();
-    // SAFETY: the memory outlives the launches, and nobody else uses it.
+    // SAFETY: the memory outlives the launches, and nothing else uses it.
     let address = |element| unsafe { Arg::address(element, theirs.addr()) };
     let add = world.vm.kernel("own.cu", SOURCE, "add").unwrap();
     let config = LaunchConfig::new(2, 64);

@@ -1,4 +1,4 @@
-//! A prefetch is finished by whoever needs it, never waits, and never takes what others need.
+//! A prefetch is finished by the thread that needs it, never waits, and never takes what others need.
 
 use crate::common::{
     Adjust, Bench, HOLDING, PAGE_WORDS, planted, refused, says, scaled, simulated_soft, small, small_soft, with_causes,
@@ -132,9 +132,9 @@ fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
                 break;
             }
         }
-        // Mending the queue pairs after the first may drop the second's completion.
-        assert!(bench.vm.stats()?.errors > 0, "nobody looked at a completion");
-        // The page itself: an error that names it, or, mended, its data.
+        // Recovering the queue pairs after the first may drop the second's completion.
+        assert!(bench.vm.stats()?.errors > 0, "nothing looked at a completion");
+        // The page itself: an error that names it, or, recovered, its data.
         if let Err(error) = sum(&a) {
             says(&with_causes(&error), &["`lent`", "remote access"]);
         }

@@ -81,7 +81,7 @@ fn found(bug: &CompileOptions, count: u64) -> bool {
     (0..count).any(|seed| {
         let mut rng = rng(seed);
         let mut shape = ProgramShape::random(&mut rng, 4 << 10, 4);
-        (shape.frames, shape.warp_spans, shape.lane_spans) = (3, false, false);
+        (shape.frames, shape.warp_spans, shape.thread_spans) = (3, false, false);
         run::<u32>(&mut rng, &shape, bug).is_err()
     })
 }

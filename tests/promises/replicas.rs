@@ -58,7 +58,7 @@ impl Case {
     }
 }
 
-/// Takes a home away after so many steps of the scheduler.
+/// Takes a home away after this many steps of the scheduler.
 struct Taker {
     home: OnceLock<HostHome>,
     steps: AtomicU32,
@@ -143,19 +143,19 @@ fn losses(seed: u64, case: &Case, taken: &mut u32) -> Result<Outcome, String> {
 
 /// Runs programs of a case, each of which must end as without any loss. What their faults came to.
 fn survive(test: &str, case: &Case, first: u64, count: u64) -> FaultTally {
-    let (mut taken, mut runs, mut mended) = (0, 0, 0);
+    let (mut taken, mut runs, mut recovered) = (0, 0, 0);
     let mut tally = FaultTally::default();
     for seed in seeds(first, count) {
         runs += 1;
         match losses(seed, case, &mut taken) {
             Ok(outcome) => {
-                mended += outcome.stats.queue_pairs_mended;
+                recovered += outcome.stats.queue_pairs_recovered;
                 tally.merge(&outcome.faults);
             }
             Err(wrong) => give_up("replicas", test, seed, &case.shape(seed), &wrong),
         }
     }
-    println!("{taken} losses within launches of {runs} programs; {mended} queue pairs mended; {tally}");
+    println!("{taken} losses within launches of {runs} programs; {recovered} queue pairs recovered; {tally}");
     if std::env::var_os("GPUVM_TEST_SEED").is_none() {
         assert!(taken >= runs / 2, "homes are lost while kernels run: {taken} of {runs}");
         tally.check().unwrap_or_else(|error| panic!("{error}"));
@@ -186,8 +186,8 @@ fn homes_are_lost_and_return_at_any_time() {
 }
 
 #[test]
-fn queue_pairs_are_mended_while_homes_are_lost() {
-    // A pair that is mended is no home that is lost: its WRITEs are repeated, its copies stay good.
+fn queue_pairs_are_recovered_while_homes_are_lost() {
+    // A pair that is recovered is no home that is lost: its WRITEs are repeated, its copies stay good.
     for (first, mix) in [
         (2000, "lost:1/80x3"),
         (2100, "retries:1/60x3,flushed:1/60x3"),
@@ -198,7 +198,7 @@ fn queue_pairs_are_mended_while_homes_are_lost() {
             checked: first == 2200,
             ..Case::default()
         };
-        survive("queue_pairs_are_mended_while_homes_are_lost", &case, first, 6);
+        survive("queue_pairs_are_recovered_while_homes_are_lost", &case, first, 6);
     }
 }
 
@@ -212,7 +212,7 @@ fn nothing_races_for_stale_bits_and_checksums() {
     survive("nothing_races_for_stale_bits_and_checksums", &case, 3000, 6);
 }
 
-/// A bug that one of so many programs must show.
+/// A bug that one in this many programs must show.
 fn found(case: &Case, most: u64) {
     let wrong = (0..most).find_map(|seed| Some((seed, losses(seed, case, &mut 0).err()?)));
     let (seed, wrong) = wrong.unwrap_or_else(|| panic!("none of {most} programs shows the bug"));
@@ -293,7 +293,7 @@ fn a_home_is_caught_up_in_the_background_while_kernels_write() {
     let expected: Vec<u32> = (0..N as u32).map(|i| i + rounds).collect();
     compare(&a.to_vec().unwrap(), &expected).unwrap();
     let stats = bench.vm.stats().unwrap();
-    assert!(stats.replicas_missed > 0 && stats.replicas_missed == stats.replicas_mended);
+    assert!(stats.replicas_missed > 0 && stats.replicas_missed == stats.replicas_repaired);
     bench.no_violations();
 }
 
@@ -304,7 +304,7 @@ fn a_catch_up_that_failed_is_tried_again_in_the_background() {
     let homes = bench.vm.host_homes();
     homes[1].lose().unwrap();
     bench.must("fill", LaunchConfig::new(2, 64), (&a, 5u32));
-    // So that catching up fetches every page, of which one cannot be had once.
+    // So that catching up fetches every page, of which one is not available once.
     a.evict().unwrap();
     let refused = FaultPlan::new(Fault::Fail(Syndrome::LocalProtection)).opcode(Opcode::Read);
     let fault = bench.soft_nic().inject(refused);
@@ -319,7 +319,7 @@ fn stale_copies(a: &Region<u32>) -> u64 {
     a.health().unwrap().homes.iter().map(|home| home.stale_pages).sum()
 }
 
-/// Waits until both homes hold everything, though nobody asks for it.
+/// Waits until both homes hold everything, though nothing asks for it.
 fn becomes_whole(a: &Region<u32>) {
     let since = Instant::now();
     while !a.health().unwrap().is_whole() {
@@ -329,7 +329,7 @@ fn becomes_whole(a: &Region<u32>) {
 }
 
 #[test]
-fn a_copy_that_missed_a_write_is_mended_though_its_home_never_went() {
+fn a_copy_that_missed_a_write_is_repaired_though_its_home_never_went() {
     let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
     let a = doubled_region(&bench);
     let refused = FaultPlan::new(Fault::Fail(Syndrome::RemoteOperation)).opcode(Opcode::Write);
@@ -351,7 +351,7 @@ fn a_copy_that_missed_a_write_is_mended_though_its_home_never_went() {
 #[test]
 fn an_error_of_this_machine_condemns_no_copy() {
     for opcode in [Opcode::Read, Opcode::Write] {
-        // With a seed nothing is mended in the background.
+        // With a seed nothing is recovered in the background.
         let bench = Bench::new(simulated_soft(8).host_homes(2).seed(1), BASIC);
         let a = doubled_region(&bench);
         let own = FaultPlan::new(Fault::Fail(Syndrome::LocalProtection)).opcode(opcode);
@@ -370,7 +370,7 @@ fn an_error_of_this_machine_condemns_no_copy() {
 
 #[test]
 fn bytes_in_a_copy_that_lacks_others_are_no_copy() {
-    // With a seed nothing is mended in the background.
+    // With a seed nothing is recovered in the background.
     let bench = Bench::new(simulated_soft(8).host_homes(2).seed(2), BASIC);
     let a = doubled_region(&bench);
     let homes = bench.vm.host_homes();
@@ -449,7 +449,7 @@ fn with_both_homes_lost_nothing_hangs_and_dirty_pages_are_kept() {
     let salvaged = a.salvage().unwrap();
     assert!(
         !salvaged.is_empty(),
-        "pages that could not go home are in GPU memory still"
+        "pages that could not be written back are in GPU memory still"
     );
     for page in salvaged {
         for (i, &found) in (page.first as u32..).zip(&page.elements) {

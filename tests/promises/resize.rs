@@ -27,7 +27,7 @@ fn beside_others() -> LaunchConfig {
     LaunchConfig::new(1, 64)
 }
 
-/// With so many units of frames and room for as many again, and more.
+/// With this many units of frames and room for as many again, and more.
 fn changing(units: u64) -> VmBuilder {
     let probe = small(4).placement(Placement::Fetch).workers(1).build().unwrap();
     let unit = unit(&probe);
@@ -74,7 +74,7 @@ fn add_one(bench: &Bench, region: &Region<u32>) {
     bench.must("churn", config(), (region, &told(&bench.vm, 1)));
 }
 
-/// `words` after so many times of it.
+/// `words` after this many times of it.
 fn added(words: &[u32], times: u32) -> Vec<u32> {
     words.iter().map(|word| word.wrapping_add(times)).collect()
 }
@@ -214,11 +214,11 @@ fn pages_that_are_held_keep_their_frames() {
     let vm = &bench.vm;
     let region = vm.region::<u32>().from_slice(&words(9, length(vm))).unwrap();
     let sum = vm.buffer::<u64>(1).unwrap();
-    // Frames of all units have pages, in an order that nobody knows.
+    // Frames of all units have pages, in an order that is unknown.
     bench.must("sum", config(), (&region, &sum));
     let hold = bench.kernel("hold_pages");
     let launch = |words: &ElasticBuffer<u32>| {
-        let config = LaunchConfig::new(4, 1).lane_spans(1);
+        let config = LaunchConfig::new(4, 1).thread_spans(1);
         hold.launch(config, (&region, PAGE_WORDS, words))
     };
     let running = Running::begin(&bench, launch, 4);
@@ -243,7 +243,7 @@ fn spans_of_launches_in_flight_keep_enough_frames() {
     let hold = bench.kernel("hold_pages");
     // More spans than two units have frames.
     let spans = 2 * unit(vm) / PAGE / 4 + 1;
-    let config = LaunchConfig::new(4, 1).lane_spans(spans);
+    let config = LaunchConfig::new(4, 1).thread_spans(spans);
     let launch = |words: &ElasticBuffer<u32>| hold.launch(config.clone(), (&region, PAGE_WORDS, words));
     let running = Running::begin(&bench, launch, 4);
     let resized = resize(vm, 1);
@@ -303,7 +303,7 @@ fn who_finds_no_memory_has_that_of_frames() {
     add_one(&bench, &region);
     compare(&region.to_vec().unwrap(), &added(&before, 2)).unwrap();
     assert!(hog.to_vec().unwrap().iter().all(|word| *word == 7));
-    // They have it back once it is free.
+    // They can reclaim it once it is free.
     drop(hog);
     must(vm, 16);
 }
@@ -362,7 +362,7 @@ fn resize_beside_spans(bench: &Bench, region: &Region<u32>, rng: &mut ChaCha8Rng
     must_soon(vm, 6);
     let spans = (rng.random_range(1..=4) * each + rng.random_range(0..3) - 1).min(6 * each - 1);
     let (hold, told) = (bench.kernel("hold_pages"), told(vm, 0));
-    let launch = hold.launch(LaunchConfig::new(1, 1).lane_spans(spans), (region, PAGE_WORDS, &told));
+    let launch = hold.launch(LaunchConfig::new(1, 1).thread_spans(spans), (region, PAGE_WORDS, &told));
     let launch = launch.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     vm.resize_frames_within(unit(vm), Duration::from_millis(10)).unwrap();
     let frames = vm.frames();
@@ -471,7 +471,7 @@ fn what_cannot_be_is_refused() {
     let fixed = Bench::new(small(16).placement(Placement::Fetch).workers(1), HOLDING);
     assert_eq!(fixed.vm.frame_capacity(), fixed.vm.frames());
     let error = refused(fixed.vm.resize_frames(PAGE));
-    assert!(error.contains("by the setting frame_capacity"), "{error}");
+    assert!(error.contains("set frame_capacity"), "{error}");
     let bench = bench(2);
     let unit = unit(&bench.vm);
     for bytes in [0, unit - 1, 4 * unit + 1, u64::MAX] {
@@ -483,7 +483,7 @@ fn what_cannot_be_is_refused() {
         (changing(2).frame_minimum(4 * unit), "frame minimum"),
         (
             small(16).placement(Placement::Fetch).frame_minimum(PAGE),
-            "frame capacity",
+            "frame_capacity",
         ),
         (
             small(16)

@@ -1,5 +1,5 @@
-//! A region that kernels of several GPUs use: readers side by side, a writer alone, and whoever comes next finds what was written last.
-//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those GPUs in turns, in place of simulated ones; `GPUVM_TEST_COUNTS=4,8,16` takes so many.
+//! A region that kernels of several GPUs use: readers side by side, a writer alone, and the next one finds what was written last.
+//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those GPUs in turns, in place of simulated ones; `GPUVM_TEST_COUNTS=4,8,16` takes this many.
 
 use std::{sync::Arc, time::Duration};
 
@@ -165,7 +165,7 @@ fn writers_take_turns_and_readers_find_what_was_written_last() {
         for region in [kept, plain, in_place] {
             let mut model = data.clone();
             for round in 0..10u32 {
-                // Two that write alternate at first, then all do; in some rounds nobody reads between.
+                // Two that write alternate at first, then all do; in some rounds nothing reads between.
                 let last = count - 1;
                 let writer = [0, 1, 0, 1, 2, 0, last, 1, 0, last - 1][round as usize];
                 nodes[writer % count].add(&region, round * 0x0101_0101 + 1);
@@ -219,7 +219,7 @@ fn readers_run_side_by_side_also_with_the_gpu_that_wrote() {
             let model = added(&model, 5);
             assert!(first.is_done() && second.is_done());
             compare(&good(region.to_vec()), &model).unwrap();
-            // The page that was held has nothing of its own any more, which could go home when others need its frame.
+            // The page that was held has nothing of its own any more, which could be written back when others need its frame.
             let sweep = good(nodes[0].gpu.region().name("sweep").from_slice(&words(9, 4 * COUNT)));
             assert_eq!(nodes[0].sum(&sweep), total(&words(9, 4 * COUNT)));
             assert_eq!(nodes[1].sum(&region), total(&model));
@@ -507,7 +507,7 @@ fn what_one_gpu_alone_reaches_is_refused_with_the_reason() {
     let sum = good(vm.buffer::<u64>(1));
     let region = good(vm.region::<u32>().zeroed(COUNT));
     let message = refused(nodes[1].sum.launch(config(), (&region, &sum)));
-    assert!(message.contains("plain memory lies on one GPU"), "{message}");
+    assert!(message.contains("plain memory belongs to one GPU"), "{message}");
     // Checksums and replicas are one GPU's.
     let soft = Soft::new().queues(Queues::new().pairs(2).depth(16).host_homes(2));
     let vm = good(

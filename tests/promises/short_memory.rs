@@ -48,7 +48,7 @@ fn pages_of_low_priority_leave_first() {
             without > 12,
             "{without} pages left without a priority: this test shows nothing"
         );
-        // Whoever is named, and whenever.
+        // Whichever process is named, and whenever.
         stream.set_priority(-3).unwrap();
         assert_eq!(lost(&bench, &kept, &stream), 0);
         stream.set_priority(7).unwrap();
@@ -137,7 +137,7 @@ fn frames_follow_what_is_free_of_the_memory() {
         churn();
         bytes == 24 * handle
     });
-    // Somebody else uses it, whom nobody asked.
+    // Somebody else uses it, whom nothing asked.
     let others = vm.device().allocate(free() - 4 * handle, 256).unwrap();
     until(vm, "they do not give way", |_| free() >= 16 * handle);
     let left = vm.frames() * PAGE;
@@ -151,7 +151,7 @@ fn frames_follow_what_is_free_of_the_memory() {
     });
     compare(&region.to_vec().unwrap(), &data).unwrap();
     let fixed = small(8).placement(Placement::Fetch).frames_leave_free(1).build();
-    assert!(refused(fixed).contains("frame capacity"));
+    assert!(refused(fixed).contains("frame_capacity"));
 }
 
 /// An element of a buffer.
@@ -177,7 +177,7 @@ impl Known {
         }
     }
 
-    /// Has so many elements from now on; what it cannot have it does without. Returns whether it could.
+    /// Has this many elements from now on; what it cannot have it does without. Returns whether it could.
     fn resize(&self, length: u64) -> bool {
         let before = self.buffer.len();
         if length <= before {

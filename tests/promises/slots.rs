@@ -343,7 +343,7 @@ fn tables_that_cannot_be_are_refused() {
         (4, 0, "multiples of 16"),
         (4, 24, "multiples of 16"),
         (4, (64 << 20) + 16, "multiples of 16"),
-        (4, 48, "no whole number of records"),
+        (4, 48, "not a multiple of the record size"),
     ] {
         let why = refused(build(slots, record_bytes));
         assert!(why.contains(said), "{why}");

@@ -50,7 +50,7 @@ __global__ void count_wrong(gpuvm::array<const unsigned> a, u64* wrong) {
     if (bad) atomicAdd(wrong, bad);
 }
 
-// Of every eight elements each is used in another way, by lanes that do so beside each other. Nobody touches the last.
+// Of every eight elements each is used in another way, by lanes that do so beside each other. Nothing touches the last.
 __global__ void use_each_way(gpuvm::array<unsigned> a, u64* wrong) {
     u64 bad = 0;
     for (u64 n = first_index(); n < a.size() && !a.failed(); n += lanes()) {
@@ -129,7 +129,7 @@ fn took(bench: &Bench, kernel: &str, args: impl gpuvm::KernelArgs) -> Stats {
     bench.vm.stats().unwrap().difference(&before)
 }
 
-/// That a launch stored so many bytes, and used no frame.
+/// That a launch stored this many bytes, and used no frame.
 fn went_past_the_frames(took: &Stats, bytes: u64) {
     let moved = (took.pages_fetched, took.evictions, took.pages_written_back, took.faults);
     assert_eq!((moved, took.bytes_stored_in_place), ((0, 0, 0, 0), bytes));
@@ -214,7 +214,7 @@ fn other_ways_to_use_the_region_go_on_beside_stores_in_place() {
             let a = advised(a.from_slice(&vec![5; n as usize]).unwrap());
             let wrong = bench.vm.buffer::<u64>(1).unwrap();
             let before = bench.vm.stats().unwrap();
-            bench.must("use_each_way", LaunchConfig::new(1, 32).lane_spans(1), (&a, &wrong));
+            bench.must("use_each_way", LaunchConfig::new(1, 32).thread_spans(1), (&a, &wrong));
             let took = bench.vm.stats().unwrap().difference(&before);
             assert_eq!(wrong.to_vec().unwrap(), [0]);
             let expected: Vec<u32> = (0..n as u32)

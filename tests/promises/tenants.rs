@@ -50,7 +50,7 @@ impl Place {
         self.above.path().join("registry")
     }
 
-    /// A virtual memory there, with frames of so many handles.
+    /// A virtual memory there, with frames of this many handles.
     fn vm(&self, handles: u64, terms: Terms) -> VmBuilder {
         let gpu: Arc<dyn Gpu> = Arc::clone(&self.gpu) as _;
         simulated(4)
@@ -182,7 +182,7 @@ fn frames_go_to_a_tenant_of_higher_priority_and_pages_stay_right() {
     let granted = asker.ask(wanted, within(), || place.driver()).unwrap();
     assert_eq!(granted.given.len(), 1);
     assert!(place.left().free >= wanted);
-    // What nobody used went first.
+    // What nothing used went first.
     assert!(bench.vm.frames() * PAGE <= 10 * HANDLE, "{}", bench.vm.frames());
     compare(&region.to_vec().unwrap(), &expected).unwrap();
     // No more than down to its minimum.

@@ -24,7 +24,7 @@ fn bench() -> Bench {
     Bench::new(small(4).workers(2), KERNELS)
 }
 
-/// One whose GPU has so many handles left, and who has the others.
+/// One whose GPU has this many handles left, and who has the others.
 fn bench_of(handles: u64) -> (Bench, ElasticBuffer<u32>) {
     let gpu = simulated_gpu(4).memory((handles << 16) + (4 << 20)).workers(2);
     let bench = Bench::new(simulated(4).gpu(gpu), KERNELS);
@@ -211,8 +211,8 @@ fn who_is_short_of_memory_has_chunks_of_low_priority_leave() {
     says(
         &with_causes(&error),
         &[
-            "1 chunks of tiered buffer `u32`",
-            "cannot go to the GPU",
+            "cannot move 1 chunks of tiered buffer `u32`",
+            "to the GPU, and none was moved",
             "tagged `needs` hold",
         ],
     );
@@ -245,7 +245,7 @@ fn one_whose_address_was_told_is_not_evicted_by_others() {
     check(&bench, &buffer, 8);
 }
 
-/// Nobody else has memory to give: chunks come in the place of others of the same buffer.
+/// Nothing else has memory to give: chunks come in the place of others of the same buffer.
 #[test]
 fn a_buffer_larger_than_the_gpu_swaps_its_own_chunks() {
     let (bench, _all) = bench_of(8);
@@ -354,9 +354,9 @@ fn what_cannot_be_is_refused() {
         error.to_string()
     };
     let none = refused_setting(vm.tiered_buffer::<u32>(0).unwrap_err());
-    says(&none, &["elements of a tiered buffer is 0", "hold nothing"]);
+    says(&none, &["elements of a tiered buffer is 0", "greater than zero"]);
     let huge = refused_setting(vm.tiered_buffer::<u64>(1 << 62).unwrap_err());
-    says(&huge, &["16 TiB at most"]);
+    says(&huge, &["at most 16 TiB"]);
     let buffer = vm.tiered_buffer::<u32>(100).unwrap();
     for range in [0..101, 100..u64::MAX, std::ops::Range { start: 5, end: 4 }] {
         let error = buffer.move_to(range, TierPlace::Host).unwrap_err();

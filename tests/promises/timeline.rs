@@ -195,11 +195,11 @@ fn a_file_that_is_full_or_cannot_be_written_harms_nothing() {
     let precious = folder.path().join("graph.mtx");
     std::fs::write(&precious, "[\n").unwrap();
     for (wrong, says) in [
-        (Timeline::to(&precious), "no timeline"),
-        (Timeline::to(&full).one_in(0), "1 at least"),
+        (Timeline::to(&precious), "not a timeline"),
+        (Timeline::to(&full).one_in(0), "at least 1"),
         (Timeline::to(&full).ring_events(0), "2^24"),
         (Timeline::to(&full).file_bytes(1), "64 KiB"),
-        (Timeline::to("/dev/null"), "no regular file"),
+        (Timeline::to("/dev/null"), "not a regular file"),
     ] {
         let message = refused(simulated(FRAMES).placement(Placement::Fetch).timeline(wrong).build());
         assert!(message.contains(says), "{message}");

@@ -148,7 +148,7 @@ __global__ void endless(gpuvm::array<unsigned> a) {
             .sync()
             .unwrap();
         compare(&ours.to_vec().unwrap(), &stepped(&words(0, COUNT), 2)).unwrap();
-        // The first is mended, and goes on as well.
+        // The first is recovered, and goes on as well.
         let again = first.kernel("increment.cu", INCREMENT, "increment").unwrap();
         again
             .launch(LaunchConfig::new(1, 32), (&theirs, 1u32))

@@ -127,20 +127,26 @@ fn wrong_sizes_and_types_are_errors_that_name_them() {
         refused(seen.read_bytes(&mut odd)),
         refused(seen.write_bytes(&odd)),
     ] {
-        assert!(message.contains("7 bytes are no whole number of elements"), "{message}");
+        assert!(
+            message.contains("7 bytes are not a multiple of the element size"),
+            "{message}"
+        );
     }
     says(
         &refused(from.read_bytes(4, &mut odd[..4])),
         &["elements 4..5 of `from` are out of range"],
     );
     let message = refused(vm.raw_region(ElementType::U16).from_bytes(&odd).map(|_| ()));
-    says(&message, &["has 7 bytes, no whole number of elements of 2 bytes"]);
+    says(
+        &message,
+        &["has 7 bytes, not a multiple of the element size of 2 bytes"],
+    );
     let message = refused(
         vm.raw_region(ElementType::structure("triple", 12, 4))
             .zeroed(3)
             .map(|_| ()),
     );
-    says(&message, &["region `triple`", "elements of 12 bytes"]);
+    says(&message, &["region `triple`", "element size of 12 bytes"]);
 }
 
 #[test]
@@ -176,7 +182,10 @@ __global__ void add(gpuvm::broadcast<unsigned> a) { for (auto i = threadIdx.x; i
         assert!(message.contains("of `array` are out of range"), "{message}");
     }
     let message = refused(vm.raw_broadcast(ElementType::U32).from_bytes(&[0; 6]).map(|_| ()));
-    assert!(message.contains("6 bytes are no whole number of elements"), "{message}");
+    assert!(
+        message.contains("6 bytes are not a multiple of the element size"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -239,7 +248,7 @@ fn memory_that_an_owner_keeps_is_used_in_place_and_given_back() {
         gone: Arc::clone(&gone),
     };
     let (base, bytes) = (owner.bytes.as_mut_ptr(), owner.bytes.len() as u64);
-    // SAFETY: the owner keeps the bytes, to which nobody else has a reference.
+    // SAFETY: the owner keeps the bytes, to which nothing else has a reference.
     let to = unsafe {
         vm.raw_region(ElementType::F64)
             .name("to")
@@ -269,7 +278,7 @@ fn memory_that_an_owner_keeps_is_used_in_place_and_given_back() {
     // SAFETY: never reached, since the memory is another region's.
     let again = unsafe { vm.raw_region(ElementType::F64).from_owner((), base, bytes) };
     assert!(refused(again.map(|_| ())).contains("overlaps region `to`"));
-    // SAFETY: never reached, since it is no whole number of elements.
+    // SAFETY: never reached, since it is not a multiple of the element size.
     let part = unsafe { vm.raw_region(ElementType::F64).from_owner((), base, 12) };
     assert!(refused(part.map(|_| ())).contains("12 bytes"));
     assert!(!gone.load(Ordering::Acquire));

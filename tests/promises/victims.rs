@@ -25,7 +25,7 @@ fn borrowing() -> VmBuilder {
     borrowing_of(CHUNK)
 }
 
-/// A GPU with few frames that borrows so many bytes of its neighbour.
+/// A GPU with few frames that borrows this many bytes of its neighbour.
 fn borrowing_of(bytes: u64) -> VmBuilder {
     let simulated = || simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1).into();
     Vm::builder()
@@ -215,7 +215,7 @@ fn what_is_fetched_often_takes_the_place_of_what_is_not() {
         bench.vm.stats().unwrap().difference(&start)
     };
     let (first, hot, later) = (region(21, once), region(22, often), region(23, once));
-    // All slots are of pages that nobody reads again.
+    // All slots are of pages that nothing reads again.
     assert!(read(&first).victims_copied >= lent - FRAMES);
     let missed = read(&hot);
     assert!(missed.victims_displaced == 0, "seen once: {missed:?}");
@@ -224,7 +224,7 @@ fn what_is_fetched_often_takes_the_place_of_what_is_not() {
     assert!(displaced >= lent / 2, "{displaced}");
     let last = rounds.last().unwrap();
     assert!(last.victims_hit_rate() > 0.8, "{last:?}");
-    // What passes by once takes nobody's place. What was in frames may.
+    // What passes by once takes no one's place. What was in frames may.
     let passing = read(&later);
     assert!(passing.victims_displaced <= FRAMES, "{passing:?}");
     let back = read(&hot);

@@ -52,7 +52,7 @@ __global__ void spared(const unsigned* ranks, const u64* hands, unsigned frames,
     layout::RegionDesc region{};
     for (unsigned i = 0; i < n; ++i) {
         pool.hand = hands[2 * i];
-        if (ranks[3 * i + 2]) lib::spare_fewer(&vm, ranks[3 * i + 2]);
+        if (ranks[3 * i + 2]) lib::lower_protection(&vm, ranks[3 * i + 2]);
         else pool.spared = 0;
         pool.hand += hands[2 * i + 1];
         region.flags = ranks[3 * i] << layout::REGION_RANK_SHIFT;

@@ -121,7 +121,7 @@ impl Crate {
         }
     }
 
-    /// The file that defines what a path leads to from a module; none if it is of another crate. So many imports are followed.
+    /// The file that defines what a path leads to from a module; none if it is of another crate. This many imports are followed.
     fn resolve(&self, from: &str, path: &str, most: u32) -> Option<String> {
         let mut words = path.split("::");
         let mut module = self.enter(from, words.next()?)?;

@@ -3,6 +3,7 @@
 mod circles;
 mod features;
 mod limits;
+mod words;
 
 use std::path::{Path, PathBuf};
 

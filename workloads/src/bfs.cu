@@ -1,7 +1,7 @@
 // Breadth-first search over a graph whose rows and distances are large arrays. Each level takes two launches.
 #include "search.cuh"
 
-// A warp clears the distances of so many vertices.
+// A warp clears the distances of this many vertices.
 constexpr u64 kCleared = 1024;
 
 // Nothing but the source is reached.

@@ -101,7 +101,7 @@ pub struct Options {
     /// How long to rest between two samples of a profile; `None`: no profile.
     pub profile: Option<Duration>,
     /// Bytes of host memory before a graph that is read from its file while it is searched; `None`: the file is mapped.
-    pub file_memory: Option<u64>,
+    pub file_cache: Option<u64>,
 }
 
 /// How far a running search has come.
@@ -138,7 +138,7 @@ pub struct Outcome {
     pub transport: String,
     /// What the search did with the pages, from the first launch until the distances were home, if that was asked for.
     pub profile: Option<Profile>,
-    /// What was read of the graph's file, with [`Options::file_memory`].
+    /// What was read of the graph's file, with [`Options::file_cache`].
     pub file: Option<FileReads>,
 }
 
@@ -155,7 +155,7 @@ pub struct FileReads {
 #[derive(Debug, thiserror::Error)]
 pub enum BfsError {
     /// The source is no vertex of the graph.
-    #[error("the search has no start")]
+    #[error("no start vertex was given")]
     Source(#[from] VertexOutOfRange),
     /// The paging or the GPU failed.
     #[error("{step} failed")]
@@ -303,8 +303,8 @@ pub fn check_placement(placement: Placement, transport: TransportKind) -> Result
 
 fn start(options: &Options) -> gpuvm::Result<Vm> {
     let builder = options.machine.clone().frame_memory(options.frame_bytes);
-    let builder = match options.file_memory {
-        Some(bytes) => builder.file_memory(bytes),
+    let builder = match options.file_cache {
+        Some(bytes) => builder.file_cache(bytes),
         None => builder,
     };
     builder.page_size(options.page_bytes).build()
@@ -409,7 +409,7 @@ impl Sets {
     }
 }
 
-/// A region of a part of the graph: of its place in the graph's file where memory is before files, else a copy.
+/// A region of a part of the graph: of its place in the graph's file where there is a file cache, else a copy.
 fn rows_of<T: Pod>(
     vm: &Vm,
     region: RegionBuilder<T>,

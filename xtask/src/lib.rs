@@ -55,7 +55,7 @@ pub enum TaskError {
     /// An answer of cargo that is none.
     #[error("cannot understand what cargo metadata answered")]
     Metadata(#[source] serde_json::Error),
-    /// Packages that nobody could build or find.
+    /// Packages that could not be built or found.
     #[error("packages are incomplete:\n  {}", .0.join("\n  "))]
     Incomplete(Vec<String>),
 }

@@ -246,7 +246,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        // In pieces: this file is packed by nobody, but looked at by whoever packs it.
+        // In pieces: this file is not packed itself, but read when packing.
         let include = |path: &str| format!("const A: &str = {}(\"{path}\");\n", "include_str!");
         for name in ["README.md", "LICENSE-MIT", "src/a.cu"] {
             write(name, "");

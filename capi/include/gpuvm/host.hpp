@@ -60,7 +60,7 @@ T sized() {
     return out;
 }
 
-// The type of elements of a T: a number's, or that of a structure of so many bytes.
+// The type of elements of a T: a number's, or that of a structure of this many bytes.
 template <class T>
 gpuvm_element element_of() {
     static_assert(std::is_trivially_copyable_v<T>, "elements are plain data: they are copied byte by byte");
@@ -168,7 +168,7 @@ class elements : public handle<C, Free> {
 }  // namespace detail
 
 // An array whose pages kernels fetch: the argument for a gpuvm::array<T>. Its destructor waits for the launches that
-// name it; close() says whether all of it came home.
+// name it; close() says whether all of it was written back.
 template <class T>
 class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm_region_length, gpuvm_region_read,
                                        gpuvm_region_write> {
@@ -224,7 +224,7 @@ class Buffer : public detail::elements<T, gpuvm_buffer, gpuvm_buffer_free, gpuvm
     // The device address of the first element.
     std::uint64_t pointer() const { return detail::stored<std::uint64_t>(gpuvm_buffer_pointer, this->raw()); }
 
-    // Of those that Vm::tiered made: moves the chunks that hold some of so many elements.
+    // Of those that Vm::tiered made: moves the chunks that hold some of this many elements.
     gpuvm_moved move_to(gpuvm_tier_place place, std::uint64_t first, std::uint64_t count) const {
         return detail::filled<gpuvm_moved>(gpuvm_buffer_move_to, this->raw(), first, count,
                                            static_cast<std::uint32_t>(place));
@@ -362,7 +362,7 @@ class [[nodiscard]] Launch : public detail::handle<gpuvm_launch, gpuvm_launch_fr
 
     // Waits for its end, and throws its error.
     gpuvm_launch_report sync() const { return detail::filled<gpuvm_launch_report>(gpuvm_launch_sync, raw()); }
-    // Waits for so many nanoseconds at most; whether it has ended. Throws its error.
+    // Waits for this many nanoseconds at most; whether it has ended. Throws its error.
     bool wait(std::uint64_t timeout_ns) const {
         const gpuvm_code code = gpuvm_launch_wait(raw(), timeout_ns, nullptr);
         if (code == GPUVM_CODE_STILL_RUNS) return false;
@@ -392,9 +392,9 @@ struct config : gpuvm_launch_options {
         untimed = 1;
         return *this;
     }
-    // Spans and cursors that one lane, or one warp, holds at once.
-    config& spans(std::uint64_t of_lane, std::uint64_t of_warp = 0) {
-        lane_spans = of_lane;
+    // Spans and cursors that one thread, or one warp, holds at once.
+    config& spans(std::uint64_t of_thread, std::uint64_t of_warp = 0) {
+        thread_spans = of_thread;
         warp_spans = of_warp;
         return *this;
     }
@@ -481,7 +481,7 @@ struct own_kernels {
 }  // namespace detail
 
 // A setting of a virtual memory by its name, such as {"frame_memory", 1 << 20}, {"launch_deadline", 2.5} (seconds),
-// {"transport", "soft"} or {"guarded_regions", true}. gpuvm_setting_name() lists all.
+// {"transport", "soft"} or {"reliable_regions", true}. gpuvm_setting_name() lists all.
 struct setting {
     std::string name, text;
 
@@ -550,7 +550,7 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         check(gpuvm_region_map_file(raw(), &options, element_of<T>(), path.c_str(), &region));
         return Region<T>(region);
     }
-    // So many elements of a file from a byte on, in place.
+    // This many elements of a file from a byte on, in place.
     template <class T>
     Region<T> map_file_span(const std::string& path, std::uint64_t offset_bytes, std::uint64_t length,
                             const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {

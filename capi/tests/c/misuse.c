@@ -17,7 +17,7 @@ static void freed_handle(void) {
     gpuvm_region next;
     OK(gpuvm_region_zeroed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U32), 16, &next));
     HOLDS(next.id != region.id);
-    REFUSED(GPUVM_CODE_INVALID_HANDLE, "names nothing", gpuvm_region_flush(region));
+    REFUSED(GPUVM_CODE_INVALID_HANDLE, "is not a valid handle", gpuvm_region_flush(region));
     OK(gpuvm_region_free(next));
     teardown(f, 0);
 }
@@ -40,7 +40,7 @@ static void null_handle_and_numbers_that_nobody_made(void) {
         gpuvm_code code = gpuvm_region_flush(near);
         HOLDS(code == GPUVM_CODE_INVALID_HANDLE || code == GPUVM_CODE_WRONG_KIND);
     }
-    REFUSED(GPUVM_CODE_INVALID_HANDLE, "names nothing", gpuvm_vm_free((gpuvm_vm){UINT64_MAX}));
+    REFUSED(GPUVM_CODE_INVALID_HANDLE, "is not a valid handle", gpuvm_vm_free((gpuvm_vm){UINT64_MAX}));
     teardown(f, 0);
 }
 
@@ -109,7 +109,7 @@ static void wrong_types_of_elements(void) {
     gpuvm_arg wide[] = {GPUVM_ARG(f.region), gpuvm_arg_u64(1)};
     REFUSED(GPUVM_CODE_ARGUMENTS, "argument 2: a value of type u64 was given", launch_of(f.add, wide, 2, &launch));
     gpuvm_region odd;
-    REFUSED(GPUVM_CODE_REGION, "elements of 12 bytes",
+    REFUSED(GPUVM_CODE_REGION, "element size of 12 bytes",
             gpuvm_region_zeroed(f.vm, NULL, gpuvm_structure("triple", 12, 4), 3, &odd));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`element.align` is 3",
             gpuvm_region_zeroed(f.vm, NULL, gpuvm_structure("triple", 12, 3), 3, &odd));

@@ -131,7 +131,7 @@ void moved_from() {
 void never_made() {
     world w;
     THROWS(GPUVM_CODE_INVALID_HANDLE, "a kernel is needed", gh::Kernel().launch({1, 1}));
-    THROWS(GPUVM_CODE_INVALID_HANDLE, "names nothing", gh::Buffer<unsigned>(gpuvm_buffer{UINT64_MAX}).size());
+    THROWS(GPUVM_CODE_INVALID_HANDLE, "is not a valid handle", gh::Buffer<unsigned>(gpuvm_buffer{UINT64_MAX}).size());
     w.is_well();
 }
 
@@ -246,10 +246,10 @@ void source_that_does_not_compile() {
 void files_that_are_not_what_was_said() {
     world w;
     THROWS(GPUVM_CODE_FILE, "no/such/file", w.vm.map_file<unsigned>("no/such/file"));
-    THROWS(GPUVM_CODE_FILE, "is no regular file", w.vm.region_of_file<unsigned>("/dev/null"));
+    THROWS(GPUVM_CODE_FILE, "is not a regular file", w.vm.region_of_file<unsigned>("/dev/null"));
     std::ofstream("seven.bin", std::ios::binary) << "seven b";
     THROWS(GPUVM_CODE_REGION, "7 bytes", w.vm.map_file<unsigned>("seven.bin"));
-    THROWS(GPUVM_CODE_REGION, "go beyond them", w.vm.map_file_span<unsigned>("seven.bin", 4, 1));
+    THROWS(GPUVM_CODE_REGION, "exceed it", w.vm.map_file_span<unsigned>("seven.bin", 4, 1));
     THROWS(GPUVM_CODE_REGION, "processes share read-only regions",
            w.vm.map_file_span<unsigned char>("seven.bin", 1, 5).share());
     std::remove("seven.bin");
@@ -332,7 +332,7 @@ void threads_that_close_what_others_use() {
         });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     lent.close();
-    // Nobody reads the memory any more.
+    // Nothing reads the memory any more.
     numbers = {};
     for (auto& reader : readers) reader.join();
     w.is_well();

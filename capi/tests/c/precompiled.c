@@ -66,7 +66,7 @@ static void another_version(void) {
     gpuvm_use uses[] = {gpuvm_reads(gpuvm_arg_region(f.region))};
     seen s = {.returns = 1};
     gpuvm_device_code older = {GPUVM_LAYOUT_VERSION - 1, 31};
-    REFUSED(GPUVM_CODE_UNAVAILABLE, "compile it with the headers of this version", launch_by(f, &older, uses, 1, &s));
+    REFUSED(GPUVM_CODE_UNAVAILABLE, "recompile it with this library's headers", launch_by(f, &older, uses, 1, &s));
     gpuvm_device_code direct = {GPUVM_LAYOUT_VERSION, 1};
     REFUSED(GPUVM_CODE_UNAVAILABLE, "FEATURE_QUEUED", launch_by(f, &direct, uses, 1, &s));
     HOLDS(s.calls == 0);

@@ -146,13 +146,13 @@ static void names_of_gpus_and_transports(void) {
             gpuvm_vm_new(GPUVM_SETTINGS({"nics", "mlx5_0", 0}), &vm));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "transport rxe drives one device",
             gpuvm_vm_new(GPUVM_SETTINGS({"nics", "rxe0,rxe1", 0}, {"transport", "rxe", 0}), &vm));
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `memory_nodes`, which is not set",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it requires `memory_nodes`, which is not set",
             gpuvm_vm_new(GPUVM_SETTINGS({"memory_node_secret", "open", 0}), &vm));
     HOLDS(strstr(gpuvm_last_error(), "open") == NULL);
     REFUSED(GPUVM_CODE_INVALID_VALUE,
             "memory_nodes is `a:1,b:2`: transport soft has none; leave it out, or use transport auto, rxe or mlx5",
             gpuvm_vm_new(GPUVM_SETTINGS({"memory_nodes", "a:1,b:2", 0}, {"transport", "soft", 0}), &vm));
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "simulated GPUs have it alone",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "only simulated GPUs have it",
             gpuvm_vm_new(GPUVM_SETTINGS({"gpu", "cuda:0", 0}, {"sim_workers", .number = 1}), &vm));
     vm = small_vm();
     gpuvm_buffer buffer;
@@ -208,10 +208,10 @@ static void files_that_are_missing_or_unwritable(void) {
     gpuvm_region region;
     gpuvm_element bytes = gpuvm_number(GPUVM_TYPE_U8);
     REFUSED(GPUVM_CODE_FILE, "No such file", gpuvm_region_map_file(f.vm, NULL, bytes, "no/such/file", &region));
-    REFUSED(GPUVM_CODE_FILE, "is no regular file", gpuvm_region_from_file(f.vm, NULL, bytes, "/dev/null", &region));
-    // Nobody writes a program that runs, not even root.
+    REFUSED(GPUVM_CODE_FILE, "is not a regular file", gpuvm_region_from_file(f.vm, NULL, bytes, "/dev/null", &region));
+    // Nothing writes a program that runs, not even root.
     REFUSED(GPUVM_CODE_FILE, "/proc/self/exe", gpuvm_region_map_file(f.vm, NULL, bytes, "/proc/self/exe", &region));
-    // Read-only it can be had.
+    // Read-only it is allowed.
     gpuvm_region_options options = {.size = sizeof options, .read_only = 1};
     OK(gpuvm_region_map_file(f.vm, &options, bytes, "/proc/self/exe", &region));
     char magic[4];
@@ -230,9 +230,9 @@ static void files_that_are_missing_or_unwritable(void) {
     // Only memory nodes share.
     REFUSED(GPUVM_CODE_REGION, "it lies on this host", gpuvm_region_share(region, NULL, 0, &length));
     OK(gpuvm_region_free(region));
-    REFUSED(GPUVM_CODE_REGION, "go beyond them",
+    REFUSED(GPUVM_CODE_REGION, "exceed it",
             gpuvm_region_map_file_span(f.vm, &options, bytes, "/proc/self/exe", 1, UINT64_MAX / 2, &region));
-    REFUSED(GPUVM_CODE_REGION, "no multiple of 4",
+    REFUSED(GPUVM_CODE_REGION, "not a multiple of 4",
             gpuvm_region_map_file_span(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), "/proc/self/exe", 1, 3, &region));
     REFUSED(GPUVM_CODE_INVALID_VALUE, "gpuvm_region_share made no such name",
             gpuvm_region_attach(f.vm, &options, bytes, magic, sizeof magic, &region));
@@ -248,7 +248,7 @@ static void memory_that_is_not_there(void) {
     REFUSED(GPUVM_CODE_OUT_OF_MEMORY, "out of GPU memory",
             gpuvm_buffer_new(f.vm, 0, gpuvm_number(GPUVM_TYPE_U64), UINT64_MAX, &buffer));
     gpuvm_region region;
-    REFUSED(GPUVM_CODE_REGION, "more than an address space holds",
+    REFUSED(GPUVM_CODE_REGION, "exceed the address space",
             gpuvm_region_zeroed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U64), UINT64_MAX, &region));
     gpuvm_elastic elastic;
     gpuvm_elastic_options options = {.size = sizeof options, .name = "keys", .tag = "cache"};
@@ -256,8 +256,8 @@ static void memory_that_is_not_there(void) {
             gpuvm_elastic_new(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), UINT64_MAX, &elastic));
     OK(gpuvm_elastic_new(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), 1 << 30, &elastic));
     OK(gpuvm_elastic_grow(elastic, 64, NULL));
-    REFUSED(GPUVM_CODE_OUT_OF_MEMORY, "handles of GPU memory", gpuvm_elastic_grow(elastic, 1 << 29, NULL));
-    REFUSED(GPUVM_CODE_BEYOND_MAX, "`keys` would have", gpuvm_elastic_grow(elastic, 1 << 30, NULL));
+    REFUSED(GPUVM_CODE_OUT_OF_MEMORY, "out of GPU memory", gpuvm_elastic_grow(elastic, 1 << 29, NULL));
+    REFUSED(GPUVM_CODE_BEYOND_MAX, "`keys` cannot grow", gpuvm_elastic_grow(elastic, 1 << 30, NULL));
     REFUSED(GPUVM_CODE_OUT_OF_RANGE, "`keys`", gpuvm_elastic_shrink(elastic, 65));
     uint64_t moved;
     OK(gpuvm_vm_pause(f.vm, "cache", &moved));
@@ -268,7 +268,7 @@ static void memory_that_is_not_there(void) {
     OK(gpuvm_vm_resume(f.vm, "cache", NULL));
     OK(gpuvm_elastic_free(elastic));
     gpuvm_tiered_options tiers = {.size = sizeof tiers, .name = "weights"};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "it would hold nothing",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it must be greater than zero",
             gpuvm_buffer_tiered(f.vm, &tiers, gpuvm_number(GPUVM_TYPE_U32), 0, &buffer));
     OK(gpuvm_buffer_tiered(f.vm, &tiers, gpuvm_number(GPUVM_TYPE_U32), 100, &buffer));
     REFUSED(GPUVM_CODE_OUT_OF_RANGE, "`weights`", gpuvm_buffer_move_to(buffer, 1, 100, GPUVM_TIER_PLACE_HOST, NULL));
@@ -363,14 +363,14 @@ static void a_timeline(void) {
         {"timeline_one_in", .number = 1},
         {"timeline", "no/such/folder/timeline.json", 0},
         {"timeline_ring_events", .number = 1 << 30},
-        {"file_memory_on_gpu", .number = 1},
+        {"file_cache_on_gpu", .number = 1},
     };
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "it goes with `timeline`", gpuvm_vm_new(settings, 3, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "it requires `timeline`", gpuvm_vm_new(settings, 3, &vm));
     REFUSED(GPUVM_CODE_FILE, "folder/timeline.json", gpuvm_vm_new(settings, 4, &vm));
     settings[3].text = "timeline.json";
     REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(settings, 5, &vm));
     settings[4].number = 1 << 20;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu is `1`: it goes with `file_memory`",
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_cache_on_gpu is `1`: it requires `file_cache`",
             gpuvm_vm_new(settings, 6, &vm));
     HOLDS(vm.id == 0);
     OK(gpuvm_vm_new(settings, 5, &vm));

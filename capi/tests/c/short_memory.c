@@ -107,7 +107,7 @@ static int frames_go_first(int32_t frames_at_first, int32_t elastic_at_first, in
     } while (after == before && frame_bytes(vm) == 16 * HANDLE);
     int frames_went = frame_bytes(vm) < 16 * HANDLE;
     HOLDS(frames_went != (after < before));
-    // All of it can be had, and no more.
+    // All of it is available, and no more.
     gpuvm_code code;
     while ((code = gpuvm_elastic_grow(grows, HANDLE, NULL)) == GPUVM_CODE_OK) {
     }
@@ -140,7 +140,7 @@ static void frames_leave_memory_free(void) {
         {"frame_capacity", .number = 24 * HANDLE}, {"frame_minimum", .number = 2 * HANDLE},
     };
     gpuvm_vm vm;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "name a frame capacity", gpuvm_vm_new(settings, 4, &vm));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "set frame_capacity", gpuvm_vm_new(settings, 4, &vm));
     // More than the GPU has: they go down to their minimum.
     settings[3].number = 65 * HANDLE;
     OK(gpuvm_vm_new(settings, 6, &vm));

@@ -62,7 +62,7 @@ static void a_handle_is_freed_while_others_use_it(void) {
     pthread_barrier_wait(&together);
     usleep(20000);
     OK(gpuvm_region_free(region));
-    // Nobody reads the memory any more.
+    // Nothing reads the memory any more.
     free(memory);
     for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
     teardown(f, 0);

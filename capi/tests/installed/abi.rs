@@ -92,7 +92,7 @@ fn shapes() -> Vec<Shape> {
         }
         region::gpuvm_region_health as gpuvm_region_health { size, pages_without_copy, stale_pages, homes, lost_homes }
         elastic::gpuvm_elastic_options as gpuvm_elastic_options { size, name, tag, length, gpu, priority }
-        elastic::gpuvm_grown as gpuvm_grown { size, first, moved_bytes, took_ns, foreseen }
+        elastic::gpuvm_grown as gpuvm_grown { size, first, moved_bytes, took_ns, premapped }
         tiered::gpuvm_tiered_options as gpuvm_tiered_options { size, name, budget, gpu, priority }
         tiered::gpuvm_moved as gpuvm_moved { size, came, left, took_ns }
         slots::gpuvm_slot_options as gpuvm_slot_options { size, policy, gpu }
@@ -106,7 +106,7 @@ fn shapes() -> Vec<Shape> {
         }
         launch::gpuvm_arg as gpuvm_arg { kind, reserved, element, value, data }
         launch::gpuvm_launch_options as gpuvm_launch_options {
-            size, grid, block, deadline_ns, lane_spans, warp_spans, stream, dynamic_shared_bytes, untimed
+            size, grid, block, deadline_ns, thread_spans, warp_spans, stream, dynamic_shared_bytes, untimed
         }
         launch::gpuvm_launch_report as gpuvm_launch_report { size, blocks, elapsed_ns }
         precompiled::gpuvm_device_code as gpuvm_device_code { layout_version, features }

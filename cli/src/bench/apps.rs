@@ -1,4 +1,4 @@
-//! Applications, each paged and in the ways that a user would run it instead.
+//! Applications, each paged and against the usual alternatives.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub struct AppsArgs {
 fn parse_paged(text: &str) -> Result<Way, String> {
     match text.parse()? {
         way @ (Way::Paged(_) | Way::Resident) => Ok(way),
-        peer => Err(format!("`{peer}` is no paging; name it among --peers")),
+        peer => Err(format!("`{peer}` is not a form of paging; name it among --peers")),
     }
 }
 
@@ -75,7 +75,7 @@ const MOVED: &str = "moved MB";
 impl Benchmark for AppsArgs {
     const NAME: &'static str = "apps";
 
-    /// Measures what the report that `--out` names lacks, and writes it after each row.
+    /// Measures only what is missing in the report that `--out` names, and writes it after each row.
     fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
         drop(probe);
         if let Some(earlier) = run.out.as_deref().filter(|path| path.exists()) {
@@ -243,8 +243,12 @@ impl Bench<'_> {
 
 /// A report that was written before.
 fn read(path: &Path) -> Result<Report, CliError> {
-    let broken =
-        |reason: String| CliError::Options(format!("{} is no report of this benchmark: {reason}", path.display()));
+    let broken = |reason: String| {
+        CliError::Options(format!(
+            "{} is not a report of this benchmark: {reason}",
+            path.display()
+        ))
+    };
     let text = std::fs::read_to_string(path).map_err(|error| broken(error.to_string()))?;
     let report: Report = serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
     match report.bench.as_str() {

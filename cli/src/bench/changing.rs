@@ -24,7 +24,7 @@ pub struct Changing {
     pub pages: u64,
     /// Bytes of frames.
     pub frames: u64,
-    /// Bytes of frames that go, or that somebody else wants.
+    /// Bytes by which the frame pool shrinks, or that another process allocates.
     pub going: u64,
 }
 
@@ -39,7 +39,7 @@ impl ChangingArgs {
         let pages = self.data.unwrap_or(usual(24 << 30, 12 << 20)) / page;
         if going >= frames || going < page || pages == 0 || pages > u64::from(u32::MAX) {
             return Err(CliError::Options(format!(
-                "{name} must be less than --frames and a page at least, and --data a page at least and 2^32 pages at most"
+                "{name} must be at least a page and less than --frames, and --data must be between one page and 2^32 pages"
             )));
         }
         Ok(Changing { pages, frames, going })

@@ -36,7 +36,7 @@ static __device__ __forceinline__ u64 word_of(u64 page, u64 page_words, u32 lane
 
 using gpuvm::detail::ticks;
 
-// 16 bytes from memory of the host or of a neighbour, past the caches that nobody keeps coherent.
+// 16 bytes from memory of the host or of a neighbour, past the caches that nothing keeps coherent.
 struct alignas(16) chunk {
     u64 lo, hi;
 };

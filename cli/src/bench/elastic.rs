@@ -45,12 +45,12 @@ impl Benchmark for ElasticArgs {
         let bare = bench.bare(machine.gpu())?;
         let ceiling = bare.runs.clone();
         let rows = [
-            bench.first_growths("grow, unforeseen, new handle", true)?,
-            bench.first_growths("grow, unforeseen, handle used before", false)?,
-            bench.foreseen("grow by 1/16 of a handle, foreseen", bench.handle / 16)?,
-            bench.foreseen("grow by a handle, foreseen", bench.handle)?,
+            bench.first_growths("grow, on demand, new handle", true)?,
+            bench.first_growths("grow, on demand, handle used before", false)?,
+            bench.premapped("grow by 1/16 of a handle, pre-mapped", bench.handle / 16)?,
+            bench.premapped("grow by a handle, pre-mapped", bench.handle)?,
         ];
-        for (key, row) in ["unforeseen", "unforeseen_reused", "foreseen", "foreseen_handle"]
+        for (key, row) in ["on_demand", "on_demand_reused", "premapped", "premapped_handle"]
             .iter()
             .zip(&rows)
         {
@@ -112,7 +112,7 @@ impl Bench<'_> {
         })
     }
 
-    /// First growths of new buffers, which nobody could foresee: of new handles, or of such as the pool has.
+    /// First growths of new buffers, which nothing could foresee: of new handles, or of such as the pool has.
     fn first_growths(&self, name: &str, new: bool) -> Result<Row, CliError> {
         let words = self.handle / 8;
         self.row(name, |bench| {
@@ -134,8 +134,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Growths by so many bytes for which memory was mapped before.
-    fn foreseen(&self, name: &str, step: u64) -> Result<Row, CliError> {
+    /// Growths by this many bytes whose memory was pre-mapped.
+    fn premapped(&self, name: &str, step: u64) -> Result<Row, CliError> {
         let words = step / 8;
         self.row(name, |bench| {
             let (mut times, mut verified) = (Vec::new(), 0);
@@ -146,7 +146,7 @@ impl Bench<'_> {
                 while buffer.len() + words <= most && (times.len() as u64) < bench.growths {
                     ahead(&buffer, words)?;
                     let grown: Grown = buffer.grow(words)?;
-                    if grown.foreseen {
+                    if grown.premapped {
                         times.push(us(grown.took));
                     }
                 }
@@ -156,23 +156,23 @@ impl Bench<'_> {
         })
     }
 
-    /// Growths one after the other, as fast as can be: some are foreseen.
+    /// Growths one after the other, as fast as can be: some find their memory pre-mapped.
     fn without_rests(&self) -> Result<Row, CliError> {
         let words = self.handle / 16 / 8;
-        let mut foreseen = 0;
+        let mut premapped = 0;
         let row = self.row("grow by 1/16 of a handle, without rests", |bench| {
             let most = bench.growths * words;
             let buffer = bench.vm.elastic_buffer::<u64>(most)?;
             let mut times = Vec::new();
             for _ in 0..bench.growths {
                 let grown = buffer.grow(words)?;
-                foreseen += u64::from(grown.foreseen);
+                premapped += u64::from(grown.premapped);
                 times.push(us(grown.took));
             }
             Ok((times, ends(&buffer, most)?))
         })?;
         let of = (self.growths * u64::from(self.repeat)) as f64;
-        Ok(row.and("foreseen %", foreseen as f64 / of * 100.0))
+        Ok(row.and("pre-mapped %", premapped as f64 / of * 100.0))
     }
 
     fn row(
@@ -231,7 +231,7 @@ impl Bench<'_> {
     }
 }
 
-/// Waits until so many elements are mapped ahead.
+/// Waits until this many elements are mapped ahead.
 fn ahead(buffer: &ElasticBuffer<u64>, words: u64) -> Result<(), CliError> {
     let began = Instant::now();
     while buffer.capacity() < buffer.len() + words {

@@ -72,7 +72,7 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "ORDER,..", value_delimiter = ',', default_value = "random")]
     pub pattern: Vec<Pattern>,
 
-    /// Who touches a page. Without it: warp and span where lanes copy pages themselves, lanes where a NIC does.
+    /// What touches a page. Without it: warp and span where GPU threads copy pages themselves, lanes where a NIC does.
     #[arg(long, value_name = "WHO,..", value_delimiter = ',')]
     pub access: Vec<Access>,
 
@@ -84,7 +84,7 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "PERCENT,..", default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=100))]
     pub writes: Vec<u32>,
 
-    /// Touch only so many pages of the data, chosen at random.
+    /// Touch only this many pages of the data, chosen at random.
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
     pub sparse: Option<u64>,
 
@@ -286,8 +286,8 @@ impl<'a> Faults<'a> {
             Frames::Share(share) if share == Share(1.0) => ("all".to_owned(), Machine::frames_for(pages, share)),
             Frames::Share(share) => (format!("{} of the data", share.0), Machine::frames_for(pages, share)),
         };
-        let guarded = integrity != Integrity::Unchecked;
-        let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
+        let reliable = integrity != Integrity::Unchecked;
+        let machine = Machine::open_with(&args.machine, page_bytes, frames, reliable)?;
         let kernels = if args.home.len() == 1 {
             KERNELS
         } else {
@@ -514,7 +514,7 @@ struct Ceilings<'a> {
     sources: usize,
     page_bytes: u64,
     sparse: u64,
-    /// By what was measured: reads in order or not, those of several neighbours, reads beside so many percent of writes.
+    /// By what was measured: reads in order or not, those of several neighbours, reads beside this many percent of writes.
     found: HashMap<(&'static str, u32), Runs>,
 }
 

@@ -1,4 +1,4 @@
-// Pages of a file, as a program that keeps so many requests under way asks for them.
+// Pages of a file, as a program that keeps this many requests under way asks for them.
 #include "bench/common.cuh"
 
 using namespace bench;

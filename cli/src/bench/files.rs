@@ -26,14 +26,14 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
     pub data: u64,
 
-    /// Bytes of host memory before it.
+    /// Bytes of the file cache in host memory, which holds blocks of the file.
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
-    pub file_memory: u64,
+    pub file_cache: u64,
 
-    /// That memory is the GPU's own: blocks come there past the host's memory by GPUDirect Storage. The file has a name then, which stays in
+    /// The file cache is in GPU memory: blocks come there past the host's memory by GPUDirect Storage. The file has a name then, which stays in
     /// --dir if the run is ended by a signal.
     #[arg(long)]
-    pub file_memory_on_gpu: bool,
+    pub file_cache_on_gpu: bool,
 
     /// Page sizes.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4KiB,64KiB", value_parser = parse_bytes)]
@@ -62,7 +62,7 @@ impl Benchmark for FilesArgs {
 
     fn measure(run: &Run<'_, Self>, probe: Machine, report: &mut Report) -> Result<(), CliError> {
         drop(probe);
-        let (file, name) = made(&run.dir, run.data, run.file_memory_on_gpu)?;
+        let (file, name) = made(&run.dir, run.data, run.file_cache_on_gpu)?;
         // A file without a name leaves nothing behind, however the run ends: this is its path as long as it is open.
         let unnamed = || PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let path = name.as_ref().map_or_else(unnamed, |name| name.to_path_buf());
@@ -137,9 +137,9 @@ impl<'a> Bench<'a> {
             .machine
             .builder(page_bytes, None)?
             .frame_memory(frames * page_bytes);
-        let builder = match args.file_memory_on_gpu {
-            true => builder.file_memory_on_gpu(args.file_memory),
-            false => builder.file_memory(args.file_memory),
+        let builder = match args.file_cache_on_gpu {
+            true => builder.file_cache_on_gpu(args.file_cache),
+            false => builder.file_cache(args.file_cache),
         };
         let machine = Machine::of(builder, page_bytes)?;
         Ok(Self {
@@ -199,15 +199,15 @@ impl<'a> Bench<'a> {
             .verified(self.touched, "pages"))
     }
 
-    /// The memory before the file, and what reads into it.
+    /// The file cache, and what reads into it.
     fn memory(&self) -> String {
-        let place = if self.args.file_memory_on_gpu {
+        let place = if self.args.file_cache_on_gpu {
             " of the GPU's"
         } else {
             ""
         };
         let engine = self.machine.vm.file_engine().unwrap_or_default();
-        format!("{}{place} by {engine}", size(self.args.file_memory))
+        format!("{}{place} by {engine}", size(self.args.file_cache))
     }
 
     /// Reads the pages by nothing but io_uring; the seconds that it took.
@@ -234,7 +234,7 @@ impl<'a> Bench<'a> {
 
     /// Reads the pages once, cold; the seconds that it took.
     fn run(&self, order: &Buffer<u32>) -> Result<f64, CliError> {
-        // Made anew, so that neither frames nor the memory before the file hold any page of it.
+        // Made anew, so that neither frames nor the file cache hold any page of it.
         let region = self.machine.vm.region::<u64>().name("file").map_file(self.path)?;
         let kernel = self.module.kernel(KERNEL)?;
         let config = LaunchConfig::new(self.depth / self.args.block_lanes, self.args.block_lanes);

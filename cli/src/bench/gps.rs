@@ -60,7 +60,7 @@ const MEAN: &str = "geometric mean";
 const SIMULATED: usize = 2;
 /// The most GPUs of a broadcast array.
 const GPUS_MAX: usize = 16;
-/// Frames of a virtual memory whose pages nobody uses.
+/// Frames of a virtual memory whose pages nothing uses.
 const FRAME_BYTES: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 /// What the small input is run for before a large one, whose result the processor would take too long for.

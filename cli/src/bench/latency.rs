@@ -117,7 +117,7 @@ impl Latency {
         Ok(bench)
     }
 
-    /// One fault after the other by one warp of so many lanes.
+    /// One fault after the other by one warp of this many lanes.
     fn by_lanes(&self, lanes: u32, repeat: u32) -> Result<(Row, Said), CliError> {
         let faults = OneByOne::new(&self.machine, &self.module, self.faults)?;
         let (mut all, mut clock) = (Times::default(), Said::default());

@@ -206,10 +206,10 @@ impl Machine {
     }
 
     /// [`Self::open`] with regions that may have checksums.
-    pub fn open_with(args: &MachineArgs, page_bytes: u64, frames: u64, guarded: bool) -> Result<Self, CliError> {
+    pub fn open_with(args: &MachineArgs, page_bytes: u64, frames: u64, reliable: bool) -> Result<Self, CliError> {
         let builder = args
             .builder(page_bytes, None)?
-            .guarded_regions(guarded)
+            .reliable_regions(reliable)
             .frame_memory(frames.max(1).saturating_mul(page_bytes));
         Self::of(builder, page_bytes)
     }

@@ -1,10 +1,10 @@
 //! `gpuvm bench`: what paging costs, measured, verified, and beside what the machine allows.
 
-mod all;
 mod apps;
 pub mod args;
 mod bfs;
 mod changing;
+mod core_set;
 mod door;
 pub mod driver;
 mod elastic;
@@ -42,8 +42,8 @@ macro_rules! benchmarks {
         #[derive(Debug, Subcommand)]
         pub enum Bench {
             $($(#[$help])* $name(Of<$options>),)*
-            /// All of them but natural, elastic, tiered, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
-            All(all::AllArgs),
+            /// The core set: limits, latency, faults, uvm, hits, bfs and placement, and tier where --peer names a neighbour GPU; a report file each.
+            Core(core_set::CoreArgs),
             /// The other process of `tenants`.
             #[command(hide = true)]
             TenantsOther(tenants::OtherArgs),
@@ -56,7 +56,7 @@ macro_rules! benchmarks {
         pub fn run(bench: &Bench) -> Result<(), CliError> {
             let json = match bench {
                 $(Bench::$name(args) => args.json,)*
-                Bench::All(args) => return all::run(args),
+                Bench::Core(args) => return core_set::run(args),
                 Bench::TenantsOther(args) => return tenants::be_other(args),
             };
             Ok(measure(bench)?.print(json)?)
@@ -65,24 +65,24 @@ macro_rules! benchmarks {
         /// Measures, and prints nothing.
         ///
         /// # Errors
-        /// As for [`run`]; [`Bench::All`] is many reports, and refused.
+        /// As for [`run`]; [`Bench::Core`] is many reports, and refused.
         pub fn measure(bench: &Bench) -> Result<Report, CliError> {
             match bench {
                 $(Bench::$name(args) => driver::measure(args),)*
-                _ => Err(CliError::Options("this has no one report".to_owned())),
+                _ => Err(CliError::Options("this benchmark has more than one report".to_owned())),
             }
         }
     };
 }
 
 benchmarks! {
-    /// The time of one fault while nothing else is under way, by the number of lanes that wait for it.
+    /// Latency of one fault on an idle machine, by the number of threads that wait for it.
     Latency: latency::LatencyArgs,
-    /// Pages a second: reads and writes of pages that are not there.
+    /// Throughput in pages a second: reads and writes of absent pages.
     Faults: faults::FaultsArgs,
-    /// What an access costs whose page is there, beside the raw pointer.
+    /// Accesses to resident pages, against a raw pointer.
     Hits: hits::HitsArgs,
-    /// What this machine allows: copies, bare page kernels, single loads.
+    /// Limits of this machine: copies, bare page kernels, single loads.
     Limits: limits::LimitsArgs,
     /// Cold and sparse reads and writes through CUDA's managed memory. Needs an NVIDIA GPU.
     Uvm: uvm::UvmArgs,
@@ -90,28 +90,28 @@ benchmarks! {
     Bfs: bfs::BfsArgs,
     /// What reads of a page without a frame do (--placement): fetch it, read in place, or let the GPU decide, by traces of reads.
     Placement: placement::PlacementArgs,
-    /// Memory of a neighbour GPU for pages that leave their frames (--borrow): how soon the lender has it back, what lending
+    /// Memory of a neighbour GPU for pages that leave their frames (--borrow): how soon the lender can reclaim it, what lending
     /// costs the lender's own kernels, and what it is worth. Needs two GPUs, or the simulated one.
     Tier: tier::TierArgs,
-    /// Applications, paged and in the ways that a user would run them instead: in device memory, in host memory in place, managed
+    /// Applications, paged and against the usual alternatives: device memory, zero-copy host memory, managed
     /// memory, copies in chunks. Each result is compared with the processor's.
     Apps: apps::AppsArgs,
     /// Applications on several GPUs, each with a part of the work: over broadcast arrays, by loads of each other's memory, with copies
     /// between iterations, and over managed memory. All results are compared. Needs two GPUs, or simulated ones.
     Gps: gps::GpsArgs,
-    /// Elastic buffers: growths that were foreseen and others, beside what the driver takes for a bare handle; memory that buffers of many
+    /// Elastic buffers: growths in pre-mapped memory and others, beside what the driver takes for a bare handle; memory that buffers of many
     /// sizes waste.
     Elastic: elastic::ElasticArgs,
     /// Tiered buffers: sums over one whose chunks lie on the GPU in whole, in part and not at all, beside memory of the GPU and the wire; moves.
     Tiered: tiered::TieredArgs,
-    /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
+    /// Resizing the frame pool while a kernel faults: how soon memory is free, and what the kernel loses meanwhile.
     Resize: resize::ResizeArgs,
-    /// Rows of a large table at random, by the kernel of Python's `gpuvm.ops.take`.
+    /// Random rows of a large table, by the kernel of Python's `gpuvm.ops.take`.
     Take: take::TakeArgs,
-    /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
+    /// Two processes on one GPU: how soon one gets memory that the other uses for paging, and what that costs the other.
     Tenants: tenants::TenantsArgs,
-    /// Loops as people write them, over `a[i]`, beside the raw pointer, the host's memory in place and managed memory.
+    /// Ordinary loops over `a[i]`, beside the raw pointer, the host's memory in place and managed memory.
     Natural: natural::NaturalArgs,
-    /// Pages of a file larger than the memory before it, random and in order, beside bare reads of the file by io_uring at the same depth.
+    /// Pages of a file larger than its page cache, random and in order, beside bare reads of the file by io_uring at the same depth.
     Files: files::FilesArgs,
 }

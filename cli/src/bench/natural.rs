@@ -482,7 +482,7 @@ impl<'a> Form<'a> {
             first.push(rates[0]);
             later.push(rates[1..].iter().copied().fold(0.0, f64::max));
             if which.writes() {
-                // What was written has been home.
+                // What was written has been written back.
                 cold()?;
                 self.check_written(which, y, f32::from(launches))?;
             }
@@ -537,7 +537,7 @@ impl<'a> Form<'a> {
         Ok(())
     }
 
-    /// Compares what so many launches have made of `y`.
+    /// Compares what this many launches have made of `y`.
     fn check_written(&self, which: Loop, y: &Arg<'_>, launches: f32) -> Result<(), CliError> {
         let half = self.natural.words / 2;
         let (factor, grid) = match which {

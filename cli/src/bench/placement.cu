@@ -62,8 +62,8 @@ static __device__ __forceinline__ bool has_failed(const gpuvm::array<T>& data) {
     return data.failed();
 }
 
-// The number of the first of so many next reads, for all lanes of the warp; past every trace's end after a fault. Warps
-// take them in order: what is under way is close together in the trace, however few warps are resident.
+// The number of the first of this many next reads, for all lanes of the warp; past every trace's end after a fault.
+// Warps take them in order: what is under way is close together in the trace, however few warps are resident.
 template <class Data>
 static __device__ __forceinline__ u64 take(const Data& data, u64* tally, u32 reads) {
     u64 first = ~0ull;
@@ -116,7 +116,7 @@ __global__ void read_drawn(paged array, const u32* draws, u64 count, u64 page_wo
     walk(data, count, tally, [=](u64 n) { return draws[n] * page_words + (mixed(~(seed + n)) & (page_words - 1)); });
 }
 
-// A window that slides over the pages, around their end at last. It has a front for each of the visits, so many pages
+// A window that slides over the pages, around their end at last. It has a front for each of the visits, this many pages
 // apart, each of which moves on by a page a round.
 template <bool Plain>
 __global__ void read_window(paged array, u64 count, u64 page_words, u64 visits, u64 apart, u64* tally) {

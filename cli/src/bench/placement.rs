@@ -469,7 +469,7 @@ impl<'a> Memory<'a> {
             .and("M reads/s", rate)
             .verified(last.reads, "words");
         let row = self.data.row(trace, row, way, self.machine.vm.frames());
-        // Of a plain pointer's loads nobody keeps count.
+        // Of a plain pointer's loads nothing keeps count.
         Ok(match way {
             Way::Plain => row,
             Way::Placed(_) => row
@@ -524,7 +524,7 @@ impl Trial<'_> {
         }
     }
 
-    /// A launch that reads so many words; and their sum.
+    /// A launch that reads this many words; and their sum.
     fn launch(
         &self,
         name: &str,
@@ -546,7 +546,7 @@ impl Trial<'_> {
         Ok((sample, said.sum))
     }
 
-    /// The sample of a launch that read each word so many times.
+    /// The sample of a launch that read each word this many times.
     fn of_all_words(&self, (sample, sum): (Sample, u64), times: u64) -> Result<Sample, CliError> {
         let wrong = sum != self.memory.data.sum().wrapping_mul(times);
         must_be_right(u64::from(wrong), sample.reads, "the sum of all words")?;
@@ -664,7 +664,7 @@ struct Stores {
 }
 
 impl Stores {
-    /// Measures stores to so many bytes.
+    /// Measures stores to this many bytes.
     fn all(run: &Run<'_, PlacementArgs>, bytes: u64, report: &mut Report) -> Result<(), CliError> {
         let shares = match run.frames_share.as_slice() {
             [] => &[SHARE],
@@ -744,7 +744,7 @@ impl Stores {
             .verified(count, "words");
         let rate = count as f64 / row.figure / 1e3;
         let row = row.and("M stores/s", rate);
-        // Of a plain pointer's stores nobody keeps count.
+        // Of a plain pointer's stores nothing keeps count.
         Ok(match last.filter(|_| way != Stored::Plain) {
             None => row,
             Some(took) => row

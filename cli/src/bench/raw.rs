@@ -218,7 +218,7 @@ impl<'a> Raw<'a> {
         Ok(Runs(rates))
     }
 
-    /// Reads so many pages from the first one of the order on while so many are written back from another one on; the seconds.
+    /// Reads this many pages from the first one of the order on while this many are written back from another one on; the seconds.
     fn copy_both(&self, pages: &Pages, [reads, split, writes]: [u64; 3]) -> Result<f64, CliError> {
         let (home, frames, tally) = (self.home(), self.frames(), self.tally.arg());
         let (order, words) = (&pages.order, pages.words);

@@ -26,7 +26,7 @@ impl Runs {
         }
     }
 
-    /// Each of them so many times.
+    /// Each of them this many times.
     pub fn times(&self, factor: f64) -> Self {
         Self(self.0.iter().map(|run| run * factor).collect())
     }

@@ -54,7 +54,7 @@ impl Benchmark for TakeArgs {
         let width = run.row / 4;
         if width == 0 || !run.row.is_multiple_of(4) || data < run.row {
             return Err(CliError::Options(
-                "--row must be a multiple of 4 and 4 at least, and --data a row at least".to_owned(),
+                "--row must be a positive multiple of 4, and --data at least one row".to_owned(),
             ));
         }
         let length = data / run.row;

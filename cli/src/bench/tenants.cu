@@ -3,7 +3,7 @@
 
 using namespace bench;
 
-// A warp reads one page at a time, all of it. Visit `first + n` is of a page by chance, the same one in every run.
+// A warp reads one page at a time, all of it. Visit `first + n` is of a random page, the same one in every run.
 __global__ void read_by_chance(gpuvm::array<const u64> data, u64 pages, u64 first, u64 visits, u64 page_words,
                                u64* tally) {
     u64 done = 0, wrong = 0;

@@ -55,7 +55,7 @@ const SOURCE: &str = include_str!("tenants.cu");
 const LAUNCH: Duration = Duration::from_millis(10);
 /// The part of a period for which the other process has its memory.
 const HELD_PART: u32 = 3;
-/// Of the bytes that the other process wants, the part that is kept free for whoever comes.
+/// Of the bytes that the other process wants, the part that is kept free for other processes.
 const HEADROOM_PART: u64 = 16;
 /// How long frames may take to come back before the first burst.
 const BACK_LIMIT: Duration = Duration::from_secs(20);
@@ -75,7 +75,7 @@ impl Benchmark for TenantsArgs {
             frames,
             going: burst,
         } = sizes;
-        // Of its own, so that nobody is asked who has nothing to do with this.
+        // Of its own, so that no one is asked who has nothing to do with this.
         let registry = tempfile::tempdir().map_err(CliError::Registry)?;
         let tenancy = tenancy(0)?.folder(registry.path());
         // Before memory is filled: it has a context of its own.
@@ -196,7 +196,7 @@ impl Bench<'_> {
         let reads = Reads::default();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                // Nobody waits for a reader that has failed.
+                // Nothing waits for a reader that has failed.
                 let _stops = Stops(&reads);
                 self.read(region, &reads)
             });
@@ -210,7 +210,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Bursts while nobody else needs the memory.
+    /// Bursts while nothing else needs the memory.
     fn served(&self, other: &mut Other<'_>) -> Result<Runs, CliError> {
         let mut times = Vec::new();
         // The first one loads the kernels.
@@ -228,7 +228,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Reads pages by chance, in launches one behind the other.
+    /// Reads random pages, in launches one behind the other.
     fn read(&self, region: &Region<u64>, reads: &Reads) -> Result<(), CliError> {
         let machine = self.machine;
         let module = machine.compile("bench/tenants.cu", SOURCE, "read_by_chance")?;
@@ -259,14 +259,14 @@ impl Bench<'_> {
     /// The reader alone, with all frames and with fewer, and beside bursts.
     fn beside(&self, reads: &Reads, other: &mut Other<'_>, free: &Runs) -> Result<Vec<Row>, CliError> {
         let all = self.machine.vm.frames();
-        self.settled(reads, |frames| frames >= all)?;
+        self.wait_frames(reads, |frames| frames >= all)?;
         let alone = self.rates(reads);
         let fewer = {
             let _taken = self.held(self.burst)?;
-            self.settled(reads, |frames| frames < all)?;
+            self.wait_frames(reads, |frames| frames < all)?;
             self.rates(reads)
         };
-        self.settled(reads, |frames| frames >= all)?;
+        self.wait_frames(reads, |frames| frames >= all)?;
         let (mut served, mut held, mut whole) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.bursts {
             let began = Instant::now();
@@ -286,7 +286,7 @@ impl Bench<'_> {
                 .ceiling("the same where memory is free", free)
                 .and("worst", worst)
                 .verified(words, "words"),
-            row(Row::new("reads by chance, bursts beside them", Unit::GigaBytes, whole))
+            row(Row::new("random reads, bursts beside them", Unit::GigaBytes, whole))
                 .with("frames", size(all * PAGE))
                 .with("data", size(self.pages * PAGE))
                 .ceiling("the same alone, without the memory that is given", &fewer)
@@ -297,11 +297,11 @@ impl Bench<'_> {
     }
 
     /// Waits until there are such frames, and pages in them.
-    fn settled(&self, reads: &Reads, are: impl Fn(u64) -> bool) -> Result<(), CliError> {
+    fn wait_frames(&self, reads: &Reads, are: impl Fn(u64) -> bool) -> Result<(), CliError> {
         let began = Instant::now();
         while !are(self.machine.vm.frames()) {
             if reads.stop.load(Ordering::Relaxed) || began.elapsed() > BACK_LIMIT {
-                return Err(CliError::NotSettled {
+                return Err(CliError::WrongFrameCount {
                     frames: self.machine.vm.frames(),
                     seconds: began.elapsed().as_secs(),
                 });
@@ -312,7 +312,7 @@ impl Bench<'_> {
         // The reader compiles first, which may take long.
         match reads.reach(Instant::now()) {
             true => Ok(()),
-            false => Err(CliError::NotSettled {
+            false => Err(CliError::WrongFrameCount {
                 frames: self.machine.vm.frames(),
                 seconds: began.elapsed().as_secs(),
             }),
@@ -351,7 +351,7 @@ struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    /// Bursts of so many bytes.
+    /// Bursts of this many bytes.
     ///
     /// # Errors
     /// The runtime's.
@@ -409,7 +409,7 @@ pub fn be_other(args: &OtherArgs) -> Result<(), CliError> {
 enum Other<'a> {
     /// A process of its own.
     Process(Box<Process>),
-    /// This process: nobody else has its simulated GPU.
+    /// This process: nothing else has its simulated GPU.
     Here(Box<Burst<'a>>),
 }
 
@@ -425,7 +425,7 @@ impl Other<'_> {
                 process.tell(TAKE)?;
                 let said = process.answer()?;
                 let nanoseconds = said.parse().map_err(|_| CliError::OtherProcess {
-                    what: format!("said `{said}` where it had to say a time"),
+                    what: format!("printed `{said}` instead of a time"),
                 })?;
                 Ok(Duration::from_nanos(nanoseconds))
             }
@@ -496,7 +496,7 @@ impl Process {
         match process.answer()?.as_str() {
             READY => Ok(process),
             said => Err(CliError::OtherProcess {
-                what: format!("said `{said}` before it was ready"),
+                what: format!("printed `{said}` before it was ready"),
             }),
         }
     }
@@ -512,7 +512,7 @@ impl Process {
         self.answers.recv_timeout(ANSWER_LIMIT).map_err(|error| {
             let what = match error {
                 RecvTimeoutError::Timeout => format!("did not answer in {} s", ANSWER_LIMIT.as_secs()),
-                RecvTimeoutError::Disconnected => "ended before its time; it has said why".to_owned(),
+                RecvTimeoutError::Disconnected => "ended early; its own message says why".to_owned(),
             };
             CliError::OtherProcess { what }
         })

@@ -1,4 +1,4 @@
-//! Memory that a neighbour GPU lends: how soon the lender has it back, what lending costs its own kernels, what it is worth.
+//! Memory that a neighbour GPU lends: how soon the lender can reclaim it, what lending costs its own kernels, what it is worth.
 
 use std::time::{Duration, Instant};
 
@@ -385,7 +385,7 @@ impl<'a> Borrower<'a> {
         self.finish(&launch, passes)
     }
 
-    /// How often to read all pages in one launch, at least twice, for so many seconds where each time takes `pass`.
+    /// How often to read all pages in one launch, at least twice, for this many seconds where each time takes `pass`.
     fn passes_for(seconds: f64, pass: f64) -> u64 {
         (seconds.min(LAUNCH_SECONDS_MAX) / pass).ceil().clamp(2.0, 1e6) as u64
     }
@@ -495,7 +495,9 @@ struct TakenBack {
 
 /// Launches are over before anything else is done.
 fn too_short() -> CliError {
-    CliError::Options("the borrower's launches end before anything is done beside them; give more --data".to_owned())
+    CliError::Options(
+        "the borrower's launches end before anything runs concurrently with them; give more --data".to_owned(),
+    )
 }
 
 /// What the kernel copies at a time.
@@ -602,7 +604,7 @@ fn lender_row(plan: &Plan, borrower: &Borrower<'_>, region: &Region<u64>) -> Res
     Ok(plan
         .row("lender's kernel", Unit::GigaBytes, rates)
         .with("copied", size(lender.bytes))
-        .ceiling("the same while nobody borrows", &Runs(alone))
+        .ceiling("the same without a borrower", &Runs(alone))
         .and("borrower M pages/s", Runs(of_borrower).median())
         .and("borrower alone M pages/s", millions(plan.pages, pass))
         .and("copies a launch", lender.passes as f64)

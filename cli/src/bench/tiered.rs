@@ -23,7 +23,7 @@ pub struct TieredArgs {
 
 /// Words of a row.
 const ROW: u64 = 8192;
-/// The part of the chunks that is on the GPU: so many of four.
+/// The part of the chunks that is on the GPU: this many of four.
 const RESIDENT: [u64; 4] = [4, 2, 1, 0];
 const FOURTHS: [&str; 5] = ["none", "1/4", "1/2", "3/4", "all"];
 /// What is measured with each part.
@@ -38,7 +38,7 @@ impl Benchmark for TieredArgs {
         let wanted = run.data.unwrap_or(run.usual(4 << 30, 4 << 20));
         let bytes = wanted - wanted % (4 * chunk).max(1);
         if bytes == 0 {
-            let reason = format!("--data must have four chunks of {} at least", size(chunk));
+            let reason = format!("--data must be at least four chunks of {}", size(chunk));
             return Err(CliError::Options(reason));
         }
         let bench = Bench::new(&machine, bytes)?;
@@ -182,7 +182,7 @@ struct Moves {
 }
 
 impl Moves {
-    /// Has chunks leave one by one, spread evenly, until so many of four are on the GPU.
+    /// Has chunks leave one by one, spread evenly, until this many of four are on the GPU.
     fn leave(&mut self, buffer: &TieredBuffer<u64>, fourths: u64) -> Result<(), CliError> {
         self.each(buffer, TierPlace::Host, |chunk| chunk % 4 >= fourths)
     }
@@ -206,7 +206,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Has all of so many chunks leave, and come again: the time of each is its part.
+    /// Has all of this many chunks leave, and come again: the time of each is its part.
     fn all(&mut self, buffer: &TieredBuffer<u64>, chunks: u64) -> Result<(), CliError> {
         for (place, times) in [(TierPlace::Host, &mut self.left), (TierPlace::Gpu, &mut self.came)] {
             let began = Instant::now();

@@ -46,8 +46,7 @@ checks! {
     "memlock", platform::memlock, "limit of locked memory":
         "memory that a NIC reads and writes is locked; registering more than the limit fails";
     "io_uring", platform::io_uring, "io_uring":
-        "files larger than memory (file_memory) are read and written by it, many blocks at a time; else by threads";
+        "files larger than memory (file_cache) are read and written by it, many blocks at a time; else by threads";
     "gpudirect_storage", platform::gpudirect_storage, "GPUDirect Storage":
-        "cuFile brings blocks of files into GPU memory past the host's (file_memory_on_gpu); else they come by way \
-         of host memory (file_memory)";
+        "cuFile reads blocks of files directly into GPU memory (file_cache_on_gpu); without it they go through host memory (file_cache)";
 }

@@ -79,17 +79,17 @@ pub struct Found {
     pub state: FindingState,
     /// What was found, in words.
     pub found: String,
-    /// The command, or the step, that mends it.
-    pub mend: Option<String>,
+    /// The command, or the step, that fixes it.
+    pub fix: Option<String>,
     /// What was found, for scripts, where there is more than a sentence.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub details: Value,
 }
 
 impl Found {
-    /// With what mends it.
-    pub fn mend(mut self, command: impl Into<String>) -> Self {
-        self.mend = Some(command.into());
+    /// With what fixes it.
+    pub fn fix(mut self, command: impl Into<String>) -> Self {
+        self.fix = Some(command.into());
         self
     }
 
@@ -100,12 +100,12 @@ impl Found {
     }
 }
 
-/// A result without a mend.
+/// A result without a fix.
 pub fn found(state: FindingState, found: impl Into<String>) -> Found {
     Found {
         state,
         found: found.into(),
-        mend: None,
+        fix: None,
         details: Value::Null,
     }
 }

@@ -17,7 +17,7 @@ pub fn gpu(view: &View) -> Found {
         }
         Err(reason) => {
             let places: Vec<_> = view.gpus.iter().map(PciAddress::to_string).collect();
-            return missing(format!("{} on PCIe, and the driver says: {reason}", places.join(", "))).mend(
+            return missing(format!("{} on PCIe, and the driver says: {reason}", places.join(", "))).fix(
                 "install NVIDIA's driver (apt-get install nvidia-open), then look at nvidia-smi; in a container: \
                  docker run --gpus all (package nvidia-container-toolkit)",
             );
@@ -36,10 +36,10 @@ pub fn gpu(view: &View) -> Found {
     let found = match view.usable_gpu() {
         Some(_) => ok(names),
         None if gpus.is_empty() => {
-            missing("the driver runs and has no GPU").mend("look at nvidia-smi -L and CUDA_VISIBLE_DEVICES")
+            missing("the driver runs and has no GPU").fix("look at nvidia-smi -L and CUDA_VISIBLE_DEVICES")
         }
         None => limited(format!("{names}: {major}.{minor} or newer is needed"))
-            .mend("put a newer GPU first with CUDA_VISIBLE_DEVICES"),
+            .fix("put a newer GPU first with CUDA_VISIBLE_DEVICES"),
     };
     found.details(gpus.iter().map(gpu_json).collect::<Vec<_>>())
 }
@@ -62,7 +62,7 @@ pub fn driver(view: &View) -> Found {
         return match view.gpus.is_empty() {
             true => unneeded("no NVIDIA GPU on PCIe"),
             false => {
-                missing("the module nvidia is not loaded").mend("modprobe nvidia, after apt-get install nvidia-open")
+                missing("the module nvidia is not loaded").fix("modprobe nvidia, after apt-get install nvidia-open")
             }
         };
     };
@@ -70,8 +70,8 @@ pub fn driver(view: &View) -> Found {
     let text = format!("{version}, {} kernel modules", driver.flavour());
     let found = match driver.open {
         Some(true) => ok(text),
-        Some(false) => limited(text).mend("apt-get install nvidia-open (GPUs from Turing on), then reboot"),
-        None => unknown(text).mend("modinfo -F license nvidia says Dual MIT/GPL for the open ones"),
+        Some(false) => limited(text).fix("apt-get install nvidia-open (GPUs from Turing on), then reboot"),
+        None => unknown(text).fix("modinfo -F license nvidia says Dual MIT/GPL for the open ones"),
     };
     found.details(json!({ "version": driver.version, "flavour": driver.flavour() }))
 }
@@ -85,7 +85,7 @@ pub fn cuda(view: &View) -> Found {
     match view.probed.cuda {
         Some((major, minor)) => ok(format!("CUDA {major}.{minor}")).details(version((major, minor))),
         None if view.gpus.is_empty() => unneeded("not there, and no NVIDIA GPU on PCIe"),
-        None => missing("cannot be loaded").mend("apt-get install libcuda1, or in a container: docker run --gpus all"),
+        None => missing("cannot be loaded").fix("apt-get install libcuda1, or in a container: docker run --gpus all"),
     }
 }
 
@@ -95,7 +95,7 @@ pub fn nvrtc(view: &View) -> Found {
         Ok((major, minor)) => ok(format!("NVRTC {major}.{minor}")).details(version((*major, *minor))),
         Err(_) if view.gpus.is_empty() => unneeded("not there, and no NVIDIA GPU on PCIe"),
         Err(reason) => {
-            missing(reason).mend("pip install nvidia-cuda-nvrtc, then GPUVM_NVRTC=the folder with libnvrtc.so.13")
+            missing(reason).fix("pip install nvidia-cuda-nvrtc, then GPUVM_NVRTC=the folder with libnvrtc.so.13")
         }
     }
 }
@@ -104,7 +104,7 @@ pub fn nvrtc(view: &View) -> Found {
 pub fn compiler(view: &View) -> Found {
     match &view.probed.compiler {
         Ok(version) => ok(version),
-        Err(reason) => missing(reason).mend("apt-get install g++, or GPUVM_CXX=the compiler"),
+        Err(reason) => missing(reason).fix("apt-get install g++, or GPUVM_CXX=the compiler"),
     }
 }
 
@@ -116,7 +116,7 @@ pub fn bar1(view: &View) -> Found {
     }
     let window = |gpu: &GpuFacts| view.machine.largest_window_bytes(gpu.pci?);
     let Some(windows) = gpus.iter().map(window).collect::<Option<Vec<u64>>>() else {
-        return unknown("sysfs does not tell: the GPU is virtual").mend("nvidia-smi -q -d MEMORY shows it");
+        return unknown("sysfs does not tell: the GPU is virtual").fix("nvidia-smi -q -d MEMORY shows it");
     };
     let pairs = || gpus.iter().zip(&windows);
     let said: Vec<String> = pairs()
@@ -124,7 +124,7 @@ pub fn bar1(view: &View) -> Found {
         .collect();
     match pairs().all(|(gpu, window)| *window >= gpu.memory_bytes) {
         true => ok(said.join("; ")),
-        false => limited(said.join("; ")).mend(
+        false => limited(said.join("; ")).fix(
             "switch on `Above 4G decoding` and `Resizable BAR` in the firmware's setup; data centre GPUs without them: \
              NVIDIA's displaymodeselector --gpumode compute",
         ),

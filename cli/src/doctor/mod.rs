@@ -1,4 +1,4 @@
-//! `gpuvm doctor`: what this machine has, what is missing, what mends it, and a self-test.
+//! `gpuvm doctor`: what this machine has, what is missing, how to fix it, and a self-test.
 
 pub mod args;
 mod checks;

@@ -38,7 +38,7 @@ pub fn peers(view: &View) -> Found {
         _ => "",
     };
     limited(format!("{said}; CUDA gives no reason{reason}"))
-        .mend("nvidia-smi topo -p2p r names the driver's reason for each pair; nvidia-smi topo -m shows the links")
+        .fix("nvidia-smi topo -p2p r names the driver's reason for each pair; nvidia-smi topo -m shows the links")
         .details(details)
 }
 
@@ -82,7 +82,7 @@ fn pairs(peers: &[PeerInfo]) -> Vec<String> {
         said.push(match (access, mutual) {
             (true, true) => format!("GPUs {from} and {to} are peers over {over}"),
             (true, false) => format!("GPU {from} reaches GPU {to} over {over}"),
-            (false, true) => format!("GPUs {from} and {to} are no peers"),
+            (false, true) => format!("GPUs {from} and {to} are not peers"),
             (false, false) => format!("GPU {from} does not reach GPU {to}"),
         });
     }

@@ -40,9 +40,9 @@ pub fn iommu(view: &View) -> Found {
         _ if view.gpus.is_empty() && view.nics().next().is_none() => unneeded("neither a GPU nor a NIC"),
         Some(false) => ok("none, or passing through"),
         Some(true) => limited("translates for a GPU or a NIC")
-            .mend("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub and reboot"),
+            .fix("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub and reboot"),
         None => unknown("in use, and sysfs does not tell how")
-            .mend("cat /sys/kernel/iommu_groups/*/type as root: identity passes through"),
+            .fix("cat /sys/kernel/iommu_groups/*/type as root: identity passes through"),
     }
 }
 
@@ -62,18 +62,18 @@ pub fn device_nodes(view: &View) -> Found {
     if wanted.is_empty() {
         unneeded("no device that has one")
     } else if !lacking.is_empty() {
-        missing(format!("no {}", lacking.join(", "))).mend(
+        missing(format!("no {}", lacking.join(", "))).fix(
             "modprobe ib_uverbs rdma_ucm nvidia; nvidia-modprobe -u -c=0 makes the GPU's; \
              in a container: docker run --gpus all --device /dev/infiniband",
         )
     } else if !closed.is_empty() {
         let of_gpu = |node: &&str| node.starts_with("/dev/nvidia");
-        let mend = match (closed.iter().any(of_gpu), closed.iter().all(of_gpu)) {
+        let fix = match (closed.iter().any(of_gpu), closed.iter().all(of_gpu)) {
             (_, true) => OPEN_GPU_NODES.to_owned(),
             (false, _) => OPEN_NODES.to_owned(),
             _ => format!("{OPEN_GPU_NODES}; {OPEN_NODES}"),
         };
-        limited(format!("this user may not open {}", closed.join(", "))).mend(mend)
+        limited(format!("this user may not open {}", closed.join(", "))).fix(fix)
     } else {
         ok(wanted.join(", "))
     }
@@ -130,7 +130,7 @@ pub fn memlock(view: &View) -> Found {
         }
         (_, None) => unknown("/proc/self/limits does not tell"),
     };
-    found.mend(
+    found.fix(
         "ulimit -l unlimited; for good: `* - memlock unlimited` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a \
          unit, --ulimit memlock=-1 for docker run",
     )
@@ -140,7 +140,7 @@ pub fn memlock(view: &View) -> Found {
 pub fn io_uring(view: &View) -> Found {
     match &view.probed.io_uring {
         Ok(()) => ok("this process may use it"),
-        Err(why) => limited(format!("{why}; threads read and write")).mend(
+        Err(why) => limited(format!("{why}; threads read and write")).fix(
             "sysctl kernel.io_uring_disabled=0 (Linux 6.6 or newer); in a container, a seccomp profile that allows io_uring_setup",
         ),
     }
@@ -150,16 +150,15 @@ pub fn io_uring(view: &View) -> Found {
 pub fn gpudirect_storage(view: &View) -> Found {
     let Some(file) = &view.probed.cufile else {
         return unneeded(format!(
-            "{CUFILE} is not there; it comes with the CUDA toolkit (package libcufile)"
+            "{CUFILE} is not installed; it comes with the CUDA toolkit (package libcufile)"
         ));
     };
     let file = file.display();
     match view.probed.nvidia_fs {
         true => ok(format!("{file} is there, and so is nvidia-fs")),
         false => limited(format!(
-            "{file} is there, and the kernel's module nvidia-fs is not: cuFile goes by way of host memory, where \
-             file_memory is faster"
+            "{file} is there, and the kernel module nvidia-fs is not loaded: cuFile copies through host memory, where file_cache is faster"
         ))
-        .mend("load the module nvidia-fs (package nvidia-fs, NVIDIA's open kernel modules), for files on NVMe disks with ext4 or XFS"),
+        .fix("load the module nvidia-fs (package nvidia-fs, NVIDIA's open kernel modules), for files on NVMe disks with ext4 or XFS"),
     }
 }

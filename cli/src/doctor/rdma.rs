@@ -28,7 +28,7 @@ pub fn libraries(view: &View) -> Found {
     match libraries.iter().all(|(_, file)| file.is_some()) {
         true => ok(said),
         false if view.rdma.is_empty() => unneeded(format!("{said}; no RDMA device here")),
-        false => missing(said).mend("apt-get install libibverbs1 librdmacm1 ibverbs-providers"),
+        false => missing(said).fix("apt-get install libibverbs1 librdmacm1 ibverbs-providers"),
     }
 }
 
@@ -41,7 +41,7 @@ pub fn nics(view: &View) -> Found {
             count => missing(format!(
                 "{count} NVIDIA (Mellanox) functions on PCIe, and no RDMA device"
             ))
-            .mend("modprobe mlx5_ib; in a container: docker run --device /dev/infiniband --network host"),
+            .fix("modprobe mlx5_ib; in a container: docker run --device /dev/infiniband --network host"),
         };
     }
     let mut said: Vec<String> = nics.iter().map(|device| describe(device)).collect();
@@ -55,13 +55,13 @@ pub fn nics(view: &View) -> Found {
         false => FindingState::Limited,
     };
     Found {
-        mend: troubles.into_iter().next().map(|(_, mend)| mend),
+        fix: troubles.into_iter().next().map(|(_, fix)| fix),
         ..found(state, said.join("; "))
     }
     .details(nics.iter().map(|device| device_json(view, device)).collect::<Vec<_>>())
 }
 
-/// What is wrong with a device, and what mends it.
+/// What is wrong with a device, and what fixes it.
 fn troubles(device: &RdmaDevice) -> Vec<(String, String)> {
     let name = &device.name;
     let mut troubles = Vec::new();
@@ -70,20 +70,20 @@ fn troubles(device: &RdmaDevice) -> Vec<(String, String)> {
     }
     let Some(port) = device.active_port() else {
         let interface = device.interface.as_deref().unwrap_or("INTERFACE");
-        let mend = format!("ip link set {interface} up, and look at the cable; InfiniBand needs a subnet manager, too");
-        troubles.push((format!("{name} has no active port"), mend));
+        let fix = format!("ip link set {interface} up, and look at the cable; InfiniBand needs a subnet manager, too");
+        troubles.push((format!("{name} has no active port"), fix));
         return troubles;
     };
     let interface = port.interface.as_deref().unwrap_or("INTERFACE");
     if port.link_layer == LinkLayer::Ethernet && port.roce_v2_gid().is_none() {
-        let mend = format!("ip address add ADDRESS/BITS dev {interface}");
-        troubles.push((format!("{name} has no RoCE v2 GID"), mend));
+        let fix = format!("ip address add ADDRESS/BITS dev {interface}");
+        troubles.push((format!("{name} has no RoCE v2 GID"), fix));
     }
     if let Some(mtu) = device.path_mtu_bytes(port).filter(|mtu| *mtu < PATH_MTU) {
         let packets = PATH_MTU / mtu;
         let trouble = format!("{name}: path MTU {mtu}, a page of 4 KiB takes {packets} packets");
-        let mend = format!("ip link set {interface} mtu 9000, on both ends and the switch");
-        troubles.push((trouble, mend));
+        let fix = format!("ip link set {interface} mtu 9000, on both ends and the switch");
+        troubles.push((trouble, fix));
     }
     troubles
 }
@@ -160,8 +160,8 @@ pub fn dma_buf(view: &View) -> Found {
     match dma_buf_works(view) {
         _ if !view.has_pair() => unneeded(NO_PAIR),
         Some(true) => ok("the driver says that this GPU can"),
-        None => unknown("the driver could not be asked").mend("mend the GPU's driver first"),
-        Some(false) => missing("the driver says that this GPU cannot").mend(
+        None => unknown("the driver could not be asked").fix("fix the GPU's driver first"),
+        Some(false) => missing("the driver says that this GPU cannot").fix(
             "the open kernel modules (apt-get install nvidia-open, then reboot) on Linux 5.12 or newer; or modprobe nvidia-peermem",
         ),
     }
@@ -173,7 +173,7 @@ pub fn peermem(view: &View) -> Found {
         _ if !view.has_pair() => unneeded(NO_PAIR),
         true => ok("loaded"),
         false if dma_buf_works(view) == Some(true) => unneeded("not loaded; dma-buf serves"),
-        false => missing("not loaded").mend(
+        false => missing("not loaded").fix(
             "modprobe nvidia-peermem; where there is none: install DOCA-OFED, then NVIDIA's driver again, which builds it",
         ),
     }
@@ -191,11 +191,11 @@ pub fn rxe(view: &View) -> Found {
         }
         Some(device) => {
             let closed = || (format!("this user may not open {}", device.name), OPEN_NODES.to_owned());
-            let (trouble, mend) = troubles(device).into_iter().next().unwrap_or_else(closed);
-            limited(trouble).mend(mend)
+            let (trouble, fix) = troubles(device).into_iter().next().unwrap_or_else(closed);
+            limited(trouble).fix(fix)
         }
-        None if view.module_loaded("rdma_rxe") => limited("the module is loaded, and there is no device").mend(make),
-        None => missing("the module rdma_rxe is not loaded").mend(format!(
+        None if view.module_loaded("rdma_rxe") => limited("the module is loaded, and there is no device").fix(make),
+        None => missing("the module rdma_rxe is not loaded").fix(format!(
             "modprobe rdma_rxe && {make}, outside of containers; Ubuntu has it in linux-modules-extra-$(uname -r), and up \
              to Linux 6.12 it needs crc32_generic of the same package",
         )),

@@ -56,8 +56,8 @@ impl Report {
                 continue;
             }
             text.push_str(&format!("{:11}why: {}\n", "", finding.why));
-            if let Some(mend) = &result.mend {
-                text.push_str(&format!("{:11}mend: {mend}\n", ""));
+            if let Some(fix) = &result.fix {
+                text.push_str(&format!("{:11}fix: {fix}\n", ""));
             }
         }
         text.push('\n');
@@ -70,7 +70,7 @@ impl Report {
             };
             text.push_str(&format!("{mark} {}\n", mode.options));
             if !mode.works {
-                text.push_str(&format!("    lacks: {}\n", mode.missing.join("; ")));
+                text.push_str(&format!("    missing: {}\n", mode.missing.join("; ")));
             }
             if mode.works || mode.chosen {
                 for cost in &mode.costs {

@@ -255,7 +255,7 @@ fn parse(what: &str, options: &[String]) -> Result<Bench, CliError> {
     let parsed = Cli::try_parse_from(words.map(str::to_owned).chain(options.iter().cloned()));
     match parsed.map_err(|error| CliError::Options(error.to_string()))?.command {
         Command::Bench(bench) => Ok(bench),
-        _ => Err(CliError::Options(format!("`{what}` is no benchmark"))),
+        _ => Err(CliError::Options(format!("`{what}` is not a benchmark"))),
     }
 }
 
@@ -263,7 +263,7 @@ fn parse(what: &str, options: &[String]) -> Result<Bench, CliError> {
 fn machine_args(options: &[String]) -> Result<MachineArgs, CliError> {
     match parse("latency", options)? {
         Bench::Latency(args) => Ok(args.machine),
-        _ => Err(CliError::Options("these are no options of a benchmark".to_owned())),
+        _ => Err(CliError::Options("these are not options of a benchmark".to_owned())),
     }
 }
 
@@ -336,7 +336,7 @@ fn reads(report: &Report) -> Outcome {
     Ok(Found::new(said, figures))
 }
 
-/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many.
+/// Who rang for the pages of a step with those figures, over this many queue pairs, of which a proxy serves this many.
 fn rings(transport: TransportKind, (pairs, proxied): (u32, u32), figures: &Map<String, Value>) -> Outcome {
     let (doorbells, calls, pages) = (
         figure(figures, "doorbells"),

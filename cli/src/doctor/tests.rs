@@ -24,9 +24,9 @@ impl Fixture {
         finding.unwrap_or_else(|| panic!("no finding {id}")).result
     }
 
-    /// What mends it.
-    fn mend(&self, id: &str) -> String {
-        self.find(id).mend.unwrap_or_default()
+    /// What fixes it.
+    fn fix(&self, id: &str) -> String {
+        self.find(id).fix.unwrap_or_default()
     }
 
     /// The mode of that transport that is listed first.
@@ -121,7 +121,7 @@ fn peermem_is_missing() {
         fixture.changed(),
         [("dma_buf", FindingState::Missing), ("peermem", FindingState::Missing)]
     );
-    assert!(fixture.mend("peermem").contains("DOCA-OFED"));
+    assert!(fixture.fix("peermem").contains("DOCA-OFED"));
     let costs = |fixture: &Fixture| fixture.mode("mlx5").costs.join("\n");
     assert!(costs(&fixture).contains("pinned host memory"));
     fixture.tree.file("sys/module/nvidia_peermem/refcnt", "0\n");
@@ -137,7 +137,7 @@ fn a_proprietary_driver_has_no_dma_buf() {
     let driver = fixture.find("driver");
     assert_eq!(driver.state, FindingState::Limited);
     assert_eq!(driver.found, "535.104.05, proprietary kernel modules");
-    assert!(fixture.mend("dma_buf").contains("open kernel modules"));
+    assert!(fixture.fix("dma_buf").contains("open kernel modules"));
     // In a container there may be no /proc/driver: the module's taint tells.
     fixture.tree.remove("proc/driver");
     for (taint, state, found) in [
@@ -172,7 +172,7 @@ fn locked_memory_is_limited() {
     fixture.tree.file("proc/self/limits", limits("65536"));
     assert_eq!(fixture.changed(), [("memlock", FindingState::Limited)]);
     assert!(fixture.find("memlock").found.starts_with("64 KiB, too little"));
-    assert!(fixture.mend("memlock").contains("ulimit -l unlimited"));
+    assert!(fixture.fix("memlock").contains("ulimit -l unlimited"));
     fixture.tree.file("proc/self/limits", "");
     assert_eq!(fixture.find("memlock").state, FindingState::Unknown);
     fixture.tree.file("proc/self/status", "CapEff:\t0000000000004000\n");
@@ -193,7 +193,7 @@ fn the_iommu_translates() {
     assert_eq!(fixture.changed(), []);
     kind(NIC_WAY, "DMA-FQ\n");
     assert_eq!(fixture.changed(), [("iommu", FindingState::Limited)]);
-    assert!(fixture.mend("iommu").contains("iommu=pt"));
+    assert!(fixture.fix("iommu").contains("iommu=pt"));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn nodes_of_the_gpus_that_are_there() {
     assert_eq!(lacking(), (FindingState::Missing, "no /dev/nvidia-uvm".to_owned()));
     assert!(
         fixture
-            .mend("device_nodes")
+            .fix("device_nodes")
             .contains("docker run --gpus all --device /dev/infiniband")
     );
     fixture.tree.file("dev/nvidia-uvm", "");
@@ -219,25 +219,19 @@ fn nodes_of_the_gpus_that_are_there() {
     assert_eq!(lacking(), (FindingState::Missing, "no /dev/nvidia3".to_owned()));
     fixture.tree.remove("dev/nvidia0").file("dev/nvidia3", "");
     assert_eq!(lacking().0, FindingState::Ok, "the others' are not this GPU's");
-    // Tests run as root, too: a folder is opened for writing by nobody.
+    // Tests run as root, too: a folder cannot be opened for writing.
     fixture.tree.remove("dev/nvidia-uvm").file("dev/nvidia-uvm/x", "");
     let closed = "this user may not open /dev/nvidia-uvm".to_owned();
     assert_eq!(lacking(), (FindingState::Limited, closed));
-    let mend = fixture.mend("device_nodes");
-    assert!(
-        mend.contains("NVreg_DeviceFileMode") && !mend.contains("uverbs"),
-        "{mend}"
-    );
+    let fix = fixture.fix("device_nodes");
+    assert!(fix.contains("NVreg_DeviceFileMode") && !fix.contains("uverbs"), "{fix}");
     fixture
         .tree
         .remove("dev/infiniband/uverbs0")
         .file("dev/infiniband/uverbs0/x", "");
     assert!(lacking().1.ends_with("open /dev/nvidia-uvm, /dev/infiniband/uverbs0"));
-    let mend = fixture.mend("device_nodes");
-    assert!(
-        mend.contains("NVreg_DeviceFileMode") && mend.contains("uverbs"),
-        "{mend}"
-    );
+    let fix = fixture.fix("device_nodes");
+    assert!(fix.contains("NVreg_DeviceFileMode") && fix.contains("uverbs"), "{fix}");
     assert_eq!(fixture.find("nics").details[0]["ready"], false);
     let missing = fixture.mode("mlx5").missing;
     assert!(
@@ -252,17 +246,17 @@ fn a_nic_with_troubles() {
     let port = format!("sys/devices/{NIC_WAY}/infiniband/mlx5_0/ports/1");
     fixture.tree.file("sys/class/net/eth0/mtu", "1500\n");
     assert_eq!(fixture.changed(), [("nics", FindingState::Limited)]);
-    assert!(fixture.mend("nics").starts_with("ip link set eth0 mtu 9000"));
+    assert!(fixture.fix("nics").starts_with("ip link set eth0 mtu 9000"));
     fixture.tree.remove(&format!("{port}/gids"));
     assert!(fixture.find("nics").found.contains("no RoCE v2 GID"));
     fixture.tree.file(&format!("{port}/state"), "1: DOWN\n");
-    assert!(fixture.mend("nics").starts_with("ip link set eth0 up"));
+    assert!(fixture.fix("nics").starts_with("ip link set eth0 up"));
     fixture.tree.remove("sys/class/infiniband_verbs");
-    assert_eq!(fixture.mend("nics"), "modprobe ib_uverbs");
+    assert_eq!(fixture.fix("nics"), "modprobe ib_uverbs");
     assert!(!fixture.mode("mlx5").works);
     // No RDMA device, though the card is there.
     fixture.tree.remove("sys/class/infiniband");
-    assert!(fixture.mend("nics").starts_with("modprobe mlx5_ib;"));
+    assert!(fixture.fix("nics").starts_with("modprobe mlx5_ib;"));
 }
 
 #[test]
@@ -292,7 +286,7 @@ fn a_gpu_without_its_driver_or_compiler() {
     fixture.tree.remove("proc/driver").remove("sys/module/nvidia");
     for id in ["gpu", "driver", "cuda"] {
         let finding = fixture.find(id);
-        assert!(finding.state == FindingState::Missing && finding.mend.is_some(), "{id}");
+        assert!(finding.state == FindingState::Missing && finding.fix.is_some(), "{id}");
     }
     let report = fixture.report();
     assert_eq!((report.exit_status, report.modes[0].gpu), (3, "simulated"));
@@ -302,16 +296,16 @@ fn a_gpu_without_its_driver_or_compiler() {
     assert_eq!(fixture.find("gpu").state, FindingState::Limited);
     assert_eq!(fixture.report().exit_status, 3);
     fixture.probed.gpus = Ok(Vec::new());
-    assert!(fixture.mend("gpu").contains("CUDA_VISIBLE_DEVICES"));
+    assert!(fixture.fix("gpu").contains("CUDA_VISIBLE_DEVICES"));
 }
 
 #[test]
 fn only_softroce() {
     let fixture = Fixture::laptop();
     assert_eq!(fixture.find("rxe").state, FindingState::Missing);
-    assert!(fixture.mend("rxe").starts_with("modprobe rdma_rxe && rdma link add"));
+    assert!(fixture.fix("rxe").starts_with("modprobe rdma_rxe && rdma link add"));
     fixture.tree.file("sys/module/rdma_rxe/refcnt", "0\n");
-    assert!(fixture.mend("rxe").starts_with("rdma link add"));
+    assert!(fixture.fix("rxe").starts_with("rdma link add"));
     fixture.tree.rxe("rxe0", 0, "dummy0");
     let states = ["rxe", "nics", "verbs_libraries"].map(|id| fixture.find(id).state);
     // It is no NIC, and memory nodes need the libraries.
@@ -322,7 +316,7 @@ fn only_softroce() {
     assert_eq!(mode.options, "--gpu sim --transport rxe --rdma-device rxe0");
     let port = "sys/devices/virtual/infiniband/rxe0/ports/1/state";
     fixture.tree.file(port, "1: DOWN\n");
-    assert!(fixture.mend("rxe").starts_with("ip link set dummy0 up"));
+    assert!(fixture.fix("rxe").starts_with("ip link set dummy0 up"));
     assert!(!fixture.mode("rxe").works);
 }
 

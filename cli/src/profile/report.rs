@@ -17,7 +17,7 @@ const BUCKETS_MAX: u64 = 1024;
 
 /// What is exact and what is not, with every profile.
 const SAMPLED: &str = "fetches and evictions are counted; resident, referenced, dirty and stays_* are of samples of the page tables \
-    (referenced: used since the clock's hand passed; dirty: written and not home yet); bytes_in_place are estimated from a sample of the reads";
+    (referenced: used since the clock's hand passed; dirty: written and not written back yet); bytes_in_place are estimated from a sample of the reads";
 
 /// A profile; the field names are the keys of the JSON object.
 #[derive(Debug, Serialize)]

@@ -102,7 +102,7 @@ enum Share {
 }
 
 impl Share {
-    /// Each page of so many has a frame.
+    /// Each page of this many has a frame.
     fn one_of(self) -> Option<u64> {
         match self {
             Self::None => None,

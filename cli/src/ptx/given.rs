@@ -73,7 +73,7 @@ impl FromStr for Number {
             "i64" | "s64" => Self::I64,
             "f32" => Self::F32,
             "f64" => Self::F64,
-            _ => return Err(format!("`{text}` is no type; give u8 to u64, i8 to i64, f32 or f64")),
+            _ => return Err(format!("`{text}` is not a type; give u8 to u64, i8 to i64, f32 or f64")),
         })
     }
 }
@@ -173,7 +173,7 @@ impl FromStr for Given {
             "zeros" => Fill::Zeros,
             "index" => Fill::Index,
             "random" => Fill::Random,
-            _ => return Err(format!("`{fill}` is no filling; give zeros, index or random")),
+            _ => return Err(format!("invalid fill `{fill}`: expected zeros, index or random")),
         };
         let element: Number = element.parse()?;
         let most = ARRAY_BYTES_MAX / element.bytes() as u64;

@@ -30,7 +30,7 @@ pub enum AssembleError {
         source: io::Error,
     },
     /// It does not take the text.
-    #[error("{} refuses the PTX {which}: {said}", program.display())]
+    #[error("{} rejects the PTX {which}: {said}", program.display())]
     Refused {
         /// The program.
         program: PathBuf,

@@ -32,7 +32,7 @@ pub struct SimulateArgs {
     pub workload: Workloads,
 
     /// Faults of the NIC, drawn by the seed: KIND:1/ODDS, KIND:TIMES, each perhaps with @TIME, separated by commas. Kinds that only
-    /// delay, and those that the library repeats and mends, must change no result; others may end a kernel with an error, and must do
+    /// delay, and those that the library repeats and recovers, must change no result; others may end a kernel with an error, and must do
     /// no more. A kind that never happens is an error.
     #[arg(long, value_name = "MIX")]
     pub faults: Option<FaultMix>,
@@ -85,7 +85,7 @@ fn names(which: fn(Workload) -> bool) -> String {
 /// What is computed and not run.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Computed {
-    /// Says how large each structure gets with so many hosts, what its limit is, and from which size on it is too large; the worst first.
+    /// Prints how large each structure gets with this many hosts, its limit, and the size from which on it is too large; the worst first.
     ///
     /// Sizes and limits are those of the program's own structures. What is assumed is said in docs/SCALE.md.
     Scale(ScaleArgs),
@@ -99,7 +99,7 @@ impl FromStr for Seeds {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no range of seeds; for example: 0..1000");
+        let wrong = || format!("invalid range of seeds `{text}`: write it as 0..1000");
         let (from, to) = text.split_once("..").ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
         let (from, to) = (number(from)?, number(to)?);

@@ -154,7 +154,7 @@ fn one(args: &SimulateArgs, seed: u64, mut options: Options) -> Result<ExitCode,
         seed,
         outcome: ended.outcome,
     };
-    // Told before the timeline is written, and written also where nobody can be told: neither costs the other.
+    // Told before the timeline is written, and written also where nothing can be told: neither costs the other.
     let told = tell_one(args, &ran);
     if let Some(timeline) = timeline {
         let path = timeline.path;

@@ -78,7 +78,7 @@ fn parse_page(text: &str) -> Result<ByteSize, String> {
 
 fn parse_latency(text: &str) -> Result<f64, String> {
     let latency = text.parse().ok().filter(|latency| (0.001..=1e9).contains(latency));
-    latency.ok_or_else(|| format!("'{text}' is no time in microseconds from 0.001 to 1e9"))
+    latency.ok_or_else(|| format!("'{text}' is not a time in microseconds from 0.001 to 1e9"))
 }
 
 impl ScaleArgs {

@@ -52,7 +52,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "KEY")]
     pub gpu: Option<GpuKey>,
 
-    /// What it keeps whoever asks: a size such as 2GiB, 0, or a share of the GPU's memory such as 10%.
+    /// What it always keeps: a size such as 2GiB, 0, or a share of the GPU's memory such as 10%.
     #[arg(long, value_name = "SIZE", group = "terms")]
     pub min: Option<Minimum>,
 
@@ -75,7 +75,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("'{text}' is no number of seconds from 0.1 to 86400"))
+        .ok_or_else(|| format!("'{text}' is not a number of seconds from 0.1 to 86400"))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn run(args: &TenantsArgs) -> Result<(), CliError> {
     }
 }
 
-/// Lists until a signal comes or nobody reads any more.
+/// Lists until a signal comes or nothing reads any more.
 fn watch(folder: &Folder, args: &ListArgs, rest: Duration) -> Result<(), CliError> {
     /// Erases the screen and begins at its top.
     const ERASE: &str = "\x1b[2J\x1b[H";
@@ -227,7 +227,7 @@ fn told(gpu: &GpuKey, pid: u32, changed: &Changed) -> String {
         changed.terms
     );
     if changed.terms.limit().is_some_and(|limit| changed.holding > limit) {
-        text.push_str(", more than its limit; what is above it goes to whoever asks first");
+        text.push_str(", more than its limit; the next tenant that asks gets what is above it");
     }
     text
 }

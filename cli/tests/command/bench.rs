@@ -314,7 +314,7 @@ fn memory_that_a_neighbour_lends_and_takes_back() {
     for name in ["before", "meanwhile", "after", "without a tier"] {
         assert!(more(0, &format!("{name} M pages/s")) > 0.0, "{name}");
     }
-    assert_eq!(rows[1]["ceiling_name"], "the same while nobody borrows");
+    assert_eq!(rows[1]["ceiling_name"], "the same without a borrower");
     assert!(more(1, "borrower M pages/s") > 0.0);
     // After the first pass what has no frame is at the neighbour, where there is one.
     assert!(more(2, "of the neighbour %") > 90.0, "{}", rows[2]);
@@ -406,17 +406,17 @@ fn growths_of_all_kinds_and_the_waste_of_many_buffers() {
     assert_eq!(rows.iter().filter(|row| !row["ratio"].is_null()).count(), 4);
     for key in [
         "bare_us_p50",
-        "unforeseen_us_p50",
-        "unforeseen_reused_us_p50",
-        "foreseen_us_p50",
-        "foreseen_handle_us_p50",
+        "on_demand_us_p50",
+        "on_demand_reused_us_p50",
+        "premapped_us_p50",
+        "premapped_handle_us_p50",
     ] {
         assert!(report[key].as_f64().unwrap() > 0.0, "{key}");
     }
     let wasted = report["wasted_percent"].as_f64().unwrap();
     assert!((0.0..=5.0).contains(&wasted), "{wasted} % is wasted");
     let (status, out, _) = in_a_folder("elastic --gpu sim --growths 1 --buffers 1 --repeat 1");
-    assert!(status == 0 && out.contains("foreseen"), "{out}");
+    assert!(status == 0 && out.contains("pre-mapped"), "{out}");
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn faults_stand_beside_bare_reads_and_the_file_goes() {
     // Where O_DIRECT is: folders for temporary files may be memory.
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let folder_name = folder.path().display();
-    let sizes = "--data 4MiB --file-memory 1MiB --depth 32 --repeat 2 --page-size 4KiB,16KiB";
+    let sizes = "--data 4MiB --file-cache 1MiB --depth 32 --repeat 2 --page-size 4KiB,16KiB";
     let report = report(&format!("files --dir {folder_name} {sizes}"));
     let rows = rows(&report);
     assert_eq!(rows.len(), 4);
@@ -538,7 +538,7 @@ fn sixteen_gpus_and_a_table() {
 #[test]
 fn ctrl_c_ends_the_benchmark_under_way_too() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = bench(folder.path(), "all --gpu sim --out reports --repeat 1000");
+    let mut command = bench(folder.path(), "core --gpu sim --out reports --repeat 1000");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut all = command.spawn().unwrap();
     // Of any of its threads: the command has one with a stack of its own.
@@ -575,7 +575,7 @@ fn wrong_flags_end_with_status_2() {
     for (arguments, reason) in [
         ("faults --no-such-flag", "--no-such-flag"),
         ("faults --data 0", "give at least one page"),
-        ("faults --data lots", "is no size"),
+        ("faults --data lots", "invalid size"),
         ("faults --pages 0", "0 is not in 1..="),
         ("faults --writes 101", "101 is not in 0..=100"),
         ("faults --frames-share 0", "a share is above 0"),
@@ -609,7 +609,7 @@ fn wrong_flags_end_with_status_2() {
         ),
         ("gps --iterations 0", "0 is not in 1..="),
         ("gps --gpus sim,sim", "--gpu"),
-        ("all", "--out <DIR>"),
+        ("core", "--out <DIR>"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
         assert_eq!((status, out.as_str()), (2, ""), "{arguments}: {err}");
@@ -628,7 +628,7 @@ fn options_that_do_not_fit_are_refused() {
         "hits --gpu sim --data 4KiB => hits take one page of 64 KiB to 16 GiB",
         "limits --gpu sim --data 4KiB --page-size 4KiB => two pages of 4 KiB",
         "faults --gpu sim --data 64KiB --home gpu:1 => cannot get 65536 bytes of memory",
-        "all --out /dev/null/x => cannot write /dev/null/x",
+        "core --out /dev/null/x => cannot write /dev/null/x",
         "placement --gpu sim --data 63KiB => the traces take at least 64 pages of 4 KiB",
         "placement --gpu sim --transport soft => transport soft fetches every page, whatever the placement; use --transport direct",
         "faults --gpu cuda:9 => cannot be used",
@@ -637,19 +637,19 @@ fn options_that_do_not_fit_are_refused() {
         "tier --gpu sim --data 64MiB --page-size 1MiB --frames-share 1/32 => 4 warps hold a page of 1 MiB each, and there are 2 frames",
         "tier --gpu sim --frames-share 1 => give --frames-share below 1",
         "tier --gpu sim --borrow 1:1MiB => memory is lent in chunks",
-        "tier --gpu sim --transport soft => use the transport direct",
+        "tier --gpu sim --transport soft => needs the transport direct",
         "take --gpu sim --row 6 => --row must be a multiple of 4",
         "take --gpu sim --row 1MiB --data 4KiB => --row must be a multiple of 4",
         "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be less than --frames",
         "files --gpu sim --dir /nonexistent/folder => /nonexistent/folder",
         "files --gpu sim --data 4KiB --page-size 64KiB => 0 pages of 64 KiB",
-        "files --gpu sim --data 4MiB --file-memory 4KiB => at least 64 blocks",
+        "files --gpu sim --data 4MiB --file-cache 4KiB => at least 64 blocks",
         "files --gpu sim --transport direct --data 1MiB => software NIC",
         "natural --gpu sim --data 64KiB => --data is less than 256 KiB",
         "gps --gpu sim,sim --count 3 => --count 3; there are 2 GPUs",
         "gps --gpu sim --app life => there is no application `life`; there are jacobi,",
-        "gps --gpu sim --app jacobi:2x9 => `2x9` is no input of jacobi",
-        "gps --gpu sim --app als:9 => `9` is no input of als",
+        "gps --gpu sim --app jacobi:2x9 => invalid input `2x9` of jacobi",
+        "gps --gpu sim --app als:9 => invalid input `9` of als",
         "gps --gpu sim --app pagerank:urand:99 => scale",
         "gps --gpu sim --app jacobi:9x9 --count 8 => has work for 7 GPUs, not for 8",
     ] {
@@ -657,7 +657,7 @@ fn options_that_do_not_fit_are_refused() {
         let (status, out, err) = in_a_folder(arguments);
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
         let name = arguments.split_once(' ').unwrap().0;
-        let begin = if name == "all" {
+        let begin = if name == "core" {
             "error: ".to_owned()
         } else {
             format!("error: the benchmark {name} failed\n")
@@ -670,7 +670,7 @@ fn options_that_do_not_fit_are_refused() {
 #[test]
 fn all_of_them_one_file_each() {
     let folder = tempfile::tempdir().unwrap();
-    let run = bench(folder.path(), "all --gpu sim --out reports --repeat 1");
+    let run = bench(folder.path(), "core --gpu sim --out reports --repeat 1");
     let (status, out, err) = finish(run);
     assert_eq!(status, 0, "{err}");
     assert!(err.contains("uvm is left out"), "{err}");
@@ -680,7 +680,7 @@ fn all_of_them_one_file_each() {
         rows(&serde_json::from_str(&text).unwrap());
     }
     assert_eq!(
-        std::fs::read_to_string(folder.path().join("reports/all.txt")).unwrap(),
+        std::fs::read_to_string(folder.path().join("reports/core.txt")).unwrap(),
         out
     );
 }
@@ -689,7 +689,7 @@ fn all_of_them_one_file_each() {
 fn a_benchmark_that_fails_is_named_and_the_others_go_on() {
     let folder = tempfile::tempdir().unwrap();
     // The simulated GPU has neighbours where one is named to borrow from, and none else.
-    let run = bench(folder.path(), "all --gpu sim --peer 1 --out reports --repeat 1");
+    let run = bench(folder.path(), "core --gpu sim --peer 1 --out reports --repeat 1");
     let (status, out, err) = finish(run);
     assert_eq!(status, 1, "{err}");
     says(

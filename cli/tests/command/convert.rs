@@ -77,7 +77,7 @@ fn a_graph_is_searched_while_it_is_read_from_its_file() {
     let folder = tempfile::tempdir().unwrap();
     convert(folder.path(), "kron:14 out.gcsr");
     let bytes = std::fs::metadata(folder.path().join("out.gcsr")).unwrap().len();
-    let arguments = format!("out.gcsr --file-memory {} --memory 256KiB", bytes / 4);
+    let arguments = format!("out.gcsr --file-cache {} --memory 256KiB", bytes / 4);
     let searched = report(folder.path(), &arguments);
     assert_eq!(searched["verified"], true);
     assert_eq!(searched["transport"], "soft");
@@ -90,10 +90,10 @@ fn a_graph_is_searched_while_it_is_read_from_its_file() {
     assert_eq!(whole["vertices_reached"], searched["vertices_reached"]);
     assert_eq!(whole.get("file_bytes_read"), None);
     for (arguments, said) in [
-        ("kron:6 --file-memory 1MiB", "gpuvm convert kron:6"),
-        ("out.gcsr --file-memory 4KiB", "at least 64 blocks"),
-        ("out.gcsr --file-memory 1MiB --transport direct", "software NIC"),
-        ("out.gcsr --file-memory lots", "lots"),
+        ("kron:6 --file-cache 1MiB", "gpuvm convert kron:6"),
+        ("out.gcsr --file-cache 4KiB", "at least 64 blocks"),
+        ("out.gcsr --file-cache 1MiB --transport direct", "software NIC"),
+        ("out.gcsr --file-cache lots", "lots"),
     ] {
         let (status, _, err) = finish(bfs(folder.path(), arguments));
         assert!(
@@ -174,7 +174,7 @@ fn files_have_names_of_any_bytes() {
     }
 }
 
-/// Nobody writes into it: a program that opened it would wait for ever.
+/// Nothing writes into it: a program that opened it would wait for ever.
 #[test]
 fn a_named_pipe_in_place_of_a_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -190,7 +190,7 @@ fn a_named_pipe_in_place_of_a_file_is_refused_at_once() {
         assert!(pipe.exists() || Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let (status, _, err) = finish(gpuvm(folder.path(), &format!("{arguments} {name}")));
         assert!(
-            status == 1 && err.contains("no regular file"),
+            status == 1 && err.contains("not a regular file"),
             "{arguments} {name}: {err}"
         );
     }
@@ -257,10 +257,10 @@ fn outputs_that_cannot_be_are_refused_before_the_work() {
         ("no/folder/out.gcsr", "No such file or directory"),
         ("a.mtx/out.gcsr", "Not a directory"),
         (". --force", "is a directory"),
-        // Nobody makes files there.
+        // Nothing makes files there.
         ("/proc/out.gcsr", "No such file or directory"),
-        ("/dev/null", "it is no regular file"),
-        ("/dev/stdout --force", "it is no regular file"),
+        ("/dev/null", "it is not a regular file"),
+        ("/dev/stdout --force", "it is not a regular file"),
     ] {
         let err = refusal(folder.path(), &format!("not_here {output}"), 1);
         let path = output.trim_end_matches(" --force");
@@ -278,14 +278,14 @@ fn broken_graphs_leave_no_output() {
     let folder = tempfile::tempdir().unwrap();
     convert(folder.path(), "kron:6 good.gcsr");
     let mut damaged = std::fs::read(folder.path().join("good.gcsr")).unwrap();
-    // The padding is nobody's; the neighbours are at the end.
+    // The padding is no one's; the neighbours are at the end.
     *damaged.last_mut().unwrap() ^= 1;
     for (name, bytes, flags, reason) in [
         (
             "a.mtx",
             MATRIX.replace("300", "-3").into_bytes(),
             "--weights",
-            "a.mtx:4: the value '-3' is no weight",
+            "a.mtx:4: invalid weight '-3'",
         ),
         (
             "a.mtx",

@@ -74,8 +74,8 @@ fn this_machine_is_described_in_both_forms() {
         let state = finding["state"].as_str().unwrap();
         let line = text.lines().find(|line| line.contains(&format!("{title}: ")));
         assert!(line.unwrap().starts_with(&format!("[{state}]")), "{line:?}");
-        let mended = finding["mend"].as_str().is_none_or(|mend| text.contains(mend));
-        assert!(mended, "{finding}");
+        let fixed = finding["fix"].as_str().is_none_or(|fix| text.contains(fix));
+        assert!(fixed, "{finding}");
     }
     assert!(text.contains("Vm::builder() chooses --gpu"), "{text}");
 }

@@ -104,7 +104,7 @@ fn a_program_behaves_as_without_it_however_it_finds_the_driver() {
         );
         assert!(err.contains("gpuvm exec: launches of `add_one` at home: 2"), "{err}");
         let calls = |name: &str| log.iter().filter(|call| *call == name).count();
-        // As it is: nothing is in it that has to be there once, and nobody looks pages up.
+        // As it is: nothing is in it that has to be there once, and nothing looks pages up.
         assert_eq!(calls("cuModuleLoadData"), 1, "{argument}: {log:?}");
         assert_eq!(
             (calls("cuLaunchKernel"), calls("cuMemHostRegister_v2")),

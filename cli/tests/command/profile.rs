@@ -139,7 +139,7 @@ fn what_cannot_be_profiled_is_refused_before_the_work() {
         "profile => 2: Usage: gpuvm profile",
         "profile dfs kron:8 => 2: unrecognized subcommand 'dfs'",
         "profile bfs => 2: <GRAPH>",
-        "profile bfs kron:8 --interval 10 => 2: '10' is no time from 100us to 60s; write 500us, 10ms, 1s",
+        "profile bfs kron:8 --interval 10 => 2: '10' is not a time from 100us to 60s; write 500us, 10ms, 1s",
         "profile bfs kron:8 --json => 2: a value is required for '--json <FILE|->'",
         // The graph does not exist either: the outputs are looked at first.
         "profile bfs not_here --json no/p.json => 1: cannot write no/p.json\n  caused by: No such file",

@@ -237,7 +237,7 @@ fn what_a_kernel_does_wrong_is_told() {
             1,
             "`2.5` is given where the kernel takes .u64 of 8 bytes",
         ),
-        ("all.ptx --run k --arg f16:10", 2, "`f16` is no type"),
+        ("all.ptx --run k --arg f16:10", 2, "`f16` is not a type"),
         ("all.ptx --run k --arg u32:0", 2, "an array has 1 to"),
         ("all.ptx --run k --arg u32:10 --grid 1,2,3,4", 2, "one to three numbers"),
         ("all.ptx --run k --arg u32:10 --pages some", 2, "none, half, all"),

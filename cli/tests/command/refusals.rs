@@ -24,7 +24,7 @@ fn wrong_flags_end_with_status_2() {
         "kron => the scale is missing; write kron:SCALE[:DEGREE]",
         "kron:8 --memory 0% => a share is a number above 0%",
         "kron:8 --memory -5% => a share is a number above 0%",
-        "kron:8 --memory lots => 'lots' is no size; write 4KiB, 64M, 2GiB",
+        "kron:8 --memory lots => invalid size 'lots': write 4KiB, 64M, 2GiB",
         "kron:8 --page-size 5000 => a page is a power of two from 4KiB to 2MiB",
         "kron:8 --queue-depth 100 => a queue's depth is a power of two",
         "kron:8 --placement home => `home` is none of auto, fetch, in-place, while-free",
@@ -33,10 +33,10 @@ fn wrong_flags_end_with_status_2() {
         "kron:8 --queue-pairs 0 => 0 is not in 1..=1024",
         "kron:8 --gpu rocm => expected auto, sim, cuda:N or cuda:GPU-UUID",
         "kron:8 --transport tcp => expected auto, soft, rxe, mlx5 or direct",
-        "kron:8 --source -1 => '-1' is no vertex id, which is a whole number from 0 on",
-        "kron:8 --source abc => 'abc' is no vertex id, which is a whole number from 0 on",
-        "kron:8 --memory-node x => 'x' is no address of a node; write HOST:PORT",
-        "kron:8 --memory-node host:0 => 'host:0' is no address of a node; write HOST:PORT",
+        "kron:8 --source -1 => invalid vertex ID '-1': expected a non-negative integer",
+        "kron:8 --source abc => invalid vertex ID 'abc': expected a non-negative integer",
+        "kron:8 --memory-node x => invalid node address 'x': write HOST:PORT",
+        "kron:8 --memory-node host:0 => invalid node address 'host:0': write HOST:PORT",
         "kron:8 --directed --undirected => cannot be used with",
         "kron:8 --seed 1 --graph-seed 2 => cannot be used with",
         " => <GRAPH>",
@@ -110,10 +110,10 @@ fn options_that_do_not_go_together_are_refused_by_name() {
         "--transport direct --queue-pairs 2 => queue_pairs is `2`: transport direct has none; leave it out, or use transport auto, soft, rxe or mlx5",
         "--rdma-device rxe0 => rdma_device is `rxe0`: transport auto has none; leave it out, or use transport rxe or mlx5",
         "--transport rxe --rdma-device rxe0 --rdma-device rxe1 => nics is `rxe0,rxe1`: transport rxe drives one device",
-        "--seed 0 --workers 4 => workers is 4: one thread follows a seed; leave out the workers or the seed",
-        "--gpu cuda:0 --seed 7 => seed is `7`: simulated GPUs have it alone: leave it out, or use the gpu sim",
-        "--gpu cuda:0 --workers 2 => workers is `2`: simulated GPUs have it alone: leave it out, or use the gpu sim",
-        "--seed 7 --transport rxe => seed is 7: what transport rxe drives follows none; use the software NIC",
+        "--seed 0 --workers 4 => workers is 4: a seed needs a single worker; leave out the workers or the seed",
+        "--gpu cuda:0 --seed 7 => seed is `7`: only simulated GPUs have it: leave it out, or use the gpu sim",
+        "--gpu cuda:0 --workers 2 => workers is `2`: only simulated GPUs have it: leave it out, or use the gpu sim",
+        "--seed 7 --transport rxe => seed is 7: transport rxe does not support a seed; use the software NIC",
     ] {
         let (arguments, reason) = case.split_once(" => ").unwrap();
         let err = refusal(&[], &format!("not_here {arguments}"), 1);
@@ -133,7 +133,7 @@ fn broken_files_are_named_with_their_line() {
         (
             "a.txt",
             b"1 2\n3 cats\n",
-            "a.txt:2: 'cats' is no vertex id (a whole number, 0 or more)",
+            "a.txt:2: invalid vertex ID 'cats': expected a non-negative integer",
         ),
         ("a.txt", b"1 2\n\xff\n", "a.txt:2: not UTF-8 text"),
         (
@@ -222,7 +222,7 @@ fn an_output_that_is_the_graph_is_refused() {
 fn memory_that_no_page_table_can_name_is_refused() {
     let err = refusal(&[], "kron:4 --memory 15EiB", 1);
     assert!(
-        err.contains("all of the graph is ") && !err.contains("larger pages"),
+        err.contains("the whole graph has ") && !err.contains("larger pages"),
         "{err}"
     );
 }

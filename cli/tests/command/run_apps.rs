@@ -28,10 +28,10 @@ fn each_application_runs_with_its_small_input() {
 fn inputs_that_are_none_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, expected) in [
-        ("sort many", "`many` is no size; give COUNT"),
-        ("sort 0", "there is one key at least"),
+        ("sort many", "invalid size `many`: give COUNT"),
+        ("sort 0", "there must be at least one key"),
         ("sort 18446744073709551615", "give a smaller one"),
-        ("embedding 1000x", "`1000x` is no size; give ROWS or ROWSxCOLUMNS"),
+        ("embedding 1000x", "invalid size `1000x`: give ROWS or ROWSxCOLUMNS"),
         ("embedding 4294967296x1024", "give a smaller one"),
         ("mvt 1048576", "give a smaller one"),
         ("query2 trips:0", "from 1 to 4294967296"),

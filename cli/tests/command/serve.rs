@@ -27,10 +27,10 @@ fn refusal(arguments: &str) -> (i32, String) {
 fn wrong_flags_end_with_status_2() {
     for (arguments, reason) in [
         ("", "--memory"),
-        ("--memory lots", "'lots' is no size"),
+        ("--memory lots", "invalid size 'lots'"),
         ("--memory 100", "at least one page"),
         ("--memory 1GiB --listen here", "--listen"),
-        ("--memory 1GiB --allow 10.0.0.0/99", "is no network"),
+        ("--memory 1GiB --allow 10.0.0.0/99", "is not a network"),
         ("--memory 1GiB --clients 0", "0 is not in 1..=65536"),
         ("--memory 1GiB --file x --huge-pages", "cannot be used with"),
         ("--memory 1GiB --metrics 9471", "--metrics"),

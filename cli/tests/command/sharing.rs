@@ -18,7 +18,7 @@ fn tenants(arguments: &str) -> Command {
     command
 }
 
-/// A port that nobody else takes meanwhile: below those that the system gives to who names none, and each process of a test tries others first.
+/// A port that nothing else takes meanwhile: below those that the system gives to who names none, and each process of a test tries others first.
 fn free_port() -> u16 {
     let first = 10_000 + std::process::id() as u16 % 20_000;
     let mut ports = (first..30_000).chain(10_000..first);

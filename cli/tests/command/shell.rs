@@ -205,7 +205,7 @@ fn a_conversion_that_the_disk_does_not_hold_leaves_nothing() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// A command that waits for its graph, with so many unfinished outputs open, which have no name yet.
+/// A command that waits for its graph, with this many unfinished outputs open, which have no name yet.
 fn waiting(folder: &Path, before: &str, after: &str, outputs: usize) -> std::process::Child {
     make_pipe(&folder.join("graph"));
     let mut command = shell(before, after);

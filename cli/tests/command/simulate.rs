@@ -138,7 +138,7 @@ fn a_failing_seed_names_its_replay_and_shows_the_last_events() {
     assert_eq!(what(&out), what(&replayed));
 }
 
-/// A campaign that would run for weeks, interrupted after so many seconds: its standard output. The signal reaches its process
+/// A campaign that would run for weeks, interrupted after this many seconds: its standard output. The signal reaches its process
 /// alone, as `kill` sends it, or all of its group, as a terminal does.
 fn interrupted(arguments: &str, seconds: u64, to_all: bool) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
@@ -205,7 +205,7 @@ fn wrong_options_are_refused() {
     for (arguments, said) in [
         ("", "--seeds"),
         ("--seeds 5..5", "has no seed"),
-        ("--seeds five", "is no range of seeds"),
+        ("--seeds five", "invalid range of seeds"),
         ("--seeds 0..1 --workload nothing", "there is no workload `nothing`"),
         ("--seeds 0..1 --seed 1", "cannot be used with"),
         ("--seeds 0..1 --trace t.json", "--seed"),
@@ -310,7 +310,7 @@ fn hunted(mutation: &str, workloads: &[Workload], faults: &str, races: bool, see
         keep_going: false,
         stop: Arc::default(),
     };
-    let summary = campaign::run(&campaign, Duration::MAX, |_| {}).expect("so many runs can be counted");
+    let summary = campaign::run(&campaign, Duration::MAX, |_| {}).expect("this many runs can be counted");
     assert!(summary.error.is_none(), "{:?}", summary.error);
     summary
 }

@@ -165,7 +165,7 @@ fn what_cannot_be_set_is_told() {
     assert_eq!(
         err,
         format!(
-            "error: pid 1 is no tenant; there are no tenants in {}\n",
+            "error: pid 1 is not a tenant; there are no tenants in {}\n",
             registry.display()
         )
     );
@@ -173,7 +173,7 @@ fn what_cannot_be_set_is_told() {
     let (status, err) = refused("set 1 --limit 1GiB");
     assert_eq!(status, 1);
     assert!(
-        err.starts_with(&format!("error: pid 1 is no tenant; there are {pid} (")),
+        err.starts_with(&format!("error: pid 1 is not a tenant; there are {pid} (")),
         "{err}"
     );
     let (status, err) = refused(&format!("set {pid} --limit 4KiB"));
@@ -184,12 +184,12 @@ fn what_cannot_be_set_is_told() {
     for (arguments, reason) in [
         ("set".to_owned(), "<PID>"),
         (format!("set {pid}"), "required arguments"),
-        (format!("set {pid} --limit lots"), "'lots' is no size"),
+        (format!("set {pid} --limit lots"), "invalid size 'lots'"),
         (format!("set {pid} --limit 101%"), "no more than 100%"),
         (format!("set {pid} --priority 101"), "-100 to 100"),
         ("set -1 --priority 1".to_owned(), "-1"),
-        ("--gpu a/b".to_owned(), "is no key of a GPU"),
-        ("--watch 0".to_owned(), "no number of seconds"),
+        ("--gpu a/b".to_owned(), "invalid GPU key"),
+        ("--watch 0".to_owned(), "not a number of seconds"),
     ] {
         let (status, err) = refused(&arguments);
         assert_eq!(status, 2, "{arguments}: {err}");
@@ -208,7 +208,10 @@ fn a_folder_that_cannot_be_used_is_named() {
             err.starts_with("error: cannot find the tenants\n  caused by: "),
             "{err}"
         );
-        says(&err, &["registry is no folder; name another one in GPUVM_TENANTS_DIR"]);
+        says(
+            &err,
+            &["registry is not a folder; name another one in GPUVM_TENANTS_DIR"],
+        );
     }
 }
 

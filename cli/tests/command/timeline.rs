@@ -58,7 +58,7 @@ fn a_timeline_that_cannot_be_is_refused_before_anything_runs() {
     .unwrap();
     for (arguments, variables, says) in [
         ("--timeline no/such/folder.json", &[][..], "no/such/folder.json"),
-        ("--timeline graph.mtx", &[], "no timeline"),
+        ("--timeline graph.mtx", &[], "not a timeline"),
         ("--timeline-one-in 2", &[], "--timeline"),
         ("", &[("GPUVM_TRACE", "/")], "the timeline / cannot be written"),
         (

@@ -25,7 +25,7 @@ pub struct Job {
     readers: Option<[std::thread::JoinHandle<String>; 2]>,
 }
 
-/// So many ranks, on any number of cores. `options`: mpirun's; `arguments`: those of `gpuvm-mpi`.
+/// This many ranks, on any number of cores. `options`: mpirun's; `arguments`: those of `gpuvm-mpi`.
 pub fn start(ranks: usize, options: &[&str], arguments: &[&str]) -> Job {
     let mut command = Command::new("mpirun");
     let files = tempfile::tempdir().expect("a folder for the job's files");
@@ -118,7 +118,7 @@ impl Job {
         found
     }
 
-    /// Waits until so many ranks are there, and their watches where that is asked for.
+    /// Waits until this many ranks are there, and their watches where that is asked for.
     pub fn wait_for(&self, ranks: usize, watched: bool) -> Vec<(usize, u32)> {
         let begun = Instant::now();
         loop {

@@ -76,7 +76,7 @@ impl Ranks for Threads<'_> {
     }
 }
 
-/// What each of so many ranks makes of it.
+/// What each of this many ranks makes of it.
 fn on<R: Send>(size: usize, work: impl Fn(&Vm, &dyn Ranks) -> R + Sync) -> Vec<R> {
     let board = Board {
         barrier: Barrier::new(size),
@@ -189,7 +189,7 @@ fn the_file_of_a_result_is_the_same_from_any_number_of_ranks() {
         "something stays behind"
     );
     let refused = |path: &std::path::Path| ResultFile::new(path, &spec, &Alone).unwrap_err().to_string();
-    assert!(refused(&path.with_extension("csv")).contains("no format of results"));
+    assert!(refused(&path.with_extension("csv")).contains("unknown format of results"));
     assert!(refused(&folder.path().join("none/ranks")).starts_with("cannot write the result to"));
     let own = folder.path().join("graph");
     std::fs::write(&own, "0 1\n").unwrap();

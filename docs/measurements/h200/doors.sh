@@ -41,11 +41,11 @@ if wanted files; then
     disk=${DISK:-$PWD}
     # Where tests have their files, too: memory has no O_DIRECT.
     for depth in 128 512 4096; do
-        step "$dir/gpuvm" bench files --gpu cuda:0 --dir "$disk" --data 2GiB --file-memory 256MiB --depth "$depth" --repeat 2
+        step "$dir/gpuvm" bench files --gpu cuda:0 --dir "$disk" --data 2GiB --file-cache 256MiB --depth "$depth" --repeat 2
     done
     step "$dir/gpuvm" convert kron:21 "$disk/kron21.gcsr"
-    step "$dir/gpuvm" run bfs "$disk/kron21.gcsr" --gpu cuda:0 --file-memory 64MiB --memory 32MiB
+    step "$dir/gpuvm" run bfs "$disk/kron21.gcsr" --gpu cuda:0 --file-cache 64MiB --memory 32MiB
     step "$dir/gpuvm" run bfs "$disk/kron21.gcsr" --gpu cuda:0 --memory 32MiB
     rm -f "$disk/kron21.gcsr"
-    GPUVM_TEST_GPU=cuda:0 step "$dir/promises" file_memory:: mapped_files:: --test-threads 1
+    GPUVM_TEST_GPU=cuda:0 step "$dir/promises" file_cache:: mapped_files:: --test-threads 1
 fi

@@ -28,7 +28,7 @@ const TOO_MANY_REGISTERS: &str =
 fn forms_of(code: &Code, work: &Work<'_>, handle: usize) -> (Option<Forms>, Option<Arc<str>>) {
     let function = match (work, code.function(handle)) {
         (Work::Kernel(_), Some(function)) => function,
-        (Work::Kernel(_), None) => return (None, Some("nobody saw its code".into())),
+        (Work::Kernel(_), None) => return (None, Some("its code was not intercepted".into())),
         (Work::Other(_), _) => return (None, Some("its kernels are not looked at".into())),
     };
     let forms = || function.forms(handle).ok_or("the driver refuses its rewritten text");
@@ -120,7 +120,7 @@ impl State {
             }
             Err(error) => self
                 .summary
-                .note(format!("there are no more frames: {}", chain(&error))),
+                .note(format!("no more frames are available: {}", chain(&error))),
         }
     }
 

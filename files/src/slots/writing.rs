@@ -86,7 +86,7 @@ impl Slots {
         }
     }
 
-    /// Begins to write so many dirty blocks, the oldest first; those that were refused a while ago are tried again.
+    /// Begins to write this many dirty blocks, the oldest first; those that were refused a while ago are tried again.
     pub(super) fn write_oldest(&mut self, most: usize) {
         for file in self.dirty_files.values_mut() {
             if file

@@ -20,10 +20,10 @@ struct State {
     bad_block: Option<u64>,
     refuses_writes: Option<i32>,
     refuses_block: Option<u64>,
-    /// So many reads fail.
+    /// This many reads fail.
     fails_reads: u32,
     refuses_syncs: bool,
-    /// One in so many reads and writes fails by chance.
+    /// One in this many reads and writes fails by chance.
     fails_one_in: Option<(u32, ChaCha8Rng)>,
 }
 
@@ -47,7 +47,7 @@ impl Disk {
         self.0.lock().refuses_writes = code;
     }
 
-    /// The next reads fail, so many of them.
+    /// The next reads fail, this many of them.
     pub fn fail_reads(&self, count: u32) {
         self.0.lock().fails_reads = count;
     }
@@ -65,7 +65,7 @@ impl Disk {
         self.0.lock().fails_one_in = Some((count, ChaCha8Rng::seed_from_u64(seed)));
     }
 
-    pub fn mend(&self) {
+    pub fn repair(&self) {
         let mut state = self.0.lock();
         state.bad_block = None;
         state.fails_one_in = None;

@@ -211,7 +211,7 @@ impl Model {
         seen
     }
 
-    /// The bytes have arrived, and whoever waits for them may know.
+    /// The bytes have arrived, and the thread that waits for them may know.
     fn put(&mut self, place: usize) {
         let user = &mut self.users[place];
         let mut data = Vec::new();
@@ -271,17 +271,17 @@ impl Model {
         Ok(())
     }
 
-    /// All users leave, the disk is mended, and everything is stored.
+    /// All users leave, the disk is repaired, and everything is stored.
     fn end(&mut self) -> Checked {
         self.syncing = None;
         while !self.users.is_empty() {
             self.end_one()?;
         }
-        self.disk.mend();
+        self.disk.repair();
         let mut out = vec![0; (SECTORS * SECTOR as u64) as usize];
         // What failed before may be said once.
         let read = (0..200).find_map(|_| self.file.read(0, &mut out).ok());
-        read.ok_or("a block cannot be read although the disk is mended")?;
+        read.ok_or("a block cannot be read although the disk is repaired")?;
         for (sector, bytes) in out.chunks(SECTOR).enumerate() {
             let version = version_of(sector as u64, bytes)?;
             if version != self.now[sector] {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Dtype, Elements, FormatError, Result};
 
-/// A record batch of a file: so many rows of each column.
+/// A record batch of a file: this many rows of each column.
 #[derive(Debug)]
 pub struct Batch<'a> {
     file: &'a ArrowFile,
@@ -111,12 +111,12 @@ impl<'a> Batch<'a> {
         let (source, leaf) = (&self.file.source, self.file.leaf(at)?);
         let (layout, node) = (&self.file.schema[leaf.column], &self.nodes[leaf.column]);
         let last = layout.last(leaf);
-        if let Some((nested, found, mend)) = last.obstacle() {
+        if let Some((nested, found, fix)) = last.obstacle() {
             return Err(FormatError::Column {
                 path: source.owned_path(),
                 column: format!("{}{nested}", leaf.name),
                 found,
-                mend,
+                fix,
             });
         }
         if last.innermost().coded.is_some() {
@@ -137,7 +137,7 @@ impl<'a> Batch<'a> {
         let nulls = nulls.ok_or_else(|| format!("has {} nulls in {rows} rows", node.nulls))?;
         let bytes = |at: usize| node.buffers.get(at).map_or(0, |place| place.end - place.start);
         let elements = |at: usize, what: &str, dtype: Dtype, length: u64| {
-            let place = node.buffers.get(at).ok_or("lacks a buffer")?;
+            let place = node.buffers.get(at).ok_or("has too few buffers")?;
             let path = &self.file.source.path;
             let elements = Elements::new(path, format!("{name}{what}"), dtype, length, place.start);
             let elements = elements.filter(|elements| elements.bytes() <= bytes(at));
@@ -205,7 +205,7 @@ impl<'a> Batch<'a> {
         let Some((id, values)) = &layout.coded else {
             return Ok(Vec::new());
         };
-        let all = self.file.dictionaries.get().ok_or("lacks its dictionary")?;
+        let all = self.file.dictionaries.get().ok_or("has no dictionary")?;
         let parts = all.get(id).into_iter().flatten();
         parts.map(|node| self.checked(values, &[], name, node)).collect()
     }
@@ -233,7 +233,7 @@ impl Column {
         self.validity.as_ref()
     }
 
-    /// Of strings and binary: value `i` is the bytes from `offsets[i]` up to `offsets[i + 1]`, which nobody has checked; of lists the
+    /// Of strings and binary: value `i` is the bytes from `offsets[i]` up to `offsets[i + 1]`, which nothing has checked; of lists the
     /// [items](Self::items). `I32`, or `I64` for the large kinds; one more than rows, or none where there is no row.
     pub fn offsets(&self) -> Option<&Elements> {
         self.offsets.as_ref()
@@ -249,7 +249,7 @@ impl Column {
         self.items.as_deref()
     }
 
-    /// Of a column that a dictionary encodes: what its [`values`](Self::values), which nobody has checked, are places in. A file may have a
+    /// Of a column that a dictionary encodes: what its [`values`](Self::values), which nothing has checked, are places in. A file may have a
     /// dictionary in parts, one after another: its places go on from part to part. Empty for other columns.
     pub fn dictionary(&self) -> &[Column] {
         &self.dictionary
@@ -264,7 +264,7 @@ impl Column {
 
     /// Of views of strings and binary: the buffers that the [`values`](Self::values) are views of. A value is 16 bytes: its length as `i32`,
     /// then up to 12 bytes of a short one, or of a longer one its first 4 bytes, the number of its buffer and its place in that, each `i32`.
-    /// Nobody has checked these. Empty for other columns.
+    /// Nothing has checked these. Empty for other columns.
     pub fn buffers(&self) -> &[Elements] {
         &self.buffers
     }

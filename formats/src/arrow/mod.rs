@@ -159,11 +159,11 @@ fn footer_of(source: &Source) -> Result<(Vec<u64>, Range<u64>)> {
         return Err(source.broken(format!("it has {} bytes", source.bytes)));
     }
     let head: [u8; HEAD_BYTES as usize] = source.array(0)?;
-    if let Some((_, found, mend)) = OTHERS.iter().find(|(begin, ..)| head.starts_with(begin)) {
+    if let Some((_, found, fix)) = OTHERS.iter().find(|(begin, ..)| head.starts_with(begin)) {
         return Err(FormatError::Kind {
             path: source.owned_path(),
             found,
-            mend,
+            fix,
         });
     }
     if !head.starts_with(MAGIC) {
@@ -189,7 +189,7 @@ fn schema_of(source: &Source, footer: &Footer<'_>) -> Result<Vec<Layout>> {
         return Err(FormatError::Kind {
             path: source.owned_path(),
             found: "an Arrow file with numbers in big-endian order",
-            mend: "write it again on a little-endian machine, as GPUs are",
+            fix: "write it again on a little-endian machine, as GPUs are",
         });
     }
     let fields = schema.fields().into_iter().flatten();

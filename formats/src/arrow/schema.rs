@@ -15,7 +15,7 @@ pub(super) enum Form {
     Text(Dtype),
     /// Validity, offsets of items, which are the only child.
     List(Dtype),
-    /// Validity; so many items of the only child for each row.
+    /// Validity; this many items of the only child for each row.
     FixedList(u64),
     /// Validity; the fields are the children.
     Struct,
@@ -129,12 +129,12 @@ impl Layout {
         let (part, below) = match (self.items(), &self.coded, self.form) {
             (Some(items), ..) => (".items", items),
             (_, Some((_, values)), _) => (".dictionary", &**values),
-            (.., Form::Other(found, mend)) => return Some((String::new(), found, mend)),
+            (.., Form::Other(found, fix)) => return Some((String::new(), found, fix)),
             (.., Form::Struct) => return Some((String::new(), "a structure in each row", FLATTEN)),
             _ => return None,
         };
-        let (name, found, mend) = below.obstacle()?;
-        Some((format!("{part}{name}"), found, mend))
+        let (name, found, fix) = below.obstacle()?;
+        Some((format!("{part}{name}"), found, fix))
     }
 
     /// The items of a list.
@@ -151,7 +151,7 @@ fn form_of(field: Field<'_>) -> Option<(Form, usize)> {
     let plain = |dtype| Some((Form::Plain(dtype), 2));
     // A map is a list of structures of a key and a value.
     let list = |form, buffers| (field.children().map_or(0, |children| children.len()) == 1).then_some((form, buffers));
-    let other = |found, mend, buffers| Some((Form::Other(found, mend), buffers));
+    let other = |found, fix, buffers| Some((Form::Other(found, fix), buffers));
     match field.type_type() {
         Type::Int => {
             let int = field.type_as_int()?;

@@ -35,7 +35,7 @@ pub fn opened(folder: &tempfile::TempDir, columns: Vec<(&str, ArrayRef)>) -> Arr
     ArrowFile::open(write(folder, "trips.arrow", &bytes)).unwrap()
 }
 
-/// Columns of lists: of numbers, of so many numbers each, of strings.
+/// Columns of lists: of numbers, of this many numbers each, of strings.
 fn lists(first: i64, rows: usize) -> Vec<(&'static str, ArrayRef)> {
     let numbers = || first..first + rows as i64;
     let list = numbers().map(|i| (i % 3 != 0).then(|| vec![Some(i as i32); 2]));

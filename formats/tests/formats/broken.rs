@@ -49,7 +49,7 @@ fn all_within(column: &Column, bytes: u64) {
     nested.for_each(|column| all_within(column, bytes));
 }
 
-/// What is done to a file at a place from its begin or from its end: so many bytes of a number are set; with none of them the rest is cut off.
+/// What is done to a file at a place from its begin or from its end: this many bytes of a number are set; with none of them the rest is cut off.
 type Harm = (usize, usize, i64);
 
 fn harms() -> impl Strategy<Value = Vec<Harm>> {

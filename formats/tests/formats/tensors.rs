@@ -88,12 +88,12 @@ fn another_type_and_another_name_are_refused() {
     says(&refused(file.tensor("x")), &["no tensor `x`", "`w`", "`v`"]);
     // Cut after it was opened.
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-    says(&refused(w.region::<u16>(&vm)), &["`w`", "beyond"]);
+    says(&refused(w.region::<u16>(&vm)), &["`w`", "exceed"]);
     std::fs::remove_file(&path).unwrap();
     says(&refused(v.region::<f32>(&vm)), &["`v`", "No such file"]);
 }
 
-/// A file with that header, which claims so many bytes, and `data` bytes after it.
+/// A file with that header, which claims this many bytes, and `data` bytes after it.
 fn by_header(claimed: u64, header: &str, data: usize) -> Vec<u8> {
     [&claimed.to_le_bytes(), header.as_bytes(), &vec![0; data]].concat()
 }
@@ -104,7 +104,10 @@ fn headers_that_lie_are_refused() {
     let open = |bytes: &[u8]| SafeTensors::open(write(&folder, "bad.safetensors", bytes));
     let with = |header: &str, data| open(&by_header(header.len() as u64, header, data));
     for bytes in [&[][..], &[1, 2, 3], &[0; 8]] {
-        says(&refused(open(bytes)), &["bad.safetensors", "no whole safetensors file"]);
+        says(
+            &refused(open(bytes)),
+            &["bad.safetensors", "not a complete safetensors file"],
+        );
     }
     for claimed in [3, 1 << 20, 99_000_000, 1 << 40, u64::MAX, u64::MAX - 7] {
         says(&refused(open(&by_header(claimed, "{}", 0))), &["header"]);
@@ -138,7 +141,7 @@ fn headers_that_lie_are_refused() {
     let odd = only("F32", "1", "0,4") + " ";
     let file = with(&odd[..odd.len() - usize::from(odd.len().is_multiple_of(4))], 4).unwrap();
     let a = file.tensor("a").unwrap();
-    let words = ["`a`", "no multiple of 4", "from_reader"];
+    let words = ["`a`", "not a multiple of 4", "from_reader"];
     says(&refused(a.region::<f32>(&vm())), &words);
     assert_eq!(a.region::<u8>(&vm()).unwrap().len(), 4);
     says(&refused(SafeTensors::open(folder.path())), &["regular"]);
@@ -182,10 +185,10 @@ fn what_is_no_tensor_file_is_named() {
             .unwrap()
             .success()
     );
-    says(&refused(SafeTensors::open(&pipe)), &["it is no regular file"]);
+    says(&refused(SafeTensors::open(&pipe)), &["it is not a regular file"]);
     says(
         &refused(gpuvm_formats::ArrowFile::open(&pipe)),
-        &["it is no regular file"],
+        &["it is not a regular file"],
     );
     for made in [
         vm().region::<u8>().map_file(&pipe),
@@ -193,6 +196,6 @@ fn what_is_no_tensor_file_is_named() {
     ] {
         let error = made.unwrap_err();
         let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(cause, "it is no regular file", "{error}");
+        assert_eq!(cause, "it is not a regular file", "{error}");
     }
 }

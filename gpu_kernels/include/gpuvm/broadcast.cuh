@@ -126,7 +126,7 @@ class broadcast : public broadcast_view<T> {
     __device__ T* shared(unsigned long long i) const {
         static_assert(sizeof(T) == 4 || sizeof(T) == 8, "gpuvm: atomics work on elements of 4 and 8 bytes");
         u64 byte = i * sizeof(T);
-        // Before the change: who stops in between has passed on a line too many.
+        // Before the change: who stops in between has forwarded a line too many.
         detail::mark_line(this->desc_, byte);
         return reinterpret_cast<T*>(detail::at_owner(this->desc_, byte));
     }

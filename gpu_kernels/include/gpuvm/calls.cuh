@@ -77,7 +77,7 @@ GPUVM_DEVICE u64 first_place(Call* call) {
     u64 seen;
     if (never_evicted(array)) {
         if (!is_in_own_frame(array, call->page)) return kCallNothing;
-        // Nobody evicts it: a store needs no pin.
+        // Nothing evicts it: a store needs no pin.
         call->step = Call::kInPlace;
         seen = ld_weak(word);
     } else {

@@ -1,7 +1,7 @@
 // gpuvm::cursor<T>: keeps its page from one access to the next, for a lane that walks neighbouring elements.
 //
 // It holds a pin, as a span does, so that an access costs a comparison and a load through L1. Without a pin each load
-// would have to be strong, with a look at the page's word behind it: the loads of a `reader`, one for each element.
+// would have to be strong, with a look at the page's entry behind it: the loads of a `reader`, one for each element.
 #pragma once
 
 #include "detail/access.cuh"
@@ -14,7 +14,7 @@ struct Stretch {
     u64 elements;  // where element 0 of the array would be
     u64 first;     // index of the first one
     u64 count;     // 0 for none
-    u64* pinned;   // the word of the page that is held, or null
+    u64* pinned;   // the entry of the page that is held, or null
 };
 
 // What one question about a page that is read at its home stands for: bytes that a cursor reads before it asks again.
@@ -27,7 +27,7 @@ template <class T>
 GPUVM_DEVICE bool stretch_at_home(const layout::ArrayDesc& array, u64 index, Stretch* stretch) {
     constexpr u64 bytes = sizeof(T) >> kLineShift ? sizeof(T) : 1 << kLineShift;
     u64 first = index * sizeof(T) & ~(bytes - 1), end = first + bytes < array.bytes ? first + bytes : array.bytes;
-    // Weak loads without a second look are for a home that nobody writes.
+    // Weak loads without a second look are for a home that nothing writes.
     if (array.region & layout::ARRAY_HOME_CHANGES) return false;
     // A chunk of several elements may reach past the array's end, and the home need not.
     if (sizeof(T) < 16) end &= ~15ull;

@@ -70,7 +70,7 @@ class array {
   public:
     __device__ unsigned long long size() const { return desc_.length; }
     __device__ bool failed() const { return detail::aborted(detail::vm_of(desc_)); }
-    // Past the end: a fault, and an element that belongs to nobody, with any value.
+    // Past the end: a fault, and an element that belongs to nothing, with any value.
     __device__ T& operator[](unsigned long long i) { return *detail::look_up<T, kStores>(desc_, i); }
     __device__ V operator[](unsigned long long i) const { return *detail::look_up<const V, false>(desc_, i); }
 

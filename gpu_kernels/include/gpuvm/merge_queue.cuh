@@ -99,7 +99,7 @@ class merging {
                 while (wait) {
                     u32 n = __ffs(wait) - 1;
                     u64 there = to + 16 * four + 4 * n;
-                    // An element whole: nobody sees half of it.
+                    // An element whole: nothing sees half of it.
                     if (sizeof(T) == 8 && (wait >> n & 3) == 3) {
                         u64 whole = *reinterpret_cast<const u64*>(from + n);
                         *reinterpret_cast<u64*>(there) = whole;

@@ -11,7 +11,7 @@
 //   give_out ids of misses find their slots
 //   fetch    misses are copied, and each is entered in the index when all of it is in its slot
 //
-// One call of a cache runs at a time. Whoever reads frames or the index is behind a call, or ahead of it, by its
+// One call of a cache runs at a time. A thread that reads frames or the index is behind a call, or ahead of it, by its
 // stream.
 #pragma once
 
@@ -285,7 +285,7 @@ GPUVM_DEVICE void choose(layout::SlotCounts* counts, const u32* histogram) {
 GPUVM_DEVICE void give_slot(const SlotCache& c, u32 slot, u32 number, u64 keeps) {
     layout::SlotMiss* miss = miss_of(c, number);
     u32 old = ld_relaxed_gpu(record_of(c, slot));
-    // Nobody finds the old record here any more; its bytes are overwritten behind the end of this step.
+    // Nothing finds the old record here any more; its bytes are overwritten behind the end of this step.
     if (old) st_relaxed_gpu(index_of(c, old - 1), u32{layout::SLOT_NONE});
     st_relaxed_gpu(record_of(c, slot), miss->record + 1);
     st_relaxed_gpu(used_of(c, slot), keeps);
@@ -347,7 +347,7 @@ GPUVM_DEVICE void copy_piece(const layout::SlotTable& table, u32 record, u32 slo
     pair64* to = reinterpret_cast<pair64*>(table.frames) + slot * chunks;
     u64 first = piece * each * lanes + own;
     pair64 kept[each];
-    // Nobody writes the home while calls run: weak loads find what is there. All are under way before the first store.
+    // Nothing writes the home while calls run: weak loads find what is there. All are under way before the first store.
 #pragma unroll
     for (u32 n = 0; n < each; ++n)
         if (first + n * lanes < chunks) kept[n] = ld_weak(from + first + n * lanes);
@@ -360,7 +360,7 @@ GPUVM_DEVICE void copy_piece(const layout::SlotTable& table, u32 record, u32 slo
 // stores.
 GPUVM_DEVICE void publish(const SlotCache& c, layout::SlotMiss* miss) {
     if (c.pieces > 1) {
-        // Release of this part, and acquire of those before it by whoever is last.
+        // Release of this part, and acquire of those before it by the thread that is last.
         fence_acq_rel_gpu();
         if (atom_add_relaxed_gpu(&miss->pieces_left, ~0u) != 1) return;
         fence_acq_rel_gpu();

@@ -29,7 +29,7 @@ pub trait GpuFile: Send + Sync {
     /// The system's, or the library's.
     ///
     /// # Safety
-    /// The bytes at `addr` lie in the memory that the access was made for; nobody else reaches them until it returns.
+    /// The bytes at `addr` lie in the memory that the access was made for; nothing else reaches them until it returns.
     unsafe fn read_at(&self, offset: u64, addr: u64, bytes: u64) -> io::Result<u64>;
 
     /// Writes `bytes` bytes at `addr` to `offset`, and waits for that; how many were written. They are stored by an `fsync` of the file.

@@ -2,7 +2,7 @@
 //!
 //! An entry is the shared object or GPU binary followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
 //!
-//! What is loaded from it runs as the user: the folder and its entries belong to the user or to root, and nobody else may write to them.
+//! What is loaded from it runs as the user: the folder and its entries belong to the user or to root, and nothing else may write to them.
 
 use std::fs::Metadata;
 use std::io::{Read as _, Write as _};
@@ -129,7 +129,7 @@ impl Cache {
         let mut bytes = Vec::new();
         entry.read_to_end(&mut bytes).ok()?;
         let split = bytes.len().checked_sub(DIGEST_BYTES)?;
-        // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
+        // A damaged entry: the thread that asked rebuilds it, and the rename replaces it.
         let whole = Sha256::digest(&bytes[..split])[..] == bytes[split..];
         bytes.truncate(split);
         whole.then_some(bytes)
@@ -176,7 +176,7 @@ impl Cache {
     pub fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
         let mut named = Builder::new();
         named.prefix(LOAD).suffix(".so");
-        // Nobody but the user may write to the file, wherever it lies.
+        // Nothing but the user may write to the file, wherever it lies.
         let file = named
             .tempfile_in(&self.dir)
             .or_else(|error| match is_read_only(&error) {
@@ -189,7 +189,7 @@ impl Cache {
     }
 }
 
-/// Whether it lies on a file system that nobody writes to, as that of an image: what is in it is used all the same.
+/// Whether it lies on a file system that nothing writes to, as that of an image: what is in it is used all the same.
 fn is_read_only(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
@@ -197,7 +197,7 @@ fn is_read_only(error: &io::Error) -> bool {
 /// Why a file that its user names cannot be loaded as code that runs as the user: others may have written it.
 ///
 /// # Errors
-/// What is wrong with the file or with a folder on its path, and how to mend it.
+/// What is wrong with the file or with a folder on its path, and how to fix it.
 pub fn check_code(path: &Path) -> Result<(), String> {
     let whole = path.canonicalize().map_err(|e| e.to_string())?;
     let look = |at: &Path| fs::metadata(at).map_err(|e| format!("{}: {e}", at.display()));
@@ -211,7 +211,7 @@ pub fn check_code(path: &Path) -> Result<(), String> {
     }
     if mode & 0o002 != 0 {
         return Err(format!(
-            "everybody may put other code there (mode {mode:o}): chmod o-w {}",
+            "every user may put other code there (mode {mode:o}): chmod o-w {}",
             whole.display()
         ));
     }
@@ -240,7 +240,7 @@ fn check(folder: &Path, by: impl Fn(&Metadata) -> Result<(), String>) -> Result<
     })
 }
 
-/// Nobody but the user, and root, may write to it.
+/// Nothing but the user, and root, may write to it.
 fn only_ours(known: &Metadata) -> Result<(), String> {
     match (known.uid(), known.mode() & 0o022) {
         (0, 0) => Ok(()),
@@ -257,7 +257,7 @@ fn only_ours(known: &Metadata) -> Result<(), String> {
 fn stays_in_place(known: &Metadata) -> Result<(), String> {
     match known.mode() & 0o1002 {
         0o0002 => Err(format!(
-            "everybody may replace what is in it (mode {:o}): chmod o-w",
+            "every user may replace its contents (mode {:o}): chmod o-w",
             known.mode() & 0o7777
         )),
         _ => Ok(()),
@@ -390,7 +390,7 @@ mod tests {
         // Only root gives files away.
         if super::user() == 0 {
             chown(folder.join("k"), Some(65534), None).expect("it is given away");
-            assert_eq!(cache.bytes("k"), None, "an entry of somebody else");
+            assert_eq!(cache.bytes("k"), None, "an entry of another user");
             chown(&folder, Some(65534), None).expect("it is given away");
             let error = open().expect_err("it is not trusted");
             assert!(error.contains("it belongs to the user 65534"), "{error}");

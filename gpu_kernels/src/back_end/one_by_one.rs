@@ -94,6 +94,6 @@ impl Launch for OneByOne {
     }
 
     fn abandon(&self) {
-        // None of its launches runs while nobody is in `launch`, and those wait for nobody.
+        // None of its launches runs while nothing is in `launch`, and those wait for nothing.
     }
 }

@@ -1,6 +1,6 @@
 //! Kernel modules that were compiled before, on a machine with a compiler, for machines that have none.
 //!
-//! A cache belongs to one machine: its keys name the compiler. The keys here name what is compiled alone, and what for, so that whoever
+//! A cache belongs to one machine: its keys name the compiler. The keys here name what is compiled alone, and what for, so that the thread that
 //! looks for a module needs no compiler to find it.
 
 use std::path::PathBuf;

@@ -112,7 +112,7 @@ impl StreamCopier {
         ];
         let submitted = turns.iter().try_for_each(|&(data, then)| {
             let away: Vec<CopySpan> = data.iter().copied().map(back).collect();
-            // SAFETY: all spans lie in the two allocations, which nobody else knows and which live until the stream is idle.
+            // SAFETY: all spans lie in the two allocations, which nothing else knows and which live until the stream is idle.
             unsafe {
                 self.submit(data, then)?;
                 self.submit(&away, then)
@@ -257,7 +257,7 @@ impl Copier for StreamCopier {
         // Two calls: copies of one batch have no order, batches of one stream do.
         let enqueued = self.enqueue(state, data).and_then(|()| self.enqueue(state, then));
         let marked = enqueued.and_then(|()| {
-            // SAFETY: the event is this copier's own, and nobody waits for it.
+            // SAFETY: the event is this copier's own, and nothing waits for it.
             let called = unsafe { cu::cuEventRecord(event.0, self.stream.0) };
             self.core.check("mark copies", called)
         });
@@ -294,7 +294,7 @@ impl Drop for StreamCopier {
         let _ = self.core.synchronize(self.stream, "wait for the last copies");
         let state = self.state.get_mut();
         for event in state.flying.drain(..).chain(state.resting.drain(..)) {
-            // SAFETY: the stream is idle, and nobody else knows the event.
+            // SAFETY: the stream is idle, and nothing else knows the event.
             let _ = unsafe { cu::cuEventDestroy_v2(event.0) };
         }
         self.core.retire(Retired::Stream(self.stream));

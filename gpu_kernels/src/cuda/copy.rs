@@ -206,7 +206,7 @@ impl HostCopies {
             return Err(GpuError::ShutDown);
         };
         let what = format!("zero {bytes} bytes of GPU memory");
-        // SAFETY: the caller owns the range and nobody knows it yet. The zeros live as long as this copier.
+        // SAFETY: the caller owns the range and nothing knows it yet. The zeros live as long as this copier.
         unsafe {
             if bytes > ZERO_BYTES && self.core.in_flight() == 0 {
                 let called = cu::cuMemsetD8Async(addr, 0, bytes as usize, stream.0);

@@ -89,7 +89,7 @@ impl Drop for Event {
 
 /// What has to wait for a moment without kernels.
 pub(crate) trait Waiting: Send + Sync {
-    /// Frees what nobody uses. To be called when no kernel runs.
+    /// Frees what nothing uses. To be called when no kernel runs.
     fn free_unused(&self);
 }
 
@@ -336,7 +336,7 @@ impl Core {
     }
 
     fn free(&self, retired: &Retired) {
-        // Errors have nobody to go to; one that kills the context is noted by `check`.
+        // Errors have nothing to go to; one that kills the context is noted by `check`.
         // SAFETY: its owner gave it up, and no kernel is in flight, so nothing uses it. The context is current.
         unsafe {
             match retired {
@@ -414,7 +414,7 @@ impl Core {
         Ok(Raw(event))
     }
 
-    /// Gives an event back that nobody records or asks for any more.
+    /// Gives an event back that nothing records or asks for any more.
     pub(crate) fn give_event(&self, event: EventHandle, timed: bool) {
         self.events.of(timed).lock().push(event);
     }
@@ -460,7 +460,7 @@ impl Drop for Core {
         self.free_retired();
         for timed in [true, false] {
             for event in std::mem::take(&mut *self.events.of(timed).lock()) {
-                // SAFETY: a pooled event is in nobody's use.
+                // SAFETY: a pooled event is in no one's use.
                 let _ = unsafe { cu::cuEventDestroy_v2(event.0) };
             }
         }

@@ -224,7 +224,7 @@ impl FileAccess for CuFile {
         };
         // What the library makes at its first read could wait for kernels, which may wait for the read.
         let scratch = Arc::clone(&self.scratch);
-        // SAFETY: nobody looks at the scratch memory.
+        // SAFETY: nothing looks at the scratch memory.
         let read = unsafe { file.moves(self.library.read, scratch.addr(), 0, 0, FIRST_READ) };
         read.map_err(|error| failed("read the file's first block by cuFile", error.to_string()))?;
         Ok(Box::new(file))

@@ -253,8 +253,8 @@ fn one_of(all: Vec<DeviceInfo>, uuid: &str) -> Result<DeviceInfo, GpuError> {
     };
     match (matching.next(), matching.next()) {
         (Some(device), None) => Ok(device),
-        (None, _) => refuse("no GPU has it"),
-        (Some(_), Some(_)) => refuse("several GPUs have it"),
+        (None, _) => refuse("no GPU has this UUID"),
+        (Some(_), Some(_)) => refuse("several GPUs have this UUID"),
     }
 }
 

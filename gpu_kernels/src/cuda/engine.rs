@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Forgets streams that nobody holds and nothing runs on.
+    /// Forgets streams that nothing holds and nothing runs on.
     fn drop_closed(&self, seen: &[Arc<LaunchQueue>]) {
         for stream in seen.iter().filter(|stream| stream.is_closed_and_empty()) {
             self.streams.lock().retain(|other| !Arc::ptr_eq(other, stream));

@@ -46,7 +46,7 @@ struct Live {
 /// What memory is a part of.
 #[derive(Clone, Copy)]
 enum Of {
-    /// A slab, at this device address, of which so many bytes are taken.
+    /// A slab, at this device address, of which this many bytes are taken.
     Slab(u64, u64),
     /// A pinned allocation of its own.
     Pinned,
@@ -233,7 +233,7 @@ impl Drop for HostPool {
 /// Zeroes fresh memory.
 fn zero(host: Raw<u8>, bytes: u64) {
     let clear = |Raw(host): Raw<u8>, from: u64, to: u64| {
-        // SAFETY: [from, to) lies inside memory that was just allocated and that nobody else knows yet.
+        // SAFETY: [from, to) lies inside memory that was just allocated and that nothing else knows yet.
         unsafe { std::ptr::write_bytes(host.add(from as usize), 0, (to - from) as usize) };
     };
     if bytes < PARALLEL_BYTES {

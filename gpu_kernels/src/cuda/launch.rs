@@ -115,7 +115,7 @@ impl LaunchState {
                     ""
                 };
                 let cause = format!(
-                    "kernel `{}`{beside} ended it: {}: {}",
+                    "kernel `{}`{beside} killed it: {}: {}",
                     self.name(),
                     failure.name,
                     failure.text
@@ -231,6 +231,6 @@ impl Launch for LaunchState {
 
     fn abandon(&self) {
         self.stops
-            .stop(&self.brake, Why::Abandoned("its owner stopped it".to_owned()));
+            .stop(&self.brake, Why::Abandoned("it was aborted by its owner".to_owned()));
     }
 }

@@ -21,7 +21,7 @@ const MANAGED_PERCENT_MAX: u64 = 80;
 pub enum Copying {
     /// One after the other.
     InTurn,
-    /// So many in one call.
+    /// This many in one call.
     Batches(usize),
     /// The first beside the second, the third beside the fourth.
     TwoAtOnce,
@@ -270,7 +270,7 @@ impl CudaGpu {
     /// The driver's error.
     ///
     /// # Safety
-    /// Both ranges are memory that this GPU reaches, and nobody else uses them meanwhile.
+    /// Both ranges are memory that this GPU reaches, and nothing else uses them meanwhile.
     pub unsafe fn timed_copy(&self, to: u64, from: u64, bytes: u64, repeat: u32) -> Result<Duration, GpuError> {
         let timer = Timer::new(&self.core)?;
         timer.mark(timer.start)?;

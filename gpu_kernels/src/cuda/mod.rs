@@ -5,7 +5,7 @@
 //! other; nothing uses the default stream. Memory is freed when no kernel runs. A trap in a kernel, or a kernel that cannot be
 //! stopped, loses the GPU to this process: calls then answer [`GpuError::Lost`], the program goes on.
 //!
-//! A module is loaded four times when it is compiled: so many of its launches run at one time, on as many streams; a further one waits on
+//! A module is loaded four times when it is compiled: this many of its launches run at one time, on as many streams; a further one waits on
 //! the GPU, not on the host, until one of them has ended. Each instance has `__device__` variables of its own, and a launch may get
 //! any: such variables carry nothing from one launch to the next.
 //!
@@ -137,7 +137,7 @@ impl CudaGpuBuilder {
     /// The GPU.
     ///
     /// # Errors
-    /// [`GpuError::Driver`] when there is no driver, no such GPU, or one that is too old; [`GpuError::Io`] when no thread can be had.
+    /// [`GpuError::Driver`] when there is no driver, no such GPU, or one that is too old; [`GpuError::Io`] when no thread can be started.
     pub fn build(self) -> Result<CudaGpu, GpuError> {
         let core = Arc::new(Core::open(device::find(&self.device)?)?);
         let places = Places::new(&core)?;

@@ -47,7 +47,7 @@ impl Release for Registers {
         if self.core.enter().is_ok() {
             // SAFETY: registered by `map_registers`, and this is its only release.
             let called = unsafe { cu::cuMemHostUnregister(host as *mut c_void) };
-            // Nobody to tell; what kills the context is noted.
+            // No one to tell; what kills the context is noted.
             let _ = self.core.check("take a device's registers from kernels", called);
         }
     }

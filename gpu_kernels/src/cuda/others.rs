@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUcontext;
 use super::calls::cu;
 use super::driver::outcome;
 
-/// Before a GPU was opened nobody asks the driver, which may not be there.
+/// Before a GPU was opened nothing asks the driver, which may not be there.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -41,7 +41,7 @@ impl Drop for OthersContext {
         if let Some(was) = self.0.or(before)
             && current() != Some(was)
         {
-            // SAFETY: it was current. One that was destroyed meanwhile is an error that nobody needs: then none is to be had.
+            // SAFETY: it was current. One that was destroyed meanwhile is an error that nothing needs: then none is available.
             let _ = outcome(unsafe { cu::cuCtxSetCurrent(was) });
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Book {
     covered: Spans<()>,
     /// By first host address; ranges do not overlap.
     pinned: BTreeMap<u64, Pinned>,
-    /// Where those begin that nobody uses.
+    /// Where those begin that nothing uses.
     unused: BTreeSet<u64>,
 }
 
@@ -98,13 +98,13 @@ impl Book {
         }
     }
 
-    /// Whether nobody uses a range among those that touch the pages of `live`.
+    /// Whether nothing uses a range among those that touch the pages of `live`.
     pub(crate) fn has_unused(&self, live: &Live) -> bool {
         let (first, end) = live.pages(self.page);
         self.overlapping(first, end).any(|(_, pinned)| pinned.users == 0)
     }
 
-    /// Takes out the ranges that nobody uses among those that touch the pages of `live`, all of them without one. What nobody uses may
+    /// Takes out the ranges that nothing uses among those that touch the pages of `live`, all of them without one. What nothing uses may
     /// hold pages that were unmapped since: it must not be taken for today's.
     pub(crate) fn take_unused(&mut self, live: Option<&Live>) -> Vec<u64> {
         let unused: Vec<u64> = match live {

@@ -245,7 +245,7 @@ impl Pins {
         )
     }
 
-    /// Has another GPU's pins keep a range pinned that they have pinned, for this GPU as well. Those that hold a part of it for nobody let
+    /// Has another GPU's pins keep a range pinned that they have pinned, for this GPU as well. Those that hold a part of it for nothing let
     /// go of that. The caller holds `pinning`.
     fn borrow(&self, from: u64, to: u64, read_only: bool) -> bool {
         let live = Live {
@@ -298,11 +298,11 @@ impl Pins {
         }
         // SAFETY: the range starts here and was registered by `pin_range`; its last user gave it up.
         let called = unsafe { cu::cuMemHostUnregister(from as *mut c_void) };
-        // Nobody to tell; what kills the context is noted.
+        // No one to tell; what kills the context is noted.
         let _ = self.core.check("unpin host memory", called);
     }
 
-    /// Unpins what nobody uses among what touches `live`, or all of that. The caller holds `pinning`.
+    /// Unpins what nothing uses among what touches `live`, or all of that. The caller holds `pinning`.
     fn unpin_unused(&self, live: Option<&Live>) {
         let unused = self.book.lock().take_unused(live);
         for from in unused {
@@ -310,7 +310,7 @@ impl Pins {
         }
     }
 
-    /// Unpins what nobody uses among what touches `live`, between two kernels where that can be: the driver waits for
+    /// Unpins what nothing uses among what touches `live`, between two kernels where that can be: the driver waits for
     /// those that run and keeps others' calls waiting, and kernels may wait for copies that such calls make.
     fn make_room(&self, live: &Live) {
         let begun = Instant::now();

@@ -30,7 +30,7 @@ struct State {
 }
 
 /// How long to wait for an end of which the driver says nothing but an error, while a stream is captured perhaps.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl State {
     /// What is to mark the end of the last launch on a stream. The context is current.
@@ -55,7 +55,7 @@ impl State {
                 let ended = unsafe { cu::cuEventSynchronize(end.handle.0) };
                 match core.check("wait for launches", ended) {
                     Ok(()) => break,
-                    Err(error) if core.lost().is_some() || begun.elapsed() > PATIENCE => return Err(error),
+                    Err(error) if core.lost().is_some() || begun.elapsed() > TIMEOUT => return Err(error),
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             }
@@ -114,7 +114,7 @@ impl Series for CudaSeries {
         }
         self.core.enter()?;
         let captured = is_captured(handle);
-        // Before the launch, which nobody would wait for without it.
+        // Before the launch, which nothing would wait for without it.
         let end = match captured {
             true => None,
             false => Some(state.end_of(&self.core, handle)?.handle.0),
@@ -159,7 +159,7 @@ impl Series for CudaSeries {
 
 impl Drop for CudaSeries {
     fn drop(&mut self) {
-        // A launch that nobody waited for may run still.
+        // A launch that nothing waited for may run still.
         drop(self.wait(None));
     }
 }
@@ -189,6 +189,6 @@ impl Launch for CudaSeries {
     }
 
     fn abandon(&self) {
-        // Its kernels wait for nobody: they end by themselves.
+        // Its kernels wait for nothing: they end by themselves.
     }
 }

@@ -16,7 +16,7 @@ use crate::error::GpuError;
 
 /// How long a kernel has to end after it was asked to, unless a tenth of its deadline is longer.
 const GRACE: Duration = Duration::from_secs(1);
-/// How much later than its deadline a launch is stopped whose start nobody could see, and how late waiters act themselves.
+/// How much later than its deadline a launch is stopped whose start nothing could see, and how late waiters act themselves.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
 /// How old the watching thread's last look may be before it counts as stuck.
 const LOOK_MAX: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ pub(crate) struct Brake {
     serves: bool,
     word: StopWord,
     since: Instant,
-    /// Its stream has other work, which nobody here knows: until its start is seen it may not have begun.
+    /// Its stream has other work, which nothing here knows: until its start is seen it may not have begun.
     behind_others: bool,
     /// Never held over a call of the driver.
     progress: Mutex<Progress>,

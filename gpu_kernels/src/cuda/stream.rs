@@ -154,7 +154,7 @@ impl CudaStream {
         }
     }
 
-    /// Marks where a launch ends that runs from now on: without this nobody would know when it does.
+    /// Marks where a launch ends that runs from now on: without this nothing would know when it does.
     fn mark_end(&self, name: &str, end: &Event) -> Result<(), GpuError> {
         let core = &self.inner.core;
         // Who enqueued it may have made another context current.

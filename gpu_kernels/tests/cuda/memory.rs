@@ -75,7 +75,7 @@ fn memory_of_the_process_is_registered_twice() {
     let stream = gpu.stream().expect("a stream");
     let mut data: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
     let base = data.as_mut_ptr();
-    // SAFETY: the vector outlives the registrations, and nobody writes it.
+    // SAFETY: the vector outlives the registrations, and nothing writes it.
     let register = |from: usize, bytes: usize| unsafe {
         gpu.register_host(base.add(from), bytes as u64, false)
             .unwrap_or_else(|e| panic!("{e}"))

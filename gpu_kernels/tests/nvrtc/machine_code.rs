@@ -3,7 +3,7 @@
 //!
 //! From compute capability 9.0 on, an access to global memory names a descriptor, which lies in the constants at 0x208 and which
 //! each function that is not inlined loads for itself into a pair of registers. ptxas 13.0 has left that load out, together with
-//! a load of data whose value nobody used: what the registers held then was an illegal instruction on an H200, or by
+//! a load of data whose value nothing used: what the registers held then was an illegal instruction on an H200, or by
 //! luck was not.
 //!
 //! The stack of a kernel whose functions call themselves is not known when it is compiled. It gets the context's limit, 1 KiB, and what lies

@@ -25,7 +25,7 @@ pub enum Form {
     /// They ask a NIC.
     Queued,
     /// Queued, for a virtual memory whose regions may have replicas and checksums.
-    Guarded,
+    Reliable,
     /// Direct, for a virtual memory that borrows memory of neighbours.
     Borrowing,
     /// For any virtual memory: what a program has that nvcc compiles and that does not say less.
@@ -33,14 +33,14 @@ pub enum Form {
 }
 
 impl Form {
-    const ALL: [Self; 5] = [Self::Direct, Self::Queued, Self::Guarded, Self::Borrowing, Self::All];
+    const ALL: [Self; 5] = [Self::Direct, Self::Queued, Self::Reliable, Self::Borrowing, Self::All];
 
     /// Its name in `budgets.tsv`.
     fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::Queued => "queued",
-            Self::Guarded => "guarded",
+            Self::Reliable => "reliable",
             Self::Borrowing => "borrowing",
             Self::All => "all",
         }
@@ -51,7 +51,7 @@ impl Form {
         match self {
             Self::Direct => layout::FEATURE_DIRECT,
             Self::Queued => layout::FEATURE_QUEUED,
-            Self::Guarded => layout::FEATURE_QUEUED | layout::FEATURE_GUARDED,
+            Self::Reliable => layout::FEATURE_QUEUED | layout::FEATURE_RELIABLE,
             Self::Borrowing => layout::FEATURE_DIRECT | layout::FEATURE_VICTIMS,
             Self::All => layout::FEATURES_ALL,
         }
@@ -113,7 +113,7 @@ fn check(unit: &Unit, lines: &[&Line], architecture: u32, found: &Found) -> Vec<
     let names: Vec<&str> = lines.iter().map(|line| line.kernel.as_str()).collect();
     let text = match unit.form {
         // The others would take a minute, and have no budget there. Templates are compiled by their names alone.
-        Form::Guarded | Form::Borrowing | Form::All if !names.iter().any(|name| name.contains('<')) => {
+        Form::Reliable | Form::Borrowing | Form::All if !names.iter().any(|name| name.contains('<')) => {
             kernels_of(&text(&unit.path), &names)
         }
         _ => text(&unit.path),

@@ -63,7 +63,7 @@ impl Grant {
     /// The key that requests name. Sealing changes it: before [`Grant::seal`] the key of a read-only grant still allows
     /// WRITE, so ask for it afterwards.
     pub fn rkey(&self) -> u32 {
-        // Relaxed: whoever reads the key after `seal` returned is ordered after it by the same means as any value.
+        // Relaxed: the thread that reads the key after `seal` returned is ordered after it by the same means as any value.
         self.rkey.load(Ordering::Relaxed)
     }
 
@@ -77,7 +77,7 @@ impl Grant {
         self.access
     }
 
-    /// Whether it was sealed: nobody writes it any more.
+    /// Whether it was sealed: nothing writes it any more.
     pub fn is_sealed(&self) -> bool {
         // Relaxed: see `rkey`.
         self.sealed.load(Ordering::Relaxed)
@@ -137,14 +137,14 @@ pub struct ShareKey(pub [u8; NONCE_BYTES]);
 
 impl fmt::Debug for ShareKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whoever has it reads the memory.
+        // A holder of the key reads the memory.
         out.write_str("ShareKey")
     }
 }
 
 impl Grant {
     /// Lets other clients read this grant, which was sealed: those that have the key, by [`NodeClient::attach`]. The memory stays until
-    /// the last of them has left, whoever filled it.
+    /// the last of them has left.
     ///
     /// # Errors
     /// A grant that was not sealed; a session that is over.

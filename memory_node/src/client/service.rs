@@ -129,7 +129,7 @@ impl Inner {
                     _ => {}
                 }
             } else if let Some(waiter) = waiters.get(&event.id) {
-                // Whoever does not wait any more does not want it.
+                // A thread that does not wait any more does not want it.
                 let _ = waiter.send(event);
             }
         }

@@ -1,4 +1,4 @@
-//! Completion queues of the node's devices. A queue has room for so many clients; a device has as many queues as its clients need.
+//! Completion queues of the node's devices. A queue has room for this many clients; a device has as many queues as its clients need.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

@@ -186,7 +186,7 @@ fn try_to_register(device: &str, pool: &Arc<Pool>) -> Result<(), NodeError> {
     let Some(slice) = pool.take(PAGE_BYTES) else {
         return Ok(());
     };
-    // SAFETY: the slice outlives the region, and nobody else uses it.
+    // SAFETY: the slice outlives the region, and nothing else uses it.
     let region = unsafe {
         Region::register(
             &domain,

@@ -71,7 +71,7 @@ impl ServeOptions {
             })
         };
         if self.memory.bytes() < PAGE_BYTES {
-            return wrong("memory", "a node serves at least one page of 4096 bytes");
+            return wrong("memory", "it must be at least one page of 4096 bytes");
         }
         if self.secret.as_ref().is_some_and(String::is_empty) {
             return wrong("secret", "it is empty");

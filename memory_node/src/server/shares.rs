@@ -1,4 +1,4 @@
-//! Sealed memory that other clients may read: by keys that nobody guesses.
+//! Sealed memory that other clients may read: by keys that cannot be guessed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The key by which others may read this memory, which nobody writes any more. It stays the same.
+    /// The key by which others may read this memory, which nothing writes any more. It stays the same.
     ///
     /// # Errors
     /// Where the system has no random numbers.
@@ -53,7 +53,7 @@ mod tests {
         assert!(shares.memory(&[0; 16]).is_none());
         let attached = shares.memory(&key).unwrap();
         assert_eq!(attached.pointer(), first.pointer());
-        // Who filled it leaves first: it stays, and is granted to nobody else.
+        // Who filled it leaves first: it stays, and is granted to nothing else.
         drop(first);
         assert_eq!(pool.free(), 13 * PAGE_BYTES);
         assert!(shares.memory(&key).is_some());

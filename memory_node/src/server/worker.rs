@@ -106,7 +106,7 @@ pub enum Job {
         request: u64,
         lease: Lease,
     },
-    /// Of a client that is gone: nobody waits for it.
+    /// Of a client that is gone: nothing waits for it.
     Revoke {
         leases: Vec<Lease>,
     },
@@ -147,7 +147,7 @@ fn failure(error: &NodeError) -> Failure {
     }
 }
 
-/// Does jobs until nobody can send any.
+/// Does jobs until nothing can send any.
 pub fn run(jobs: &Receiver<Job>, done: &Sender<Done>, shared: &Arc<Shared>) {
     for job in jobs {
         let finished = match job {
@@ -205,7 +205,7 @@ pub fn run(jobs: &Receiver<Job>, done: &Sender<Done>, shared: &Arc<Shared>) {
 }
 
 fn make(domain: &Arc<Domain>, mut slice: Slice, shared: &Arc<Shared>) -> Result<Lease, Failure> {
-    // Before there is a key, so that nobody sees what another client left.
+    // Before there is a key, so that nothing sees what another client left.
     if !slice.zero_unless(|| shared.is_stopping()) {
         return Err((Reason::Stopping, 0));
     }

@@ -99,7 +99,7 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// A waker that nobody has rung.
+    /// A waker that nothing has rung.
     pub fn new() -> Result<Waker, NodeError> {
         // SAFETY: the call takes no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -109,7 +109,7 @@ impl Waker {
                 source: io::Error::last_os_error(),
             });
         }
-        // SAFETY: the descriptor is new, and nobody else closes it.
+        // SAFETY: the descriptor is new, and nothing else closes it.
         Ok(Waker(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

@@ -188,7 +188,7 @@ impl VerbsQueue {
     /// Posts a one-sided request over local memory.
     ///
     /// # Safety
-    /// The memory is registered under `lkey` and stays so, and nobody else uses it, until the request has completed or
+    /// The memory is registered under `lkey` and stays so, and nothing else uses it, until the request has completed or
     /// the queue pair is destroyed.
     ///
     /// # Errors

@@ -141,11 +141,11 @@ fn clients_of_a_node_that_stops_are_told() {
     assert!(client.grant(4096, GrantAccess::ReadWrite).is_err());
     assert!(client.connect_queue(&own.queue).is_err());
     let lost = status(&own.queue, read_at(&grant, 0), 64);
-    assert!(lost != CompletionStatus::SUCCESS, "nobody answers any more");
+    assert!(lost != CompletionStatus::SUCCESS, "nothing answers any more");
     drop((own, grant, client));
     let nobody = NodeClient::connect(&address, &named("late"));
     match nobody {
-        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nobody listens at that port"), "{why}"),
+        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nothing listens at that port"), "{why}"),
         other => panic!("{other:?}"),
     }
 }
@@ -161,7 +161,7 @@ fn another_session_with_a_node_that_was_started_again_has_nothing_of_the_one_bef
     eventually("the client is told", || client.failure().is_some());
     let go = AtomicBool::new(false);
     match client.connect_again(&go) {
-        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nobody listens at that port"), "{why}"),
+        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nothing listens at that port"), "{why}"),
         other => panic!("{other:?}"),
     }
 
@@ -212,7 +212,7 @@ fn another_session_that_nobody_wants_any_more_is_given_up_at_once() {
         "this session goes on"
     );
     drop(client);
-    eventually("nobody is left", || node.metrics().clients == 0);
+    eventually("nothing is left", || node.metrics().clients == 0);
     node.stop();
 }
 

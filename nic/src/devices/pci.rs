@@ -72,7 +72,7 @@ pub(super) enum PciMeeting {
     HostBridge,
     /// In one NUMA node, between host bridges (`NODE`).
     NumaNode,
-    /// Between NUMA nodes (`SYS`), or nobody knows where.
+    /// Between NUMA nodes (`SYS`), or nothing knows where.
     System,
 }
 

@@ -1,7 +1,7 @@
 //! Memory that the NIC's driver, this process and the GPU share: rings and doorbell records.
 //!
 //! libmlx5 asks a parent domain's allocators for the memory of each ring and record. They cut it, in whole pages, from
-//! slabs that whoever opened the NIC provides, so that all of it is within the GPU's reach at known addresses.
+//! slabs that the NIC's opener provides, so that all of it is within the GPU's reach at known addresses.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
@@ -23,8 +23,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Memory that this process and the GPU reach under the same address.
 ///
 /// # Safety
-/// What [`allocate`](Self::allocate) returns is the start of so many bytes, zeroed, page-aligned, readable and writable in
-/// this process, that nobody else uses, for as long as the object lives.
+/// What [`allocate`](Self::allocate) returns is the start of this many bytes, zeroed, page-aligned, readable and writable in
+/// this process, that nothing else uses, for as long as the object lives.
 pub unsafe trait SharedMemory: Send + Sync {
     /// More memory: its address.
     ///
@@ -200,7 +200,7 @@ impl Arena {
         // A pointer that was never given out is none of ours.
         let Some(bytes) = state.used.remove(&start) else { return };
         let first = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
-        // SAFETY: a chunk of a slab, which lives as long as `memory`; the driver gave it back, so nobody uses it.
+        // SAFETY: a chunk of a slab, which lives as long as `memory`; the driver gave it back, so nothing uses it.
         unsafe { first.write_bytes(0, bytes as usize) };
         state.give_back(start, bytes);
     }

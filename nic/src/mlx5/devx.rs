@@ -3,7 +3,7 @@
 //! Rings and doorbell records lie where [`super::SharedMemory::allocate_queues`] puts them, in the GPU's own memory where
 //! there is a dma-buf of it: what a GPU polls is near it. The completion queue is collapsed. Each queue pair asks for a
 //! register of its own; the library may give several out of one page, or one to several, and takes it back with its queue
-//! pair: nobody may have the page mapped then. The processor writes the first state of a ring and never reads one.
+//! pair: nothing may have the page mapped then. The processor writes the first state of a ring and never reads one.
 //!
 //! Not tested on a ConnectX.
 

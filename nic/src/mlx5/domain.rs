@@ -113,7 +113,7 @@ impl Domain {
         }
     }
 
-    /// Logs a call that failed where nobody can be told.
+    /// Logs a call that failed where nothing can be told.
     pub fn warn(&self, call: &str, error: &io::Error) {
         tracing::warn!(
             error = error as &dyn std::error::Error,

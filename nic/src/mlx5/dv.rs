@@ -31,7 +31,7 @@ pub const UMEM_DMA_BUF: u64 = 1;
 pub const UAR_BLUE_FLAME: u32 = 0;
 /// `MLX5DV_UAR_ALLOC_TYPE_NC`: one that is not cached.
 pub const UAR_NOT_CACHED: u32 = 1;
-/// `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED`: and that nobody else is given.
+/// `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED`: and that nothing else is given.
 pub const UAR_DEDICATED: u32 = 1 << 31;
 
 /// `MLX5DV_RES_TYPE_QP`: what an allocator of a parent domain is asked for, as are the next.

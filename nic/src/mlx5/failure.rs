@@ -38,11 +38,10 @@ fn hint(call: &str, error: &io::Error) -> Cow<'static, str> {
              (`modprobe nvidia-peermem`), or to be registered as a dma-buf"
         }
         ("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT) => {
-            "dma-bufs take Linux 5.12, rdma-core 34 and a NIC driver that knows them; without, GPU memory needs the kernel \
-             module nvidia-peermem (`modprobe nvidia-peermem`)"
+            "dma-bufs need Linux 5.12, rdma-core 34 and a NIC driver that supports them; without these, GPU memory needs the kernel module nvidia-peermem (`modprobe nvidia-peermem`)"
         }
         ("ibv_reg_dmabuf_mr", libc::EBADF | libc::EINVAL) => {
-            "the file is no dma-buf, the span is outside it, or the exporter does not let this NIC reach it (IOMMU, ACS)"
+            "the file is not a dma-buf, the span is outside it, or the exporter does not let this NIC reach it (IOMMU, ACS)"
         }
         ("ibv_reg_mr", libc::EINVAL) => {
             "the NIC does not take this span or these rights; read-only mappings cannot be registered for writing"
@@ -57,7 +56,7 @@ fn hint(call: &str, error: &io::Error) -> Cow<'static, str> {
             "the NIC does not take this depth: ask for less, or the driver is older than rdma-core 34"
         }
         ("ibv_alloc_parent_domain", libc::EINVAL | libc::EOPNOTSUPP) => {
-            "the driver knows no parent domains with allocators: install rdma-core 34 or later"
+            "the driver does not support parent domains with allocators: install rdma-core 34 or later"
         }
         (_, libc::EPERM | libc::EACCES) => {
             "not permitted: run as root, give this user rights on /dev/infiniband/uverbs*, or give a container that device and \

@@ -297,7 +297,7 @@ impl Nic for Mlx5Nic {
         }
         let flags = access.bits() as libc::c_int;
         let domain = self.domain.protection();
-        // SAFETY: the domain lives; the kernel holds the buffer's memory, which nobody reaches by references.
+        // SAFETY: the domain lives; the kernel holds the buffer's memory, which nothing reaches by references.
         let made = unsafe { sys::ibv_reg_dmabuf_mr(domain, offset, bytes as usize, iova, fd.as_raw_fd(), flags) };
         let doing = format!("registering {bytes} bytes of a dma-buf as {iova:#x}");
         self.keep_region(made, "ibv_reg_dmabuf_mr", doing)

@@ -52,7 +52,7 @@ impl std::fmt::Display for QueueMaking {
 
 /// A word that names no way of making queues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way of making queues: expected verbs or devx")]
+#[error("invalid way of making queues `{0}`: expected verbs or devx")]
 pub struct UnknownQueueMaking(String);
 
 impl std::str::FromStr for QueueMaking {

@@ -72,7 +72,7 @@ impl Pair {
             comp_vector: 0,
             wc_flags: 0,
             comp_mask: sys::IBV_CQ_INIT_ATTR_MASK_FLAGS | sys::IBV_CQ_INIT_ATTR_MASK_PD,
-            // Nobody tells the NIC how far completions are read: slots are freed by their requests.
+            // Nothing tells the NIC how far completions are read: slots are freed by their requests.
             flags: sys::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
             parent_domain: domain.parent(),
         };
@@ -254,7 +254,7 @@ impl Made for Pair {
 
     fn completion(&self) -> RingSpan {
         RingSpan {
-            // Relaxed: changed by a reset alone, during which nobody posts.
+            // Relaxed: changed by a reset alone, during which nothing posts.
             start: self.completion_start.load(Ordering::Relaxed),
             ..self.parts.completion
         }
@@ -267,7 +267,7 @@ impl Made for Pair {
     fn begin_anew(&self) -> Result<(), NicError> {
         // SAFETY: the record lives as long as the queue pair; all access to it is atomic. The library clears it as well.
         let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.parts.record as usize) };
-        // Relaxed: nobody posts to a queue pair in reset.
+        // Relaxed: nothing posts to a queue pair in reset.
         record.store(0, Ordering::Relaxed);
         self.completion_start.store(self.find_position(), Ordering::Relaxed);
         self.parts.begin_anew();

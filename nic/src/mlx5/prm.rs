@@ -183,7 +183,7 @@ pub struct ToReadyToSend {
     pub send_psn: u32,
     /// Base-two logarithm of the READs in flight, at most 7.
     pub log_reads_out: u8,
-    /// A packet is sent again after 4.096 us doubled so many times, 5 bits.
+    /// A packet is sent again after 4.096 us doubled this many times, 5 bits.
     pub ack_timeout: u8,
     /// How often, 3 bits.
     pub retries: u8,

@@ -1,7 +1,7 @@
 //! Bindings of libibverbs and librdmacm: what is used of them here, by hand, under the names of their headers.
 //!
 //! Structures and constants are those of <infiniband/verbs.h> and <rdma/rdma_cma.h> of rdma-core; a test compares each with the
-//! headers. Parts that nobody here reads have names that begin with `unused`. What a field means is said in the man page of the call
+//! headers. Parts that nothing here reads have names that begin with `unused`. What a field means is said in the man page of the call
 //! that takes or fills its structure, and what a call needs in its own.
 //!
 //! The libraries are loaded when one of their functions is called first. Where a library or the function is missing, the call fails

@@ -120,7 +120,7 @@ wire_struct! { PostSendResponse, 4 { bad_wr: u32 } }
 /// An open device with a context.
 pub(super) struct Uverbs {
     file: File,
-    /// Asynchronous events arrive here. Nobody reads them: what fails shows in completions.
+    /// Asynchronous events arrive here. Nothing reads them: what fails shows in completions.
     _events: OwnedFd,
 }
 
@@ -129,7 +129,7 @@ impl Uverbs {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let context: ContextResponse = call(&file, number::GET_CONTEXT, OnlyResponse::zeroed())?;
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
+        // SAFETY: the kernel has just made this descriptor for us, and nothing else has it.
         let events = unsafe { OwnedFd::from_raw_fd(context.async_fd as i32) };
         Ok(Self { file, _events: events })
     }

@@ -89,7 +89,7 @@ impl Poster {
         .expect("room");
         for (at, byte) in bytes.iter().enumerate() {
             let target = (send.address + (slot << send.shift)) as usize + at;
-            // SAFETY: within the slot, which nobody reads before the index below.
+            // SAFETY: within the slot, which nothing reads before the index below.
             unsafe { (target as *mut u8).write_volatile(*byte) };
         }
         self.posted += 1;
@@ -312,7 +312,7 @@ fn an_error_flushes_what_follows_and_reset_makes_the_pair_good_again() {
         );
         // Posted to a pair in error.
         assert_eq!(poster.run(bed.read(4, 4)), Status::Flushed);
-        // Requests that nobody rang for are gone with the reset.
+        // Requests that nothing rang for are gone with the reset.
         poster.write(bed.read(5, 5));
         bed.nic.reset(poster.pair.number).expect("from any state");
         assert_eq!(
@@ -339,7 +339,7 @@ fn a_ring_during_a_reset_leaves_no_request_unsent() {
     let mut poster = Poster::new(&bed.nic, DEPTH as u32);
     let mut rang = 0;
     for round in 0..100 {
-        // Requests that nobody rang for keep the reset busy in the error state.
+        // Requests that nothing rang for keep the reset busy in the error state.
         (0..DEPTH - 1).for_each(|n| poster.write(bed.read(n % 32, n % 32)));
         poster.publish();
         let (nic, number, doorbell) = (&bed.nic, poster.pair.number, poster.pair.doorbell);
@@ -365,7 +365,7 @@ fn a_ring_during_a_reset_leaves_no_request_unsent() {
             over.store(true, Ordering::Relaxed);
             match late.join().expect("no panic") {
                 Some(true) => rang += 1,
-                // Perhaps too late, which nobody may be.
+                // Perhaps too late, which nothing may be.
                 Some(false) => nic.reset(number).expect("from any state"),
                 None => {}
             }

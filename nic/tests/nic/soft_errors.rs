@@ -383,7 +383,7 @@ fn calls_refuse_what_cannot_be() {
     }
     let nobody = poster.number() ^ 1;
     let unknown = |result: Result<(), NicError>| {
-        let error = result.expect_err("nobody has this number");
+        let error = result.expect_err("nothing has this number");
         assert!(error.to_string().contains(&format!("{nobody:#x}")), "{error}");
     };
     unknown(nic.connect(nobody, poster.number()));

@@ -1,4 +1,4 @@
-//! A mover moves what the software NIC would copy: completions follow their data, whoever is slow or breaks.
+//! A mover moves what the software NIC would copy: completions follow their data, whatever is slow or breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -464,7 +464,7 @@ fn a_broken_mover_hangs_nobody() {
         std::thread::yield_now();
     }
     post_reads(&bed, &mut poster, 2..4);
-    // Nobody can bring the completion.
+    // Nothing can bring the completion.
     assert!(matches!(poster.wait(SHORT), Err(PosterError::TimedOut { .. })));
     assert!(bed.nic.mover_failure().expect("it failed").contains("the wire is cut"));
     match bed.nic.reset(poster.number()) {

@@ -177,7 +177,7 @@ fn every_beginning_and_every_missing_byte_has_an_answer() {
     }
 }
 
-/// A kernel of so many lines, of accesses and of what lies between them.
+/// A kernel of this many lines, of accesses and of what lies between them.
 fn long(lines: usize) -> String {
     let part = "\tadd.s64 \t%rd3, %rd1, %rd2;\n\tld.global.f32 \t%f1, [%rd3+16];\n\tfma.rn.f32 \t%f2, %f1, %f1, %f2;\n\t@%p1 st.global.f32 \t[%rd3], %f2;\n";
     crate::kernel(&part.repeat(lines / 4))

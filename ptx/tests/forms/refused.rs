@@ -101,7 +101,7 @@ fn errors_say_where_they_are() {
 fn what_was_rewritten_is_not_rewritten_again() {
     let once = rewrite(kernel("ld.global.u32 %r1, [%rd1];").as_bytes(), &layout()).expect("it is right");
     assert!(matches!(refusal(once.text), PtxError::Reserved { .. }));
-    // Such words in comments and strings are nobody's names.
+    // Such words in comments and strings are no one's names.
     let text = kernel("// gpuvm_window %gpuvm_a\nret;");
     assert!(rewrite(text.as_bytes(), &layout()).is_ok());
 }

@@ -24,7 +24,7 @@ impl<T: Pod> Data<T> {
         match self {
             Self::Vec(data) => data,
             Self::Pages(map) => bytemuck::cast_slice(map),
-            // SAFETY: it lives as long as `self`, has values, and nobody else knows it.
+            // SAFETY: it lives as long as `self`, has values, and nothing else knows it.
             Self::Home(memory) => bytemuck::cast_slice(unsafe { &*bytes_of(memory) }),
         }
     }
@@ -33,7 +33,7 @@ impl<T: Pod> Data<T> {
         match self {
             Self::Vec(data) => data,
             Self::Pages(map) => bytemuck::cast_slice_mut(map),
-            // SAFETY: as in `elements`; `self` is borrowed by nobody else.
+            // SAFETY: as in `elements`; `self` is borrowed by nothing else.
             Self::Home(memory) => bytemuck::cast_slice_mut(unsafe { &mut *bytes_of(memory) }),
         }
     }

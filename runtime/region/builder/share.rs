@@ -8,7 +8,7 @@ use super::{AtNodes, Integrity, NodeMemory, Region, RegionBuilder};
 use crate::error::{Doing, Error, Result};
 
 /// Names a region at memory nodes for other processes, which [`attach`](RegionBuilder::attach) to it. As bytes it goes to them by any way that
-/// they have; whoever gets it, and may join the nodes, reads the region.
+/// they have; a process that gets it, and may join the nodes, reads the region.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SharedRegion {
     length: u64,
@@ -85,7 +85,7 @@ impl SharedRegion {
 
 impl<E> Region<E> {
     /// Lets other processes read this region: one that is read-only, at memory nodes, without replicas. Its memory stays there until the
-    /// last process that has it leaves the nodes, whoever made it.
+    /// last process that has it leaves the nodes.
     ///
     /// # Errors
     /// [`Error::Region`] for another region; [`Error::Node`].

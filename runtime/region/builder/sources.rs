@@ -34,7 +34,7 @@ struct SpanAsked {
 
 impl<E> RegionBuilder<E> {
     /// Zeroed memory: where lanes copy pages themselves, of the kind that they reach fastest; else in system pages of its own, where pages that
-    /// nobody touches take no memory.
+    /// nothing touches take no memory.
     pub(super) fn zeros<T: Pod>(&self) -> Result<Data<T>> {
         let length = self.check()?;
         let bytes = length * self.element.bytes();
@@ -58,11 +58,11 @@ impl<E> RegionBuilder<E> {
     fn home_memory(&self, bytes: u64) -> Result<Option<HostMemory>> {
         let gpu = &self.place.gpu;
         let elsewhere = self.homed_at_nodes() || self.neighbour.is_some();
-        if bytes < HOME_FROM || elsewhere || !gpu.ways().nics.is_empty() {
+        if bytes < HOME_FROM || elsewhere || !gpu.data_paths().nics.is_empty() {
             return Ok(None);
         }
         let doing = || format!("getting memory for region `{}`", self.label());
-        gpu.or_lost(gpu.device.allocate_home(bytes).doing(doing))
+        gpu.map_device_lost(gpu.device.allocate_home(bytes).doing(doing))
     }
 
     pub(super) fn refused(&self, reason: String) -> Error {
@@ -79,7 +79,7 @@ impl<E> RegionBuilder<E> {
         let size = self.element.bytes() as u64;
         if !bytes.is_multiple_of(size) {
             return Err(self.refused(format!(
-                "{from} has {bytes} bytes, no whole number of elements of {size} bytes"
+                "{from} has {bytes} bytes, not a multiple of the element size of {size} bytes"
             )));
         }
         Ok(self.of_length(bytes / size))
@@ -89,15 +89,15 @@ impl<E> RegionBuilder<E> {
     fn not_in_lent_memory(&self) -> Option<&'static str> {
         match (self.replicas, self.neighbour) {
             (1, None) => None,
-            (1, Some(_)) => Some("memory that is lent lies in this host: leave home_on_gpu out"),
-            _ => Some("memory that is lent is one home; give the data to a region of its own for two"),
+            (1, Some(_)) => Some("lent memory is host memory: leave home_on_gpu out"),
+            _ => Some("lent memory cannot be replicated: copy the data into a region that owns its memory"),
         }
     }
 
     /// Checksums of the pages of memory that is lent, for a region that has any.
     ///
     /// # Safety
-    /// All of the region's bytes from `base` on can be read, and nobody writes them meanwhile.
+    /// All of the region's bytes from `base` on can be read, and nothing writes them meanwhile.
     unsafe fn checksums_of_lent(&self, base: *const u8) -> Option<Vec<u32>> {
         let bytes = match self.integrity {
             Integrity::Crc32c if self.length > 0 => self.bytes() as usize,
@@ -192,7 +192,7 @@ impl<E> RegionBuilder<E> {
         let align = this.element.align().max(1) as u64;
         if !offset_bytes.is_multiple_of(align) {
             return Err(this.refused(format!(
-                "byte {offset_bytes} of {} is no multiple of {align}, as {} needs: copy it by from_reader",
+                "byte offset {offset_bytes} of {} is not a multiple of {align}, the alignment of {}: copy it by from_reader",
                 path.display(),
                 this.element.name()
             )));
@@ -200,7 +200,7 @@ impl<E> RegionBuilder<E> {
         match offset_bytes.checked_add(this.bytes()) {
             Some(end) if end <= bytes => Ok(this),
             _ => Err(this.refused(format!(
-                "{} has {bytes} bytes; {length} elements of {} bytes from byte {offset_bytes} on go beyond them",
+                "{} has {bytes} bytes; {length} elements of {} bytes from byte {offset_bytes} on exceed it",
                 path.display(),
                 this.element.bytes()
             ))),
@@ -216,7 +216,7 @@ impl<E> RegionBuilder<E> {
     }
 
     /// The pages of a file, in place: nothing is read before a kernel touches it. The region is as long as the
-    /// file, and read-only. While the region lives nobody may write the file or make it shorter: kernels would see
+    /// file, and read-only. While the region lives nothing may write the file or make it shorter: kernels would see
     /// any mixture, and a page that is gone ends the process.
     ///
     /// # Errors
@@ -262,19 +262,17 @@ impl<E> RegionBuilder<E> {
         self.mapped(path, true, span)
     }
 
-    /// Bytes that `storage` reads and writes as kernels need them, as those of a file are with [`VmBuilder::file_memory`](crate::VmBuilder::file_memory): a
+    /// Bytes that `storage` reads and writes as kernels need them, as those of a file are with [`VmBuilder::file_cache`](crate::VmBuilder::file_cache): a
     /// home of the caller's making, which errors call `name`. The region is as long as it says, and kernels may write it unless the builder
     /// says read-only.
     ///
     /// # Errors
-    /// As [`map_file`](Self::map_file); [`Error::Region`] without file memory.
+    /// As [`map_file`](Self::map_file); [`Error::Region`] without a file cache.
     pub fn map_storage(self, name: impl AsRef<Path>, storage: Arc<dyn Storage>) -> Result<Region<E>> {
         let name = name.as_ref();
         self.check_in_file(name)?;
         let Some(tier) = self.place.gpu.tier().cloned() else {
-            return Err(
-                self.refused("give the virtual memory file_memory: what storage holds comes by way of it".into())
-            );
+            return Err(self.refused("storage is read through the file cache: set file_cache".into()));
         };
         let look = storage.look().map_err(|source| self.cannot_read(name, source))?;
         let this = self.of_bytes(look.length, &name.display().to_string())?;
@@ -299,7 +297,7 @@ impl<E> RegionBuilder<E> {
     /// Whether a region as this one may lie over a file.
     fn check_in_file(&self, path: &Path) -> Result<()> {
         if self.replicas != 1 {
-            let reason = format!("{} is one home; a map has no second one", path.display());
+            let reason = format!("memory-mapped files cannot be replicated: {} is one", path.display());
             return Err(Error::Region {
                 region: self.label(),
                 reason,
@@ -336,7 +334,7 @@ impl<E> RegionBuilder<E> {
         this.create_in_host(HostPages::of_file(map), None, checksums, false)
     }
 
-    /// Of pages that nobody reads before a kernel touches them: what a page holds when it is fetched first counts.
+    /// Of pages that nothing reads before a kernel touches them: what a page holds when it is fetched first counts.
     fn unknown_checksums(&self) -> Option<Vec<u32>> {
         let pages = self.bytes().div_ceil(self.page_size()) as usize;
         (self.integrity == Integrity::Crc32c).then(|| vec![0; pages])
@@ -371,7 +369,7 @@ impl RegionBuilder<Untyped> {
     }
 
     /// Memory of this host that `owner` keeps, `bytes` bytes of whole elements from `base` on, in place: nothing is copied. The owner
-    /// is dropped when neither the region nor a launch of it is left. Whoever lends memory and waits for no owner gives `()`: the memory is
+    /// is dropped when neither the region nor a launch of it is left. A caller that lends memory and waits for no owner gives `()`: the memory is
     /// the lender's again when [`close`](Region::close) has returned. The pages live in this host's memory, whatever memory nodes there are.
     ///
     /// # Errors
@@ -380,7 +378,7 @@ impl RegionBuilder<Untyped> {
     /// # Safety
     /// Until `owner` is dropped or `close` has returned, and for good if that returns [`Error::StillReached`], `base` is valid for reads of
     /// `bytes` bytes, and for writes unless the builder says read-only. A region that is dropped gives no answer: lenders close it. From
-    /// now on until the region has ended nobody holds a Rust reference to the memory; what others read or write there meanwhile they
+    /// now on until the region has ended nothing holds a Rust reference to the memory; what others read or write there meanwhile they
     /// read and write as foreign code does that shares memory with a device: a kernel may see it before or after.
     pub unsafe fn from_owner(self, owner: impl Send + Sync + 'static, base: *mut u8, bytes: u64) -> Result<RawRegion> {
         let this = self.of_bytes(bytes, "the memory")?;
@@ -448,13 +446,13 @@ impl<T: Pod> RegionBuilder<T> {
         if fewer || values.next().is_some() {
             let relation = if fewer { "fewer" } else { "more" };
             return Err(this.refused(format!(
-                "the iterator yields {relation} elements than the {least} that it said"
+                "the iterator yields {relation} elements than the {least} of its size hint"
             )));
         }
         this.finish(data)
     }
 
-    /// A region over `length` elements in memory that is valid, and touched by nobody else, until `close` has returned.
+    /// A region over `length` elements in memory that is valid, and touched by nothing else, until `close` has returned.
     ///
     /// # Safety
     /// As [`over_bytes`](Self::over_bytes).

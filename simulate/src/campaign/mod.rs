@@ -46,7 +46,7 @@ pub struct Summary {
     pub jobs: usize,
     /// By workload.
     pub workloads: Vec<Total>,
-    /// What never happened over so many seeds that it should have: checks that saw nothing, requests that never ran beside each other.
+    /// What never happened over this many seeds that it should have: checks that saw nothing, requests that never ran beside each other.
     pub unseen: Vec<String>,
     /// The failures, first seed first.
     pub failures: Vec<Ran>,

@@ -29,7 +29,7 @@ pub struct Total {
     pub fetched: u64,
     /// Pages evicted.
     pub evicted: u64,
-    /// Pages written home.
+    /// Pages written back.
     pub written_back: u64,
     /// Histories of words found linearisable.
     pub linear: u64,
@@ -44,7 +44,7 @@ pub struct Total {
     /// Homes that returned.
     pub returns: u64,
     /// Stale copies that were written again.
-    pub mended: u64,
+    pub repaired: u64,
     /// Pages that left their frames for a neighbour.
     pub kept: u64,
     /// Pages that came from there.
@@ -80,7 +80,7 @@ impl Total {
             losses: 0,
             within: 0,
             returns: 0,
-            mended: 0,
+            repaired: 0,
             kept: 0,
             came_back: 0,
             displaced: 0,
@@ -104,7 +104,7 @@ impl Total {
         let (lends, borrows) = (self.workload == Workload::Victims, self.workload.borrows());
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
         let never = [
-            (pages, looks.words, "no page's word ever changed"),
+            (pages, looks.words, "no page's entry ever changed"),
             (
                 pages,
                 looks.published,
@@ -141,7 +141,7 @@ impl Total {
             ),
             (loses, self.within, "no home was taken away while a kernel ran"),
             (loses, self.returns.min(looks.returned), "no home returned"),
-            (loses, self.mended, "no stale copy was ever written again"),
+            (loses, self.repaired, "no stale copy was ever written again"),
             (checked, looks.checksums, "no frame was ever compared with its checksum"),
             (checked, self.flips, "no bit was flipped"),
             (checked, self.corrupt, "no flipped bit was found"),
@@ -181,7 +181,7 @@ impl Total {
         self.losses += passed.happened.losses;
         self.within += passed.happened.within;
         self.returns += passed.happened.returns;
-        self.mended += passed.mended;
+        self.repaired += passed.repaired;
         let (kept, came_back, lost, displaced) = passed.victims;
         self.kept += kept;
         self.came_back += came_back;

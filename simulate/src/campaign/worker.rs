@@ -86,7 +86,7 @@ fn run_or_break_off(workload: Workload, seed: u64, options: &Options) -> io::Res
     let (tell, end) = channel();
     let (watched, options) = (Arc::clone(&watcher), options.clone());
     let running = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
-        // Nobody listens any more when the run was left behind.
+        // Nothing listens any more when the run was left behind.
         let _ = tell.send(run::run_watched(workload, seed, &options, watched).outcome);
     })?;
     let mut broken_since = None;
@@ -167,7 +167,7 @@ impl Worker {
             let kept = Arc::clone(&errors);
             readers.push(std::thread::spawn(move || {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    // A line of text is whole, whoever panicked.
+                    // A line of text is whole, whatever panicked.
                     let mut kept = kept.lock();
                     if kept.len() == STDERR_LINES {
                         kept.pop_front();

@@ -25,7 +25,7 @@ pub enum Origin {
     LookUps(u32),
     /// The n-th of the rules of slot caches.
     Slots(u32),
-    /// The n-th of the rules of what moves a page's word.
+    /// The n-th of the rules of what moves a page's entry.
     Words(u32),
     /// The n-th of the rules of queues that a NIC watches.
     Queues(u32),

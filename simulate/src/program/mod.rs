@@ -68,14 +68,14 @@ pub fn run_on<T: Element>(
     run_watched::<T>(builder, rng, shape, options, &mut |_, _| Ok(()))
 }
 
-/// When a run calls whoever watches it.
+/// When a run calls its watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// A launch will begin.
     Before(u32),
     /// It has ended, and the host has done what it does between launches.
     After(u32),
-    /// All of them have, and everything was written home and compared.
+    /// All of them have, and everything was written back and compared.
     Ended,
 }
 
@@ -240,7 +240,7 @@ fn launch_once<T: Element>(
     given.write(&ops)?;
     let out = bench.vm.buffer::<u64>(lanes)?;
     let config = LaunchConfig::new(shape.blocks, shape.threads)
-        .lane_spans(shape.lane_spans.into())
+        .thread_spans(shape.thread_spans.into())
         .warp_spans(shape.warp_spans.into());
     let launched = bench
         .kernel("program")?

@@ -112,7 +112,7 @@ pub(super) fn operation<T: Element>(
     warp_turn: u64,
 ) -> (u64, u64, u64) {
     let lanes = shape.lanes();
-    // Elements 4k + 1 to 4k + 3 belong to lane k mod `lanes`; nobody writes those at 4k. Every lane has some in each whole turn.
+    // Elements 4k + 1 to 4k + 3 belong to lane k mod `lanes`; nothing writes those at 4k. Every lane has some in each whole turn.
     let turns = shape.elements / (4 * lanes);
     let place = |turn: u64| 4 * (lane + lanes * turn);
     // One in eight is of the last turn, as far as there is one: a region's end is a case of its own.
@@ -134,7 +134,7 @@ pub(super) fn operation<T: Element>(
         7 => (2, value, own(turn, rng)),
         8 if T::WRAPS => (3, value, own(turn, rng)),
         9 | 10 => (4, value, rng.random_range(0..shape.shared)),
-        11 if shape.lane_spans => (5, value, held(far, rng)),
+        11 if shape.thread_spans => (5, value, held(far, rng)),
         12 if shape.warp_spans => (6, value, held(warp_turn % turns, rng)),
         13 => (7, value % 60, rng.random_range(0..shape.elements)),
         14 => (8, value % 5000, rng.random_range(0..shape.elements)),

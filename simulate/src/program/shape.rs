@@ -85,7 +85,7 @@ pub struct ProgramShape {
     /// Requests of a queue pair.
     pub queue_depth: u32,
     /// Whether lanes hold spans.
-    pub lane_spans: bool,
+    pub thread_spans: bool,
     /// Whether warps hold spans.
     pub warp_spans: bool,
     /// Whether the host flushes while kernels run.
@@ -98,7 +98,7 @@ pub struct ProgramShape {
     pub never_evicted: bool,
     /// Where reads of a page without a frame are made, in regions with memory of their own.
     pub placement: Placement,
-    /// The elements lie in memory that the host lends, so many elements behind the begin of a system page and between guards that must
+    /// The elements lie in memory that the host lends, this many elements behind the begin of a system page and between guards that must
     /// stay as they are; none: in memory of the region's own. Without the options of a region.
     pub lent: Option<u64>,
     /// Homes of each page, of both regions: 1, or 2 in this host's memory, of which one may be lost.
@@ -126,7 +126,7 @@ impl ProgramShape {
         let lanes = u64::from(threads * blocks);
         let warps = lanes / 32;
         // One frame in all, one a warp, as many as spans of warps or of lanes need, and plenty.
-        let (frames, warp_spans, lane_spans) = match rng.random_range(0..5) {
+        let (frames, warp_spans, thread_spans) = match rng.random_range(0..5) {
             0 => (1, false, false),
             1 => (warps, false, false),
             2 => (warps + 1, true, false),
@@ -149,7 +149,7 @@ impl ProgramShape {
             launches: 3,
             queue_pairs: rng.random_range(1..=3),
             queue_depth: [1, 2, 4, 64][rng.random_range(0..4)],
-            lane_spans,
+            thread_spans,
             warp_spans,
             beside: rng.random(),
             interleaving: None,
@@ -178,7 +178,7 @@ impl ProgramShape {
         let builder = Vm::builder()
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
-            .guarded_regions(self.checked)
+            .reliable_regions(self.checked)
             .placement(Placement::Fetch)
             .wait_limit(self.wait_limit())
             .launch_deadline(Duration::from_secs(60));
@@ -208,7 +208,7 @@ pub fn tiny(seed: u64, frames: u64) -> ProgramShape {
         launches: 2,
         queue_pairs: 1 + (seed % 2) as u32,
         queue_depth: 1 << (seed % 4),
-        lane_spans: false,
+        thread_spans: false,
         warp_spans: frames > 2,
         // The host's clock is no part of a seed.
         beside: false,

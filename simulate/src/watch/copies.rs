@@ -20,7 +20,7 @@ fn bits_apart(a: u64, b: u64, bytes: usize) -> u32 {
         .sum()
 }
 
-/// The checksum of so many bytes, as the table of a region keeps it.
+/// The checksum of this many bytes, as the table of a region keeps it.
 fn checksum(at: u64, bytes: usize) -> u32 {
     // SAFETY: as in `differ`.
     let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, bytes) };
@@ -65,7 +65,7 @@ impl Watcher {
         self.lock().flips = true;
     }
 
-    /// Tells that GPUs which nobody watches write to homes: what a frame holds may be older then, until its page is dropped.
+    /// Tells that GPUs which nothing watches write to homes: what a frame holds may be older then, until its page is dropped.
     pub fn expect_others(&self) {
         self.lock().others = true;
     }

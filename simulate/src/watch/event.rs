@@ -25,7 +25,7 @@ pub enum Who {
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// A page's word changed.
+    /// A page's entry changed.
     Word {
         /// The page, as in the table of frames.
         page_id: u64,
@@ -60,7 +60,7 @@ pub enum What {
     TakenBack {
         /// The chunk.
         chunk: u32,
-        /// 1: the loan has ended; 2: nobody writes there any more; 3: somebody always did.
+        /// 1: the loan has ended; 2: nothing writes there any more; 3: somebody always did.
         turn: u64,
     },
     /// A request's record changed its phase.
@@ -141,7 +141,7 @@ pub struct Finding {
 pub struct Looks {
     /// Accesses and engine steps after which memory was looked at.
     pub steps: u64,
-    /// Changes of page words.
+    /// Changes of page table entries.
     pub words: u64,
     /// Publications whose frame was compared with the home.
     pub published: u64,

@@ -1,4 +1,4 @@
-//! Changes of slots in memory that neighbours lend: whose each is, what it holds, and what a lender finds there who has it back.
+//! Changes of slots in memory that neighbours lend: whose each is, what it holds, and what a lender finds there after reclaiming it.
 
 use std::collections::HashMap;
 
@@ -220,7 +220,7 @@ impl WatchState {
         self.tell(What::SlotGiven { slot });
     }
 
-    /// A page's word changed, which may name a slot.
+    /// A page's entry changed, which may name a slot.
     pub(super) fn victim_changed(&mut self, page_id: u64, old: u64, new: u64, transition: Transition) {
         let Some(slots) = &mut self.slots else { return };
         match (words::victim(old), words::victim(new)) {
@@ -256,7 +256,7 @@ impl WatchState {
         }
     }
 
-    /// The page's word names the slot from now on.
+    /// The page's entry names the slot from now on.
     fn kept_in(&mut self, page_id: u64, old: u64, slot: u32) {
         let Some(slots) = &mut self.slots else { return };
         slots.claimed.remove(&page_id);

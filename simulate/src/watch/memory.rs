@@ -68,7 +68,7 @@ pub(super) fn read<T: bytemuck::Pod>(address: u64) -> T {
 
 /// Whether two stretches of memory hold the same; the first difference.
 pub(super) fn differ(a: u64, b: u64, bytes: usize) -> Option<usize> {
-    // SAFETY: as in `load`: a frame and a home, which live while the region does; nobody else runs.
+    // SAFETY: as in `load`: a frame and a home, which live while the region does; nothing else runs.
     let [a, b] = [a, b].map(|at| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) });
     // Comparing whole slices is fast, and they are alike most often.
     let differing = || a.iter().zip(b).position(|(a, b)| a != b);

@@ -1,4 +1,4 @@
-//! Changes of pages' words and of the pool's slots: which frame is whose, and what it holds.
+//! Changes of pages' entries and of the pool's slots: which frame is whose, and what it holds.
 
 use gpuvm_layouts as layout;
 use layout::{FillState, VmDesc};
@@ -113,12 +113,12 @@ impl WatchState {
         if new & layout::DIRTY_BIT == 0 {
             self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published clean"));
         } else if replicated {
-            // Dirty to mend the other copy: nobody has written it yet.
-            self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published to be mended"));
+            // Dirty to repair the other copy: nothing has written it yet.
+            self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published to be repaired"));
         }
     }
 
-    /// In a frame of the pool, which must be in nobody else's use.
+    /// In a frame of the pool, which must be in nothing else's use.
     fn published_in(&mut self, frame: u32, page_id: u64) {
         let place = (Some(page_id), Some(frame), None);
         let named = |what: String| format!("{} was published in frame {frame}, {what}", page_name(page_id));

@@ -102,7 +102,7 @@ impl WatchState {
         self.set_target(record.frame, Some(page_of(record.page_id)));
     }
 
-    /// The page of a record never changes between its hand-over and its claim. Whoever claimed it may write it over before the free slot shows.
+    /// The page of a record never changes between its hand-over and its claim. A thread that claimed it may write it over before the free slot shows.
     pub(super) fn page_id_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
         let record = self.record(queue, slot);
         if phase_of(state_before) == layout::RECORD_POSTED {

@@ -244,7 +244,7 @@ fn a_page_that_comes_is_written_and_goes_breaks_no_rule() {
     fake.frame_pages[0] = 0;
     fake.step();
     assert_eq!(fake.found(), []);
-    fake.watcher.at_rest().unwrap();
+    fake.watcher.when_idle().unwrap();
     let looks = fake.watcher.looks();
     assert_eq!((looks.published, looks.evicted, looks.cleaned), (1, 1, 1));
     assert_eq!(looks.in_flight_max, 1);
@@ -452,7 +452,7 @@ fn what_is_left_at_the_end_shows() {
     let end = |change: fn(&mut Fake), what: &str| {
         let mut fake = Fake::new();
         change(&mut fake);
-        let found = fake.watcher.at_rest().expect_err(what);
+        let found = fake.watcher.when_idle().expect_err(what);
         assert!(found.what.contains(what), "{} instead of {what}", found.what);
     };
     end(|fake| fake.fetch(1, 0), "page 1 of region 0 is resident in frame 0");

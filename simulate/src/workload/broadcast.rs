@@ -66,7 +66,7 @@ fn play<T: Element>(room: &mut Room<'_>) -> Result<(), Wrong> {
     let array = array.views_on_one_gpu(views).from_slice(&narrowed(&model))?;
     let mut stores = vec![0; views];
     for launch in 0..LAUNCHES {
-        // Without a look at the copies the next launch finds what this one has passed on.
+        // Without a look at the copies the next launch finds what this one has forwarded.
         let looks = launch + 1 == LAUNCHES || rng.random_range(0..4u32) != 0;
         let shape = drawn::Shape {
             views,

@@ -45,7 +45,7 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut model = vec![0u64; (pages * PAGE_WORDS) as usize];
     which.iter().for_each(|&word| model[word as usize] += 1);
     let found = found.to_vec()?;
-    // Whoever was given a count has made it one more; an addition that failed gives 0.
+    // A thread that was given a count has made it one more; an addition that failed gives 0.
     let counted = which.iter().zip(&found).filter(|(_, count)| **count != 0);
     let counted: Vec<(u64, u64)> = counted.map(|(word, count)| (*word, count + 1)).collect();
     keeps(&bench, ran, &a, &counted, &model)?;
@@ -65,7 +65,7 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
 /// Words of a short page, and how many of them are used.
 const SHORT: (u64, u64) = (32, 4);
 
-/// Operations on `words` for each of so many lanes and steps, as the kernel `linear` reads them. The last `short` words lie on a short
+/// Operations on `words` for each of this many lanes and steps, as the kernel `linear` reads them. The last `short` words lie on a short
 /// page, which gets half of the moves.
 fn drawn(rng: &mut ChaCha8Rng, words: &[u64], short: u64, (lanes, steps): (u64, u32)) -> Vec<u64> {
     let (mut used, mut at) = (vec![0usize; words.len()], 0);
@@ -168,7 +168,7 @@ fn operation(op: u64, log: &[u64]) -> Operation {
 /// Words of each of the two pages, of which the kernel `rising` stores the first few.
 const RISING: (u64, u64) = (12, 3);
 
-/// Whoever reads a word sees it rise, whole, wherever its page is. Write-backs and reads at home meet much more often than under
+/// A thread that reads a word sees it rise, whole, wherever its page is. Write-backs and reads at home meet much more often than under
 /// `linear`, which must keep a history.
 pub(super) fn rising(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
     let seed = room.seed();

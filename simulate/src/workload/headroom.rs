@@ -73,7 +73,7 @@ pub(super) fn headroom(room: &mut Room<'_>) -> Result<(), Wrong> {
 }
 
 /// How it is said that frames do not follow.
-const NOT_YET: &str = "frames do not follow";
+const NOT_YET: &str = "the frame pool does not follow";
 
 impl Sharing<'_> {
     /// What a launch may take, as the runtime counts it.
@@ -143,7 +143,7 @@ impl Sharing<'_> {
         )))
     }
 
-    /// Nobody else needs memory: as long as pages leave their frames there come more.
+    /// Nothing else needs memory: as long as pages leave their frames there come more.
     fn frames_come_back(&self, region: &Region<u64>, model: &mut [u64], rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         let (lanes, steps) = (PAGES.div_ceil(3), 3u32);
         let pages = (0..lanes * u64::from(steps)).map(|n| n % PAGES);

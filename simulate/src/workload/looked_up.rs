@@ -20,7 +20,7 @@ const MOVED_MOST: u64 = 8;
 /// Most lanes of launches that run together.
 const LANES: u64 = 12;
 /// Words of a page: the first ones are each a lane's own; as many behind them only rise, and are each a lane's own as well; to one all add;
-/// some nobody writes. A short page, which a region ends with, has no more, and no whole number of 16-byte pieces.
+/// some nothing writes. A short page, which a region ends with, has no more, and is not a multiple of 16 bytes.
 const ADDED: u64 = 2 * LANES;
 const KEPT: Range<u64> = ADDED + 1..SHORT;
 const SHORT: u64 = 31;
@@ -63,7 +63,7 @@ struct Both<'a> {
     brings_beside: bool,
     /// Whether a neighbour lends memory.
     lends: bool,
-    /// Whether the first GPU was not mended yet after a launch was stopped there: the next one does that.
+    /// Whether the first GPU was not recovered yet after a launch was stopped there: the next one does that.
     is_broken: bool,
 }
 
@@ -554,7 +554,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// Whether the neighbour has so many pages' memory back: lanes of a launch that was stopped in the middle of a copy count as copying
+    /// Whether the neighbour has this many pages' memory back: lanes of a launch that was stopped in the middle of a copy count as copying
     /// until the GPU recovers.
     fn give_back(&self, pages: u32) -> Result<bool, Wrong> {
         match self.bench.vm.give_back_borrowed(u64::from(pages) * PAGE) {
@@ -627,7 +627,7 @@ impl Both<'_> {
         }
     }
 
-    /// Launches that only read: of what was used at home as many pages come as frames are free, and none is written home.
+    /// Launches that only read: of what was used at home as many pages come as frames are free, and none is written back.
     fn readers(&mut self, rng: &mut ChaCha8Rng) -> Result<(), Wrong> {
         self.regions.iter().try_for_each(|held| held.region.evict())?;
         let before = self.bench.vm.stats()?;
@@ -684,7 +684,7 @@ impl Both<'_> {
         match self.bench.vm.stats()?.pages_written_back - before.pages_written_back {
             0 => Ok(()),
             count => Err(Wrong::Differs(format!(
-                "{count} pages were written home that were only read"
+                "{count} pages were written back that were only read"
             ))),
         }
     }

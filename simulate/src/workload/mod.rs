@@ -5,17 +5,17 @@ use gpuvm::{Advice, Placement};
 use crate::bench::{Bench, Wrong};
 use crate::room::Room;
 
-use guarded::CatchUp;
+use reliable::CatchUp;
 
 pub use catalog::{UnknownWorkload, Workload};
 
 mod broadcast;
 pub(crate) mod catalog;
 mod contended;
-mod guarded;
 mod headroom;
 mod looked_up;
 mod programs;
+mod reliable;
 mod resize;
 mod slots;
 mod spans;
@@ -56,10 +56,10 @@ pub(crate) fn run(workload: Workload, room: &mut Room<'_>) -> Result<(), Wrong> 
             contended::linear(room, placement, Advice::WriteOnce)
         }
         Workload::Rising => contended::rising(room, programs::in_place(room.seed())),
-        Workload::Replicas => guarded::replicas(room),
-        Workload::Returns => guarded::returns(room, CatchUp::Called),
-        Workload::CaughtUp => guarded::returns(room, CatchUp::ByItself),
-        Workload::Checksums => guarded::checksums(room),
+        Workload::Replicas => reliable::replicas(room),
+        Workload::Returns => reliable::returns(room, CatchUp::Called),
+        Workload::CaughtUp => reliable::returns(room, CatchUp::ByItself),
+        Workload::Checksums => reliable::checksums(room),
         Workload::Victims => victims::victims(room),
         Workload::Broadcast => broadcast::broadcast(room),
         Workload::Resize | Workload::ResizeDirect => resize::resize(room),

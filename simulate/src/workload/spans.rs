@@ -50,8 +50,8 @@ fn lanes_write(room: &mut Room<'_>) -> Result<(), Wrong> {
         .collect();
     let given = bench.vm.buffer::<u64>(words.len() as u64)?;
     given.write(&words)?;
-    let config = LaunchConfig::new(1, holders as u32).lane_spans(declared);
-    must(&bench, "lane_spans", config, (&a, &given, steps))?;
+    let config = LaunchConfig::new(1, holders as u32).thread_spans(declared);
+    must(&bench, "thread_spans", config, (&a, &given, steps))?;
     for (n, &word) in (0u64..).zip(&words) {
         let word = &mut model[word as usize];
         *word = word.wrapping_mul(7).wrapping_add(n / u64::from(steps) + 1);
@@ -202,7 +202,7 @@ fn walkers(frames: u64) -> (LaunchConfig, u64) {
     (LaunchConfig::new(blocks as u32, threads as u32), blocks * threads)
 }
 
-/// Where the stretches of so many lanes begin, `words` words each: at a row's first word, so many columns from there a lane.
+/// Where the stretches of this many lanes begin, `words` words each: at a row's first word, this many columns from there a lane.
 fn stretches(
     bench: &Bench,
     rng: &mut ChaCha8Rng,

@@ -13,7 +13,7 @@ use crate::room::{Borrowed, Needs, PAGE_WORDS, Room};
 
 /// Regions, each with a short page at its end.
 const REGIONS: usize = 3;
-/// Words of a short page: one for each lane and some that nobody writes.
+/// Words of a short page: one for each lane and some that nothing writes.
 const SHORT: u64 = 24;
 /// Words of a page of which some are read and none is written, by any lane.
 const KEPT: std::ops::Range<u64> = 16..SHORT;

@@ -84,7 +84,7 @@ fn who_has_the_lower_priority_gives_down_to_its_minimum() {
     pool.grow(MIB / 2);
     let text = tenant.ask(MIB, HANG, DriverView::default).unwrap_err().to_string();
     for part in [
-        "1 MiB of GPU memory were asked for and 0 B can be had".to_owned(),
+        "1 MiB of GPU memory were asked for, and 0 B are available".to_owned(),
         format!("pid {} (", low.pid()),
         "holds 2 MiB in frames (minimum 2 MiB, limit none, priority -1) and keeps its minimum".to_owned(),
         "and holds no more than its share".to_owned(),

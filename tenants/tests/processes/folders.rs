@@ -137,7 +137,7 @@ fn what_the_dead_left_is_in_nobodys_way() {
         let refused = tenant.ask(MIB, HANG, DriverView::default).unwrap_err().to_string();
         (tenant, refused)
     });
-    assert!(found.1.contains("0 B can be had"), "{}", found.1);
+    assert!(found.1.contains("0 B are available"), "{}", found.1);
     assert_eq!(registry.pids(), [std::process::id()]);
     assert!(
         !registry

@@ -56,7 +56,7 @@ fn parse(rule: &str) -> Option<Planted> {
 fn write_log(line: &str) {
     let Some(path) = &config().log else { return };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    // A log that cannot be written has nobody to tell.
+    // A log that cannot be written has no one to tell.
     let _ = file.and_then(|mut file| writeln!(file, "{line}"));
 }
 

@@ -342,7 +342,7 @@ fn execute(pair: &mut QueuePair, command: &Command) -> Firmware<u32> {
         }
         (Command::ToReset { .. }, _) => {
             pair.nic.reset(pair.number).map_err(refused)?;
-            // SAFETY: the page of registers cannot go before the queue pair. Relaxed: nobody rings now.
+            // SAFETY: the page of registers cannot go before the queue pair. Relaxed: nothing rings now.
             unsafe { word(pair.register) }.store(0, Ordering::Relaxed);
             QueueAttributes::RESET
         }

@@ -56,7 +56,7 @@ impl Chunk {
                 "an allocator gave {made:p}, which is not aligned to {alignment}"
             ));
         }
-        // SAFETY: so many bytes, by the allocator's promise.
+        // SAFETY: this many bytes, by the allocator's promise.
         unsafe { made.cast::<u8>().write_bytes(0, bytes) };
         Ok(Chunk::Given {
             allocators,

@@ -31,7 +31,7 @@ use crate::{
 };
 
 const SOURCE: &str = include_str!("versions.cu");
-/// Frames of the simulated GPU, and blocks of host memory before the file: as few as there may be.
+/// Frames of the simulated GPU, and blocks of the file cache: as few as there may be.
 const FRAMES: u64 = 32;
 const BLOCKS: u64 = 64;
 
@@ -51,7 +51,7 @@ pub fn kernels() -> Result<(Vm, Kernel, Kernel), Error> {
     let vm = Vm::builder()
         .frame_memory(FRAMES * PAGE)
         .page_size(PAGE)
-        .file_memory(BLOCKS * PAGE)
+        .file_cache(BLOCKS * PAGE)
         .gpu(SimulatedGpu::new().memory(64 << 20))
         .wait_limit(limit)
         .launch_deadline(2 * limit)

@@ -17,9 +17,9 @@ __device__ inline unsigned word(unsigned seed, u64 page, unsigned at, unsigned v
 __device__ inline u64 first_warp() { return (blockIdx.x * 1ull * blockDim.x + threadIdx.x) / 32; }
 __device__ inline u64 warps() { return gridDim.x * 1ull * blockDim.x / 32; }
 
-// A warp a page: pages first to end of which the draw takes so many of a hundred get a version. All lanes hold the page
-// before one writes and until all have written, so no page goes home with a part of a version, not even from a launch
-// that is stopped.
+// A warp a page: pages first to end of which the draw takes this many of a hundred get a version. All lanes hold the
+// page before one writes and until all have written, so no page is written back with a part of a version, not even from
+// a launch that is stopped.
 __global__ void stamp(gpuvm::array<unsigned> a, unsigned seed, unsigned version, unsigned percent, u64 first, u64 end) {
     for (u64 page = first + first_warp(); page < end && !a.failed(); page += warps()) {
         if (mixed(seed ^ mixed(version * 0x10001u + static_cast<unsigned>(page))) % 100 >= percent) continue;

@@ -15,7 +15,7 @@ use crate::{Outcome, pointer, set_errno, success, verbs};
 const ROOM: [usize; 3] = [56, 196, 148];
 /// A reject of the consumer's own.
 const CONSUMER: c_int = 28;
-/// Where nobody listens.
+/// Where nothing listens.
 const NOBODY: c_int = 8;
 /// First port that is given to who does not say one.
 const PORT_FIRST: u16 = 20_000;
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_int {
         let peer = world.identifiers.remove(&orphan).and_then(|child| child.peer);
         peer.into_iter().for_each(|peer| world.leave(peer));
         let orphan = std::ptr::with_exposed_provenance_mut::<sys::rdma_cm_id>(orphan);
-        // SAFETY: nobody was told of it.
+        // SAFETY: nothing was told of it.
         drop(unsafe { Box::from_raw(orphan) });
     }
     // SAFETY: the caller's promise.

@@ -311,7 +311,7 @@ unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, room: c_int, out: *mut sys::i
         let mut filled: sys::ibv_wc = unsafe { zeroed() };
         (filled.wr_id, filled.status, filled.opcode) = (entry.id, entry.status, entry.opcode);
         (filled.byte_len, filled.qp_num) = (entry.bytes, entry.queue);
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has room for this many.
         unsafe { out.add(at).write(filled) };
     }
     count as c_int
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut sys::ibv_pd, wanted: *mut sys::i
     Box::into_raw(made)
 }
 
-/// `ibv_destroy_qp`. Completions of it that nobody has read go with it.
+/// `ibv_destroy_qp`. Completions of it that nothing has read go with it.
 ///
 /// # Safety
 /// `qp` is from [`ibv_create_qp`], and not destroyed.
@@ -462,7 +462,7 @@ impl World {
         let domain = there.domain;
         let (local, bytes) = place.map_or((0, 0), |place| (place.addr, place.length));
         if request.opcode == sys::IBV_WR_SEND {
-            // SAFETY: the caller's place, of so many bytes.
+            // SAFETY: the caller's place, of this many bytes.
             let message = unsafe { std::slice::from_raw_parts(host(local).cast_const(), bytes as usize) }.to_vec();
             self.deliver(number, peer, request.wr_id, message);
             return Ok(());
@@ -532,7 +532,7 @@ impl World {
             self.request_failed(sender, id, sys::IBV_WC_REM_INV_REQ_ERR);
             return;
         }
-        // SAFETY: the buffer is in a region, and so many bytes long.
+        // SAFETY: the buffer is in a region, and this many bytes long.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), host(receive.address), message.len()) };
         let entry = Entry {
             id: receive.id,

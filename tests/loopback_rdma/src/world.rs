@@ -38,7 +38,7 @@ impl Bell {
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and nobody else closes it.
+        // SAFETY: made by `new`, and nothing else closes it.
         unsafe { libc::close(self.0) };
     }
 }
@@ -91,7 +91,7 @@ pub struct QueuePair {
     pub waiting: VecDeque<(u32, u64, Vec<u8>)>,
 }
 
-/// An event of the connection manager that nobody has read.
+/// An event of the connection manager that nothing has read.
 pub struct Pending {
     pub id: usize,
     pub listener: usize,

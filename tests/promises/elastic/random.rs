@@ -224,7 +224,7 @@ fn whatever_grows_shrinks_pauses_and_goes_each_buffer_has_what_was_written() {
             run.happened
         );
         assert!(
-            stats.foreseen > 0 && stats.unforeseen > 0 && stats.handles.reused > 0,
+            stats.premapped > 0 && stats.on_demand > 0 && stats.handles.reused > 0,
             "{stats:?}"
         );
     }

@@ -81,7 +81,7 @@ fn what_a_launch_reads_again_and_again_comes_while_it_runs_and_goes_home_by_nobo
         a.flush_beside().unwrap();
         compare(&a.to_vec().unwrap(), &of_a).unwrap();
         assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
-        // What others store then comes home.
+        // What others store then is written back.
         bench.must("add", config(), (&a, &b, 3u32));
         add(&mut of_a, &of_b, 3);
         again(&bench, &a, &of_a);

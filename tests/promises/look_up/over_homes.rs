@@ -56,7 +56,7 @@ fn rewritten_kernels_find_regions_at_the_addresses_of_their_homes() {
             if factor % 3 == 0 {
                 // The host writes some pages past the library, after what launches wrote is at home.
                 a.flush().unwrap();
-                // SAFETY: no launch runs, and nobody else has the address.
+                // SAFETY: no launch runs, and nothing else has the address.
                 let page = unsafe { std::slice::from_raw_parts_mut(bases[0].add(2 * PAGE_WORDS as usize), 5) };
                 page.fill(factor);
                 wanted[2 * PAGE_WORDS as usize..][..5].fill(factor);

@@ -45,7 +45,7 @@ const PAGES: u64 = N.div_ceil(PAGE_WORDS);
 const FRAMES: u64 = PAGES / 4;
 const SLOTS: u64 = PAGES / 2;
 
-/// A GPU with few frames that borrows so many pages each of so many neighbours.
+/// A GPU with few frames that borrows this many pages each of this many neighbours.
 fn borrowing(neighbours: u32, each: u64) -> VmBuilder {
     let builder = Vm::builder()
         .gpu(simulated_gpu(FRAMES + 64).neighbours(neighbours).seed(1))
@@ -219,7 +219,7 @@ fn a_neighbour_has_its_memory_back_between_launches() {
         let before = filled(&bench);
         reads(&bench, &a, &wanted, 3);
         assert!(filled(&bench) > before);
-        // A part of each loan, which stays allocated: what is not lent is written where nobody reads it.
+        // A part of each loan, which stays allocated: what is not lent is written where nothing reads it.
         assert_eq!(bench.vm.give_back_borrowed(PAGE).unwrap(), PAGE);
         assert_eq!(bench.vm.scribble_given_back(0xdd).unwrap(), PAGE);
         reads(&bench, &a, &wanted, 3);

@@ -23,7 +23,7 @@ __global__ void form(gpuvm::array<unsigned> a, unsigned* out) {
         if (&a[i] != &a[0] + i) atomicAdd(&out[1], 1u);
 #endif
 }
-// One element of each of so many pages.
+// One element of each of this many pages.
 __global__ void touch(gpuvm::array<const unsigned> a, u64 pages, unsigned* out) {
     for (u64 page = lane(); page < pages; page += lanes()) atomicAdd(out, a[page * 1024] & 1);
 }
@@ -137,7 +137,7 @@ fn frames_that_do_not_follow_each_other_serve_as_before() {
     assert_eq!(few.to_vec().unwrap(), vec![1; 3 * PAGE_WORDS as usize]);
 }
 
-/// Touches so many pages of each region until so many have come, and no more: other GPUs than those that follow a seed look at marks now and then.
+/// Touches this many pages of each region until this many have come, and no more: other GPUs than those that follow a seed look at marks now and then.
 fn touch_until(bench: &Bench, regions: &[&Region<u32>], (used, out): (u64, &gpuvm::Buffer<u32>), come: u64) {
     let fetched = || bench.vm.stats().unwrap().pages_fetched;
     for turn in 0.. {
@@ -286,7 +286,7 @@ fn kernels_that_came_as_ptx_run_as_they_are_over_plain_memory() {
     }
 }
 
-/// What is flushed again and again behind one launch is written home as far as it was written, and no further.
+/// What is flushed again and again behind one launch is written back as far as it was written, and no further.
 #[test]
 fn arrays_that_the_host_looks_at_after_each_launch_are_not_written_home_as_a_whole_for_ever() {
     let bench = Bench::new(direct(PAGES), SOURCE);
@@ -318,7 +318,7 @@ fn arrays_whose_homes_others_write_are_written_home_as_far_as_they_were_stored_t
     a.flush().unwrap();
     bench.must("one", config(), (&a,));
     let word = (home.addr as *mut u32).wrapping_add(1500);
-    // SAFETY: the home is the region's memory, which has so many words; no launch runs, and no reference to it is held.
+    // SAFETY: the home is the region's memory, which has this many words; no launch runs, and no reference to it is held.
     unsafe { word.write(77) };
     a.wrote().unwrap();
     let found = a.to_vec().unwrap();

@@ -120,7 +120,7 @@ fn launches_look_pages_up_once_all_have_frames() {
     assert_eq!(arrays.add(7), COMPLETE);
     let after = arrays.bench.vm.stats().unwrap();
     assert_eq!(after.pages_fetched, before.pages_fetched);
-    // What it stored goes home, and is stored to again.
+    // What it stored is written back, and is stored to again.
     arrays.compare();
     arrays.until_complete();
     arrays.compare();

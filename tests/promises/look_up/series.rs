@@ -32,7 +32,7 @@ __global__ void add(gpuvm::array<unsigned> a, gpuvm::array<const unsigned> b, un
 
 /// Enqueues a kernel in a series: whether it has not ended.
 pub(super) fn put(series: &Series, kernel: &Kernel, word: u64, arg: u64) -> bool {
-    // SAFETY: the kernels wait for nobody; they store only in series that say so, and to buffers that the tests keep.
+    // SAFETY: the kernels wait for nothing; they store only in series that say so, and to buffers that the tests keep.
     let put = unsafe { kernel.launch_in(series, 0, &config(), word, &[&arg.to_ne_bytes()]) };
     put.unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }
@@ -59,7 +59,7 @@ fn stepped(values: &[u32], by: u32) -> Vec<u32> {
 }
 
 #[test]
-fn launches_of_a_series_are_seen_by_whoever_waits_for_it() {
+fn launches_of_a_series_are_seen_by_what_waits_for_it() {
     for frames in [40, 7, 1] {
         let bench = Bench::new(direct(frames), STEPS);
         let wanted = values(1);

@@ -44,7 +44,7 @@ enum Named {
 struct Wanted {
     opcode: u8,
     remote: (u64, Named),
-    /// Offset, length, key; none: so many bytes in the request.
+    /// Offset, length, key; none: this many bytes in the request.
     local: Vec<(u64, u32, Option<Named>)>,
     signalled: bool,
     fence: bool,
@@ -248,7 +248,7 @@ fn named(rng: &mut ChaCha8Rng) -> Named {
     }
 }
 
-/// An offset for so many bytes; now and then they end past the memory, or begin before it.
+/// An offset for this many bytes; now and then they end past the memory, or begin before it.
 fn offset(rng: &mut ChaCha8Rng, bytes: u64) -> u64 {
     let align = [1, 1, 2, 4, 8, 16, 16, 64][rng.random_range(0..8)];
     match rng.random_range(0..60) {
@@ -472,11 +472,11 @@ fn a_broken_rule_is_found() {
     for (header, from, to) in broken {
         let mut pair = Pair::new(1, &planted(header, from, to));
         let found = (0..150).find_map(|seed| pair.round(&mut rng(seed), seed).err());
-        assert!(found.is_some(), "nobody found `{to}` in place of `{from}`");
+        assert!(found.is_some(), "nothing found `{to}` in place of `{from}`");
     }
 }
 
-/// A key dies while requests that name it are under way: once the call has returned nobody moves a byte by it, and what was announced has ended.
+/// A key dies while requests that name it are under way: once the call has returned nothing moves a byte by it, and what was announced has ended.
 #[test]
 fn nobody_moves_bytes_under_a_dead_key() {
     let mut pair = Pair::new(2, &CompileOptions::default());
@@ -512,7 +512,7 @@ fn nobody_moves_bytes_under_a_dead_key() {
     assert!(ended[1], "no request met the dead key");
 }
 
-/// A queue pair is reset, or destroyed, while its requests are under way: once the call has returned nobody moves a byte for it, or completes.
+/// A queue pair is reset, or destroyed, while its requests are under way: once the call has returned nothing moves a byte for it, or completes.
 #[test]
 fn nobody_touches_a_queue_pair_that_was_reset() {
     let mut pair = Pair::new(2, &CompileOptions::default());

@@ -26,7 +26,7 @@ pub enum Error {
         output: String,
     },
     /// There is no kernel to boot.
-    #[error("no kernel can be had from the package {package}: {why}")]
+    #[error("there is no kernel in the package {package}: {why}")]
     NoKernel {
         /// The package that was asked for.
         package: String,

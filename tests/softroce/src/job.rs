@@ -120,7 +120,7 @@ impl Jobs {
         }
     }
 
-    /// The machine is gone: whoever waits learns why.
+    /// The machine is gone: the thread that waits learns why.
     pub(crate) fn all_gone(&self, why: &str) {
         self.gone.lock().get_or_insert_with(|| why.to_owned());
         let states: Vec<_> = self.states.lock().drain().collect();

@@ -62,7 +62,7 @@ impl Kernel {
     /// The kernel from the cache, which is filled when it is empty (one download of about 70 MB).
     ///
     /// # Errors
-    /// [`Error::NoKernel`] where the package cannot be had, [`Error::MissingProgram`] for a tool that unpacks it.
+    /// [`Error::NoKernel`] where the package is not available, [`Error::MissingProgram`] for a tool that unpacks it.
     pub(crate) fn get() -> Result<Self, Error> {
         let wanted = std::env::var("GPUVM_SOFTROCE_KERNEL")
             .ok()

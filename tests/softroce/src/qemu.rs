@@ -65,7 +65,7 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// Empty disks of so many MiB each. Their files have holes until they are written.
+    /// Empty disks of this many MiB each. Their files have holes until they are written.
     pub(crate) fn new(mib: &[u32]) -> Result<Arc<Self>, Error> {
         let folder = (!mib.is_empty()).then(new_folder).transpose()?;
         let mut files = Vec::new();

@@ -83,7 +83,7 @@ pub(crate) fn run(mut command: Command, limit: Duration, show: bool) -> Result<V
         }
     };
     let cannot = |error: io::Error| failed("it cannot be run".to_owned(), error.to_string().as_bytes());
-    // Files, not pipes: nobody needs to read meanwhile.
+    // Files, not pipes: nothing needs to read meanwhile.
     let (mut written, mut complaints) = (
         tempfile::tempfile().map_err(cannot)?,
         tempfile::tempfile().map_err(cannot)?,

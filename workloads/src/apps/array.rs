@@ -87,7 +87,7 @@ impl<T: Pod> Array<T> {
             },
         };
         // SAFETY: memory of this array, for its whole length or for the part that the launch's rows need. The array outlives
-        // the launch, which whoever launches waits for, and only its methods reach the memory from the host.
+        // the launch, which the thread that launches waits for, and only its methods reach the memory from the host.
         Ok(unsafe { Arg::address(ElementType::of::<T>(), address) })
     }
 
@@ -162,7 +162,7 @@ pub trait Streamed {
     fn usage(&self) -> Use;
     /// The address of its home in pinned memory, where it has one.
     fn home(&self) -> Option<u64>;
-    /// Rooms for two chunks of at most so many bytes: their addresses.
+    /// Rooms for two chunks of at most this many bytes: their addresses.
     ///
     /// # Errors
     /// Device memory is short.

@@ -163,7 +163,7 @@ pub(crate) fn graph(input: &OsStr, weights: Weights) -> Result<Arc<Graph>, AppEr
 /// A whole number of an input, which `give` says how to write.
 fn number(input: &str, text: &str, give: &str) -> Result<u64, AppError> {
     text.parse().map_err(|_| AppError::Input {
-        what: format!("`{input}` is no size; give {give}"),
+        what: format!("invalid size `{input}`: give {give}"),
     })
 }
 

@@ -75,7 +75,7 @@ impl Column {
         }
     }
 
-    /// So many values a row.
+    /// This many values a row.
     pub fn wide(name: &'static str, width: usize, values: impl Into<Values>) -> Self {
         Self {
             width: Some(width),
@@ -140,13 +140,13 @@ pub enum Format {
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// An end that is none of the known ones.
-    #[error("{} says by its end no format of results; end it in .txt, .tsv, .npy or .parquet, or in nothing for text", path.display())]
+    #[error("unknown format of results {}: end the name in .txt, .tsv, .npy or .parquet, or without an extension for text", path.display())]
     Unknown {
         /// The name.
         path: PathBuf,
     },
     /// A build without Parquet.
-    #[error("{} would be a Parquet file, and this build has no Parquet: cargo build --release -p gpuvm-cli --features parquet", path.display())]
+    #[error("cannot write the Parquet file {}: this build has no Parquet; cargo build --release -p gpuvm-cli --features parquet", path.display())]
     NoParquet {
         /// The name.
         path: PathBuf,

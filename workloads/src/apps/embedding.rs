@@ -25,7 +25,7 @@ const BLOCKS: u32 = 4;
 const EXPONENT: f64 = 0.99;
 /// A prime above all numbers of rows, so that multiples of it name each row once.
 const APART: u64 = 4_294_967_311;
-/// A sum of so many values is exact as a float.
+/// A sum of this many values is exact as a float.
 const BAG_MAX: u64 = 1 << 16;
 
 /// Four neighbouring columns of a row, which a lane reads at once.
@@ -112,7 +112,7 @@ impl EmbeddingShape {
         match self {
             _ if self.rows == 0 || self.rows > 1 << 32 => Some("rows are 1 to 2^32"),
             _ if self.columns == 0 || !self.columns.is_multiple_of(4) => Some("columns are a multiple of 4, and not 0"),
-            _ if self.bags == 0 => Some("there is one bag at least"),
+            _ if self.bags == 0 => Some("there must be at least one bag"),
             _ if self.bag_ids == 0 || self.bag_ids > BAG_MAX => Some("ids of a bag are 1 to 65536"),
             _ if quads.is_none_or(|quads| quads > 1 << 40) => Some("a table and its results have at most 2^42 values"),
             _ if self.bags.checked_mul(self.bag_ids).is_none_or(|ids| ids > 1 << 40) => {

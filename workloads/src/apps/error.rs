@@ -112,7 +112,7 @@ pub enum AppError {
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A value differs from the one that the processor computed.
-    #[error("{what} {place} is {found}, and ought to be {expected}")]
+    #[error("{what} {place} is {found}, expected {expected}")]
     Wrong {
         /// What the value is.
         what: &'static str,

@@ -20,7 +20,7 @@ const BEAM_STEP: u32 = 32;
 const NO_DISTANCE: f32 = f32::from_bits(0x7fff_ffff);
 /// Components that a lane reads at once.
 const QUAD: usize = 4;
-/// Of so many vectors one is a query, where there are not too many.
+/// Of this many vectors one is a query, where there are not too many.
 const QUERY_SHARE: usize = 20;
 /// The most queries that are made of an input.
 const QUERIES_MAX: usize = 10_000;

@@ -51,7 +51,7 @@ pub fn measure(app: &dyn App, vm: &Vm, way: Way, ordinal: &str) -> Result<Measur
     let mut loaded = app.load(&space)?;
     let before = space.stats()?;
     let (cold, verified, _) = timed(app, &mut *loaded)?;
-    // Reading a result may write pages home: they count as the run's.
+    // Reading a result may write pages back: they count as the run's.
     let stats = space.stats()?.difference(&before);
     let copied = space.copied_bytes();
     let (second, again, _) = timed(app, &mut *loaded)?;

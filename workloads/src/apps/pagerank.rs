@@ -53,7 +53,7 @@ impl PageRank {
         })
     }
 
-    /// The processor's ranks after so many iterations, or fewer where `ends` says so of a change, and the change of each.
+    /// The processor's ranks after this many iterations, or fewer where `ends` says so of a change, and the change of each.
     fn ranked(&self, iterations: u32, ends: impl Fn(f64) -> bool) -> Ranked {
         let mut ranking = Ranking::new(self.graph.csr(), self.parameters.damping);
         let mut changes = Vec::new();

@@ -24,7 +24,7 @@ pub type Given = [(&'static str, String)];
 
 /// A value that a parameter cannot have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no {name}, which is {allowed}")]
+#[error("invalid {name} `{text}`: expected {allowed}")]
 pub struct ParameterError {
     /// The parameter.
     pub name: &'static str,

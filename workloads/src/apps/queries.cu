@@ -8,7 +8,7 @@
 constexpr u64 kPiece = 4096;
 // Cells that a lane loads before it looks at them.
 constexpr u32 kCells = 8;
-// Where one of so many rows qualifies, five of six lines of 32 rows have one that does.
+// Where one in this many rows qualifies, five of six lines of 32 rows have one that does.
 constexpr u64 kManyOf = 16;
 
 // A number that orders as the cell does: whole numbers without a sign are as they are.
@@ -31,7 +31,7 @@ struct Range {
 struct Stripe {
     u64 first, rows;
     u32 taken;
-    // So many qualify that most lines of another column are needed: they are read side by side. Else one by one, so
+    // This many qualify that most lines of another column are needed: they are read side by side. Else one by one, so
     // that a page with few of them can stay where it is.
     bool many;
 

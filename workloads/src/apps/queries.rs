@@ -74,7 +74,7 @@ impl TableQuery {
     pub fn new<const PLACE: usize>(trips: Trips, parameters: &OfQuery<PLACE>) -> Result<Self, AppError> {
         if trips.rows() == 0 {
             return Err(AppError::Input {
-                what: "a table without rows: queries need one trip at least".to_owned(),
+                what: "a table without rows: queries need at least one trip".to_owned(),
             });
         }
         let mut query = queries(&trips)[PLACE].clone();

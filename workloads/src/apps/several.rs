@@ -250,7 +250,7 @@ pub fn kernel_of(gpu: &VmGpu, name: &str) -> Result<(Kernel, LaunchConfig), Erro
     Ok((kernel, config))
 }
 
-/// The vertices in so many parts, each with about as many edges. Parts may be empty.
+/// The vertices in this many parts, each with about as many edges. Parts may be empty.
 pub fn parts(csr: &Csr, count: usize) -> Vec<Range<u32>> {
     let cut = |part: usize| match part {
         0 => 0,

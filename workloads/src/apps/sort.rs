@@ -60,7 +60,7 @@ impl Sort {
         if keys.is_empty() || part == 0 || part >= 1 << 31 {
             return Err(AppError::Input {
                 what: format!(
-                    "a sort of {} keys in parts of {part}: there is one key at least, and parts have 1 to 2^31 - 1",
+                    "cannot sort {} keys in parts of {part}: there must be at least one key, and parts have 1 to 2^31 - 1",
                     keys.len()
                 ),
             });
@@ -249,7 +249,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Makes room for parts of so many keys, where there is less.
+    /// Makes room for parts of this many keys, where there is less.
     fn make_room(&mut self, keys: u64) -> Result<(), AppError> {
         if self.room.as_ref().is_none_or(|room| room.keys < keys) {
             // The smaller one goes first.
@@ -275,7 +275,7 @@ impl Work<'_> {
             let [incoming, outgoing] = [&room.pairs[pair][1 - held], &room.pairs[pair][held]];
             let moving = self.exchange((from, part(0), incoming), (to, part(2), outgoing))?;
             let sorted = part(1).map(|part| self.sort(part, room, other, holds[other]));
-            // Whatever comes of the sort: nobody else waits for it.
+            // Whatever comes of the sort: nothing else waits for it.
             finish(Ok(moving))?;
             holds[pair] = 1 - held;
             if let Some(sorted) = sorted {

@@ -21,7 +21,7 @@ pub const CHUNK_BYTES: u64 = 64 << 20;
 const COPY_LOOK: Duration = Duration::from_micros(5);
 
 impl Way {
-    /// Whether arrays can be had in that way beside these memory nodes, if there are any: paged ones lie there, and others on this machine.
+    /// Whether arrays can be made in that way beside these memory nodes, if there are any: paged ones lie there, and others on this machine.
     ///
     /// # Errors
     /// [`AppError::Way`] for a way that would leave the nodes unused.
@@ -37,7 +37,7 @@ impl Way {
         Err(AppError::Way { way: self, reason })
     }
 
-    /// Whether arrays can be had in that way beside the frames of `vm`.
+    /// Whether arrays can be made in that way beside the frames of `vm`.
     ///
     /// # Errors
     /// [`AppError::Way`]: for managed memory on a GPU that has none, as [`beside_nodes`](Self::beside_nodes), and for reads in place over
@@ -173,7 +173,7 @@ impl Space {
     }
 
     /// A launch that fills the GPU with warps that share out work by their numbers, for kernels with bounds of 128 threads and
-    /// `blocks` blocks of a multiprocessor. A warp holds so many spans at once. With few frames there are fewer warps; spans of arrays
+    /// `blocks` blocks of a multiprocessor. A warp holds this many spans at once. With few frames there are fewer warps; spans of arrays
     /// with frames of their own hold none of them.
     pub fn whole_gpu(&self, blocks: u32, spans: u64) -> LaunchConfig {
         let gpu = self.gpu();

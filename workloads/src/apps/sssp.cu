@@ -17,7 +17,7 @@ struct Relax {
         // Farther than 32 bits are. Then a look: an old distance is larger, and only costs the atomic.
         if (there < from || there >= distances[vertex]) return;
         if (atomicMin(&distances[vertex], there) <= there) return;
-        // Whoever takes the bit reads this distance.
+        // A thread that takes the bit reads this distance.
         __threadfence();
         atomicOr(&pending[vertex / 32], 1u << vertex % 32);
         leave(there);

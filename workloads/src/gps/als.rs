@@ -36,7 +36,7 @@ pub struct Als {
 }
 
 impl Als {
-    /// `USERSxITEMSxEACH`: each user rates so many items, fewer where one is drawn twice.
+    /// `USERSxITEMSxEACH`: each user rates this many items, fewer where one is drawn twice.
     ///
     /// # Errors
     /// [`AppError::Input`]; memory that is short.

@@ -54,7 +54,7 @@ impl<T: Pod> Shared<T> {
             Self::Plain(memories) => memories[gpu].1.addr(),
             Self::Managed(memory) => memory.addr(),
         };
-        // SAFETY: the memory is this array's own, which outlives the launches: whoever launches waits for their end first. The host
+        // SAFETY: the memory is this array's own, which outlives the launches: the thread that launches waits for their end first. The host
         // holds no reference to it.
         unsafe { Arg::address(ElementType::of::<T>(), address) }
     }

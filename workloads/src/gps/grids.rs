@@ -29,7 +29,7 @@ pub(super) fn numbers<const N: usize>(name: &str, text: &str, least: u64, most: 
     match found.filter(|found| found.iter().all(|size| (least..=most).contains(size))) {
         Some(found) => Ok(found),
         None => refuse(format!(
-            "`{text}` is no input of {name}: give {N} sizes from {least} to {most} with x between"
+            "invalid input `{text}` of {name}: give {N} sizes from {least} to {most} with x between"
         )),
     }
 }
@@ -52,7 +52,7 @@ pub(super) fn value(point: u64) -> f32 {
     ((hash ^ hash >> 29) & 0xffff) as f32 / 65_536.0
 }
 
-/// The inner rows of a part, of so many with the border.
+/// The inner rows of a part, of this many with the border.
 pub(super) fn inner(part: Part, rows: u64) -> Range<u64> {
     let share = part.share(rows);
     share.start.max(1)..share.end.min(rows - 1).max(share.start.max(1))
@@ -137,7 +137,7 @@ impl Grid {
         }
     }
 
-    /// The inner points of a plane of so many rows.
+    /// The inner points of a plane of this many rows.
     fn inner_points(&self, rows: u64) -> impl Iterator<Item = usize> + use<> {
         let (rows, width) = (rows as usize, self.width as usize);
         (1..rows - 1).flat_map(move |row| (1..width - 1).map(move |x| row * width + x))

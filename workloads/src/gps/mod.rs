@@ -44,7 +44,7 @@ impl Part {
     /// All of the work.
     pub const WHOLE: Self = Self { place: 0, of: 1 };
 
-    /// All parts of so many.
+    /// All parts of this many.
     fn all(of: usize) -> impl Iterator<Item = Self> {
         (0..of).map(move |place| Self { place, of })
     }
@@ -85,7 +85,7 @@ pub struct About {
 }
 
 impl About {
-    /// Two arrays of so many elements, of which each is read and written in turn, by one launch an iteration.
+    /// Two arrays of this many elements, of which each is read and written in turn, by one launch an iteration.
     fn in_turn(name: &'static str, input: String, parts_max: u64, length: u64) -> Self {
         Self {
             name,
@@ -125,12 +125,12 @@ pub trait App: Send + Sync {
     /// The compiler's; memory that is short.
     fn worker<'a>(&'a self, on: &On<'_>) -> Result<Worker<'a>, AppError>;
 
-    /// The array with the result of so many iterations.
+    /// The array with the result of this many iterations.
     fn result(&self, iterations: u32) -> usize {
         iterations as usize % 2
     }
 
-    /// The result of so many iterations, by the processor.
+    /// The result of this many iterations, by the processor.
     fn reference(&self, iterations: u32) -> Vec<Self::Word>;
 
     /// Whether a GPU's value is the processor's.

@@ -48,7 +48,7 @@ impl<A: App> Case for Single<A> {
             ));
         }
         let mut running = Running::new((&self.app, &self.about), vm, form, count)?;
-        running.settle_in(vm)?;
+        running.warm_up(vm)?;
         let before = running.sent()?;
         let mut times = Vec::new();
         for _ in 0..plan.repeat {
@@ -143,7 +143,7 @@ impl<'a, A: App> Running<'a, A> {
     }
 
     /// Runs iterations until all arrays have been read and written in each way, so that nothing is met for the first time later.
-    fn settle_in(&mut self, vm: &Vm) -> Result<(), AppError> {
+    fn warm_up(&mut self, vm: &Vm) -> Result<(), AppError> {
         let cycle = self.about.cycle;
         if self.form != Form::Broadcast {
             return self.iterate(cycle);

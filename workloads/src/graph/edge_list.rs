@@ -162,11 +162,11 @@ fn parse_edge<W: Kept>(lines: &Lines<'_>, weighted: bool) -> Result<((u64, u64, 
     let mut id = |missing: &str| {
         let word = words.next().ok_or_else(|| lines.malformed(missing))?;
         word.parse::<u64>().map_err(|_| {
-            let why = match !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
-                true => "does not fit into 64 bits",
-                false => "is no vertex id (a whole number, 0 or more)",
-            };
-            lines.malformed(format!("{} {why}", shown(word)))
+            let too_large = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+            lines.malformed(match too_large {
+                true => format!("vertex ID {} does not fit into 64 bits", shown(word)),
+                false => format!("invalid vertex ID {}: expected a non-negative integer", shown(word)),
+            })
         })
     };
     let (u, v) = (

@@ -146,7 +146,7 @@ fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Resul
         };
         // Of any length: it may not be kept.
         if field == Field::Integer && !is_integer(word) {
-            return Err(lines.malformed(format!("the value {} is no number", shown(word))));
+            return Err(lines.malformed(format!("the value {} is not a number", shown(word))));
         }
         match u == v {
             true => drop(text::value::<()>(lines, word)?),

@@ -49,7 +49,7 @@ impl GraphSpec {
     ///
     /// `docs/GRAPHS.md` says by what each format is known. Text is gzip when it begins with gzip's magic bytes.
     ///
-    /// A `.gcsr` file is mapped for as long as the graph or a clone of it lives. Meanwhile nobody may write into it or cut it: a search
+    /// A `.gcsr` file is mapped for as long as the graph or a clone of it lives. Meanwhile nothing may write into it or cut it: a search
     /// would see any mixture, and a page that is gone ends the process. A new file may take its name.
     ///
     /// # Errors

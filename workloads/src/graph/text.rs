@@ -77,7 +77,7 @@ impl<W: Kept> Adjacency<W> {
     }
 }
 
-/// All edges of a file that promises so many, one a line; `parse` makes none of a comment.
+/// All edges of a file that promises this many, one a line; `parse` makes none of a comment.
 pub(super) fn entries<W>(
     lines: &mut Lines<'_>,
     promised: u64,
@@ -114,7 +114,7 @@ pub(super) fn skip_comments(lines: &mut Lines<'_>, comment: u8, what: &str) -> R
 pub(super) fn number(lines: &Lines<'_>, word: Option<&str>, name: &str, expected: &str) -> Result<u64, FileError> {
     let word = word.ok_or_else(|| lines.malformed(format!("the {name} are missing; expected '{expected}'")))?;
     word.parse()
-        .map_err(|_| lines.malformed(format!("the {name} {} are no number", shown(word))))
+        .map_err(|_| lines.malformed(format!("the {name} {} are not a number", shown(word))))
 }
 
 /// As many vertices as a graph may have, and at least one.
@@ -134,7 +134,7 @@ pub(super) fn vertex(lines: &Lines<'_>, word: Option<&str>, which: &str, vertice
     let word = word.ok_or_else(|| lines.malformed(format!("an entry without a {which}")))?;
     let index: u64 = word
         .parse()
-        .map_err(|_| lines.malformed(format!("the {which} {} is no number", shown(word))))?;
+        .map_err(|_| lines.malformed(format!("the {which} {} is not a number", shown(word))))?;
     match index.checked_sub(1).and_then(|vertex| u32::try_from(vertex).ok()) {
         Some(vertex) if vertex < vertices => Ok(vertex),
         _ => Err(lines.malformed(format!("the {which} {index} is outside 1 to {vertices}"))),
@@ -144,11 +144,11 @@ pub(super) fn vertex(lines: &Lines<'_>, word: Option<&str>, which: &str, vertice
 /// What is kept of a word that has to be a number.
 pub(super) fn value<W: Kept>(lines: &Lines<'_>, word: &str) -> Result<W, FileError> {
     if word.parse::<f64>().is_err() {
-        return Err(lines.malformed(format!("the value {} is no number", shown(word))));
+        return Err(lines.malformed(format!("the value {} is not a number", shown(word))));
     }
     W::of(word).ok_or_else(|| {
         lines.malformed(format!(
-            "the value {} is no weight, which is a whole number from 1 to {}; have weights drawn, or give the file others",
+            "invalid weight {}: expected a whole number from 1 to {}; have weights drawn, or give the file others",
             shown(word),
             u32::MAX
         ))

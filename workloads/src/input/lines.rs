@@ -67,7 +67,7 @@ impl<R: BufRead> Read for Pieces<R> {
                 None => None,
                 Some(true) => Some(GzDecoder::new(rest)),
                 Some(false) => {
-                    let what = "after its end there are bytes that are no gzip data";
+                    let what = "after its end there are bytes that are not gzip data";
                     return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                 }
             };

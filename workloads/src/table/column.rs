@@ -173,13 +173,13 @@ impl Kind {
     /// The cell of a number; not for times.
     pub(super) fn number_cell(self, value: f64) -> Result<u32, &'static str> {
         match self {
-            Kind::Time => Err("is no time"),
+            Kind::Time => Err("is not a time"),
             // As a null, for which many writers have nothing else.
             _ if value.is_nan() => Ok(0),
-            _ if !value.is_finite() => Err("is no finite number"),
+            _ if !value.is_finite() => Err("is not a finite number"),
             Kind::Code { max } if value.fract() != 0.0 || !(0.0..=f64::from(max)).contains(&value) => match max {
-                ZONE_MAX => Err("is no taxi zone (a whole number from 0 to 265)"),
-                _ => Err("is no code (a whole number from 0 to 4294967295)"),
+                ZONE_MAX => Err("is not a taxi zone (a whole number from 0 to 265)"),
+                _ => Err("is not a code (a whole number from 0 to 4294967295)"),
             },
             Kind::Code { .. } => Ok(value as u32),
             Kind::Money => {

@@ -120,10 +120,12 @@ impl<'a> Records<'a> {
         if field.is_empty() || MISSING.iter().any(|word| field.eq_ignore_ascii_case(word.as_bytes())) {
             return Ok(0);
         }
-        let text = str::from_utf8(field).map_err(|_| "is no UTF-8 text");
+        let text = str::from_utf8(field).map_err(|_| "is not UTF-8 text");
         let cell = text.and_then(|text| match column.kind() {
-            Kind::Time => seconds(text.as_bytes()).ok_or("is no time from 1970 to 2106, such as 2023-01-31 23:59:59"),
-            kind => kind.number_cell(text.parse().map_err(|_| "is no number")?),
+            Kind::Time => {
+                seconds(text.as_bytes()).ok_or("is not a time from 1970 to 2106, such as 2023-01-31 23:59:59")
+            }
+            kind => kind.number_cell(text.parse().map_err(|_| "is not a number")?),
         });
         cell.map_err(|why| {
             let place = Place::Line(self.lines.number());

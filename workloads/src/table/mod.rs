@@ -47,7 +47,7 @@ const KIND: FileKind = FileKind {
     is: "a table is a CSV file with a trip a line, or a Parquet file",
 };
 
-/// The most rows of a table: sums of so many cells of 32 bits fit into 64 bits.
+/// The most rows of a table: sums of this many cells of 32 bits fit into 64 bits.
 pub const MAX_ROWS: u64 = 1 << 32;
 
 /// A trip: a row of a table.
@@ -153,21 +153,21 @@ impl Trips {
     /// A table of the trips, in their order.
     ///
     /// # Errors
-    /// [`TableError::Trip`] for a distance that is no finite number and a zone above [`ZONE_MAX`].
+    /// [`TableError::Trip`] for a distance that is not a finite number and a zone above [`ZONE_MAX`].
     pub fn from_trips(trips: &[Trip]) -> Result<Trips, TableError> {
         let mut table = Trips::default();
         table.reserve(trips.len())?;
         for (row, trip) in trips.iter().enumerate() {
             let bad = |column, why| TableError::Trip { row, column, why };
             if !trip.distance.is_finite() {
-                return Err(bad(Column::Distance, "is no finite number"));
+                return Err(bad(Column::Distance, "is not a finite number"));
             }
             for (column, zone) in [
                 (Column::PickupZone, trip.pickup_zone),
                 (Column::DropoffZone, trip.dropoff_zone),
             ] {
                 if zone > ZONE_MAX {
-                    return Err(bad(column, "is no taxi zone (0 to 265)"));
+                    return Err(bad(column, "is not a taxi zone (0 to 265)"));
                 }
             }
             table.push(trip.cells());
@@ -190,7 +190,7 @@ impl Trips {
     }
 }
 
-/// Fails where the machine lacks the memory for so many rows.
+/// Fails where the machine lacks the memory for this many rows.
 fn require_memory(rows: u64) -> Result<(), MemoryError> {
     crate::input::require_memory(rows.saturating_mul(size_of::<Trip>() as u64))
 }

@@ -11,9 +11,9 @@ pub enum VectorError {
     /// The file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Values that are no rows of a width.
+    /// Values that are not rows of a width.
     #[error(
-        "{values} values are no rows of {width}: there must be 1 to {COUNT_MAX} whole rows, of 1 to {DIM_MAX} values"
+        "{values} values are not rows of {width}: there must be 1 to {COUNT_MAX} whole rows, of 1 to {DIM_MAX} values"
     )]
     Shape {
         /// Values given.
@@ -54,13 +54,13 @@ pub enum VectorError {
         count: usize,
     },
     /// Options or links of which no index can be made.
-    #[error("no index can be made: {what}")]
+    #[error("cannot build an index: {what}")]
     Index {
         /// What is wrong, and what is right.
         what: String,
     },
     /// A component that a byte cannot hold.
-    #[error("vector {vector}: component {component} is {value}, and no whole number from 0 to 255; write .fvecs")]
+    #[error("vector {vector}: component {component} is {value}, not a whole number from 0 to 255; write .fvecs")]
     NotByte {
         /// The vector.
         vector: usize,

@@ -48,7 +48,7 @@ impl<T> Rows<T> {
     /// Rows of `width` values each.
     ///
     /// # Errors
-    /// [`VectorError::Shape`] where the values are no rows of that width, or are none.
+    /// [`VectorError::Shape`] where the values are not rows of that width, or are none.
     pub fn new(width: usize, values: Vec<T>) -> Result<Rows<T>, VectorError> {
         let count = values.len().checked_div(width).unwrap_or(0);
         let fits = (1..=DIM_MAX).contains(&width) && (1..=COUNT_MAX).contains(&count);

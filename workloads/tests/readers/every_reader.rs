@@ -134,12 +134,12 @@ fn what_is_no_file_is_named() {
         let expected = if is_text { FileFault::Empty } else { FileFault::Open };
         assert_eq!(load(&device).unwrap_err().fault, expected, "{name}");
         if !is_text {
-            // Nobody writes into it: an open for reading would wait for ever.
+            // Nothing writes into it: an open for reading would wait for ever.
             let pipe = folder.path().join(format!("pipe.{name}"));
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             let error = load(&pipe).unwrap_err();
             assert_eq!(error.fault, FileFault::Open, "{name}");
-            assert_eq!(error.source().unwrap().to_string(), "it is no regular file");
+            assert_eq!(error.source().unwrap().to_string(), "it is not a regular file");
         }
     }
 }

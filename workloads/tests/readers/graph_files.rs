@@ -146,7 +146,7 @@ fn bad_matrices_are_refused_with_their_line() {
         "%%MatrixMarket matrix coordinate real\n => 1: a header of 4 words",
         "%%MatrixMarket matrix coordinate real general\n% a\n => 2: the file is empty, it holds no sizes",
         "%%MatrixMarket matrix coordinate real general\n% a\n3 3\n => 3: the entries are missing",
-        "%%MatrixMarket matrix coordinate real general\n3 x 3\n => 2: the columns 'x' are no number",
+        "%%MatrixMarket matrix coordinate real general\n3 x 3\n => 2: the columns 'x' are not a number",
         "%%MatrixMarket matrix coordinate real general\n3 3 3 3\n => 2: '3' after the three sizes",
         "%%MatrixMarket matrix coordinate real general\n3 4 0\n => 2: the matrix has 3 rows and 4 columns",
         "%%MatrixMarket matrix coordinate real general\n0 0 0\n => 2: the file is empty, it holds no vertex",
@@ -165,9 +165,9 @@ fn bad_matrices_are_refused_with_their_line() {
         "1 99999999999 1\n => 4: the column index 99999999999 is outside 1 to 3",
         "1 2\n => 4: an entry with 0 of the 1 numbers of its value",
         "1\n => 4: an entry without a column index",
-        "1 two 1\n => 4: the column index 'two' is no number",
-        "1 -2 1\n => 4: the column index '-2' is no number",
-        "1 2 1.5\n => 4: the value '1.5' is no number",
+        "1 two 1\n => 4: the column index 'two' is not a number",
+        "1 -2 1\n => 4: the column index '-2' is not a number",
+        "1 2 1.5\n => 4: the value '1.5' is not a number",
         "1 2 1 1\n => 4: '1' after the entry",
     ] {
         let (text, expected) = case.split_once(" => ").unwrap();
@@ -184,16 +184,16 @@ fn bad_edge_lists_are_refused_with_their_line() {
         "\n\n\n => 3: the file is empty, it holds no edge",
         "# nothing\n#\n => 2: the file is empty, it holds no edge",
         "1 2\n3\n => 2: an edge with one id; expected two (is the file truncated?)",
-        "1 2\n3 x\n => 2: 'x' is no vertex id (a whole number, 0 or more)",
-        "1 2\n-3 4\n => 2: '-3' is no vertex id (a whole number, 0 or more)",
-        "# a\n1 18446744073709551616\n => 2: '18446744073709551616' does not fit into 64 bits",
+        "1 2\n3 x\n => 2: invalid vertex ID 'x': expected a non-negative integer",
+        "1 2\n-3 4\n => 2: invalid vertex ID '-3': expected a non-negative integer",
+        "# a\n1 18446744073709551616\n => 2: vertex ID '18446744073709551616' does not fit into 64 bits",
         "1 2 three\n => 1: 'three' after the two ids of an edge",
         "1 2 3 4 5\n => 1: '5' after the two ids of an edge",
-        "1,x\n => 1: 'x' is no vertex id (a whole number, 0 or more)",
-        "1,,2\n => 1: '' is no vertex id (a whole number, 0 or more)",
+        "1,x\n => 1: invalid vertex ID 'x': expected a non-negative integer",
+        "1,,2\n => 1: invalid vertex ID '': expected a non-negative integer",
         "one,two\n => 1: the file is empty, it holds no edge",
         // What a terminal would obey is shown, not sent to it.
-        "1 \u{1b}[2J\u{202e}\n => 1: '\\u{1b}[2J\\u{202e}' is no vertex id (a whole number, 0 or more)",
+        "1 \u{1b}[2J\u{202e}\n => 1: invalid vertex ID '\\u{1b}[2J\\u{202e}': expected a non-negative integer",
         "1 2\n3 4\r5 6\n => 2: a carriage return within the line; lines end with LF or CR LF, not with CR alone",
     ] {
         let (text, expected) = case.split_once(" => ").unwrap();
@@ -374,7 +374,7 @@ fn lists_of_another_shape_are_refused() {
             "6 6\n6 2\n1 3\n2 4\n3 5\n4 6\n5 1\n",
             " these lines may be edges, or a METIS file",
         ),
-        ("AdjacencyGraph\n2\n2\n", "1: 'AdjacencyGraph' is no vertex id"),
+        ("AdjacencyGraph\n2\n2\n", "1: invalid vertex ID 'AdjacencyGraph'"),
     ] {
         let message = refusal("a.txt", text.as_bytes());
         assert!(message.starts_with(expected), "{text}: {message}");

@@ -168,15 +168,15 @@ fn an_index_comes_back_from_a_file() {
 fn links_and_options_that_make_no_index_are_refused() {
     let links = |ids: [u32; 4]| Neighbours::new(2, ids.to_vec()).unwrap();
     let refused = |links, entries: &[u32]| Index::from_parts(links, entries.to_vec()).unwrap_err().to_string();
-    let expected = "no index can be made: vector 1 of 2 has a link to vector 2";
+    let expected = "cannot build an index: vector 1 of 2 has a link to vector 2";
     assert_eq!(refused(links([1, NONE, 0, 2]), &[0]), expected);
     assert_eq!(
         refused(links([1, 0, 0, 1]), &[]),
-        "no index can be made: there is no entry; give at least one"
+        "cannot build an index: there is no entry; give at least one"
     );
     assert_eq!(
         refused(links([1, 0, 0, 1]), &[0, 2]),
-        "no index can be made: entry 2 is none of the 2 vectors"
+        "cannot build an index: entry 2 is none of the 2 vectors"
     );
     let base = Vectors::new(1, vec![0.0; 5]).unwrap();
     let default = IndexOptions::default();
@@ -203,7 +203,7 @@ fn links_and_options_that_make_no_index_are_refused() {
         ),
     ] {
         let error = Index::build(&base, &options).unwrap_err().to_string();
-        assert_eq!(error, format!("no index can be made: {expected}"));
+        assert_eq!(error, format!("cannot build an index: {expected}"));
     }
     let index = Index::build(&base, &default).unwrap();
     let other = Vectors::new(1, vec![0.0; 6]).unwrap();

@@ -22,7 +22,7 @@ fn options(frames: u64) -> Options {
         placement: gpuvm::Placement::Fetch,
         shape: None,
         profile: None,
-        file_memory: None,
+        file_cache: None,
     }
 }
 

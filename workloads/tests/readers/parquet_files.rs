@@ -211,11 +211,15 @@ fn numbers_without_a_sign_are_read_as_such() {
         (
             "passenger_count",
             "int64 (INTEGER(64,false))",
-            "18446744073709551520' is no code",
+            "18446744073709551520' is not a code",
         ),
-        ("passenger_count", "int64 (UINT_64)", "18446744073709551520' is no code"),
-        ("passenger_count", "int32 (INTEGER(32,true))", "-96' is no code"),
-        ("passenger_count", "int64 (INT_64)", "-96' is no code"),
+        (
+            "passenger_count",
+            "int64 (UINT_64)",
+            "18446744073709551520' is not a code",
+        ),
+        ("passenger_count", "int32 (INTEGER(32,true))", "-96' is not a code"),
+        ("passenger_count", "int64 (INT_64)", "-96' is not a code"),
         (
             "fare_amount",
             "int32 (UINT_32)",
@@ -297,13 +301,13 @@ fn bad_values_are_refused_with_row_and_column() {
     let bytes = file(PUBLIC, 20, 1_000_000, 1.5, plain());
     assert_eq!(
         refusal("a.parquet", &bytes),
-        " row group 0, row 0: passenger_count '1.5' is no code (a whole number from 0 to 4294967295); correct or remove that row"
+        " row group 0, row 0: passenger_count '1.5' is not a code (a whole number from 0 to 4294967295); correct or remove that row"
     );
     // Rows that are null count.
     let bytes = file(PUBLIC, 400, 1_000_000, 0.0, plain());
     assert_eq!(
         refusal("a.parquet", &bytes),
-        " row group 0, row 267: PULocationID '267' is no taxi zone (a whole number from 0 to 265); correct or remove that row"
+        " row group 0, row 267: PULocationID '267' is not a taxi zone (a whole number from 0 to 265); correct or remove that row"
     );
     let bytes = file(PUBLIC, 20, 1_000_000_000_000, 0.0, plain());
     assert!(

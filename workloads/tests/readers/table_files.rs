@@ -98,9 +98,9 @@ fn bad_values_are_refused_with_line_and_column() {
         refusal("a.csv", format!("{HEAD}{ROW}\n{}\n", fields.join(",")).as_bytes())
     };
     let end = "; correct or remove that row";
-    let time = "is no time from 1970 to 2106, such as 2023-01-31 23:59:59";
-    let zone = "is no taxi zone (a whole number from 0 to 265)";
-    let code = "is no code (a whole number from 0 to 4294967295)";
+    let time = "is not a time from 1970 to 2106, such as 2023-01-31 23:59:59";
+    let zone = "is not a taxi zone (a whole number from 0 to 265)";
+    let code = "is not a code (a whole number from 0 to 4294967295)";
     for (field, value, expected) in [
         (
             0,
@@ -112,31 +112,31 @@ fn bad_values_are_refused_with_line_and_column() {
             "2023-02-30 00:00:00",
             format!("tpep_dropoff_datetime '2023-02-30 00:00:00' {time}"),
         ),
-        (2, "two", "passenger_count 'two' is no number".to_owned()),
+        (2, "two", "passenger_count 'two' is not a number".to_owned()),
         (2, "-1", format!("passenger_count '-1' {code}")),
         (2, "1.5", format!("passenger_count '1.5' {code}")),
-        (3, "-inf", "trip_distance '-inf' is no finite number".to_owned()),
+        (3, "-inf", "trip_distance '-inf' is not a finite number".to_owned()),
         (
             3,
             "1e39",
             "trip_distance '1e39' is too large for 32-bit floating point".to_owned(),
         ),
         (4, "266", format!("PULocationID '266' {zone}")),
-        (5, "1e1e1", "DOLocationID '1e1e1' is no number".to_owned()),
-        (6, "CASH", "payment_type 'CASH' is no number".to_owned()),
-        (7, "inf", "fare_amount 'inf' is no finite number".to_owned()),
-        (8, "0x1", "tip_amount '0x1' is no number".to_owned()),
+        (5, "1e1e1", "DOLocationID '1e1e1' is not a number".to_owned()),
+        (6, "CASH", "payment_type 'CASH' is not a number".to_owned()),
+        (7, "inf", "fare_amount 'inf' is not a finite number".to_owned()),
+        (8, "0x1", "tip_amount '0x1' is not a number".to_owned()),
         (
             9,
             "21474836.48",
             "total_amount '21474836.48' is more than 21474836.47 dollars, which 32 bits of cents hold".to_owned(),
         ),
         // What a terminal would obey is shown, not sent to it; long values are cut.
-        (7, "\u{1b}[2J", "fare_amount '\\u{1b}[2J' is no number".to_owned()),
+        (7, "\u{1b}[2J", "fare_amount '\\u{1b}[2J' is not a number".to_owned()),
         (
             7,
             &"9x".repeat(50),
-            format!("fare_amount '{}...' is no number", "9x".repeat(20)),
+            format!("fare_amount '{}...' is not a number", "9x".repeat(20)),
         ),
     ] {
         assert_eq!(refused(field, value), format!("4: {expected}{end}"));
@@ -149,7 +149,7 @@ fn bad_values_are_refused_with_line_and_column() {
     .concat();
     assert_eq!(
         refusal("a.csv", &latin),
-        format!("3: passenger_count '\u{fffd}' is no UTF-8 text{end}")
+        format!("3: passenger_count '\u{fffd}' is not UTF-8 text{end}")
     );
 }
 
@@ -209,10 +209,10 @@ fn trips_that_no_column_holds_are_refused() {
     };
     assert_eq!(
         bad(|trip| trip.distance = f32::NAN),
-        "trip 2: trip_distance is no finite number"
+        "trip 2: trip_distance is not a finite number"
     );
     assert_eq!(
         bad(|trip| trip.dropoff_zone = 266),
-        "trip 2: DOLocationID is no taxi zone (0 to 265)"
+        "trip 2: DOLocationID is not a taxi zone (0 to 265)"
     );
 }

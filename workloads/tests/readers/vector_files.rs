@@ -112,7 +112,7 @@ fn values_that_are_no_rows_are_refused() {
     for (width, values) in [(0, 0), (0, 3), (3, 0), (3, 4), (65_537, 65_537)] {
         let error = Rows::new(width, vec![0_u8; values]).unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("{values} values are no rows of {width}: ")),
+            error.starts_with(&format!("{values} values are not rows of {width}: ")),
             "{error}"
         );
     }
@@ -124,7 +124,7 @@ fn what_no_byte_holds_is_not_written() {
         let mut out = Vec::new();
         let vectors = Vectors::new(2, vec![1.0, 2.0, 3.0, value]).unwrap();
         let error = write_bvecs(&vectors, &mut out).unwrap_err().to_string();
-        let expected = format!("vector 1: component 1 is {value}, and no whole number from 0 to 255; write .fvecs");
+        let expected = format!("vector 1: component 1 is {value}, not a whole number from 0 to 255; write .fvecs");
         assert_eq!((error, out.len()), (expected, 0));
     }
 }

@@ -72,11 +72,11 @@ fn weights_of_lists_and_rows_are_read() {
     let arcs = weighted("a.gr", "p sp 3 2\na 2 1 3\na 3 1 1\n");
     assert_eq!(weighted_rows(&arcs), [vec![], vec![(0, 3)], vec![(0, 1)]]);
     for (name, text, expected) in [
-        ("a.wel", "1 2 3\n2 3 0\n", "2: the value '0' is no weight"),
-        ("a.wel", "1 2 0.5\n", "1: the value '0.5' is no weight"),
+        ("a.wel", "1 2 3\n2 3 0\n", "2: invalid weight '0'"),
+        ("a.wel", "1 2 0.5\n", "1: invalid weight '0.5'"),
         ("a.wel", "1 2\n", "1: an edge without its weight"),
-        ("a.gr", "p sp 2 1\na 1 2 -1\n", "2: the value '-1' is no weight"),
-        ("a.graph", "2 1 1\n2 0\n1 0\n", "2: the value '0' is no weight"),
+        ("a.gr", "p sp 2 1\na 1 2 -1\n", "2: invalid weight '-1'"),
+        ("a.graph", "2 1 1\n2 0\n1 0\n", "2: invalid weight '0'"),
     ] {
         let message = refusal(name, text.as_bytes(), &options(Weights::FromFileOrDrawn));
         assert!(message.starts_with(expected), "{message}");
@@ -115,7 +115,7 @@ fn values_that_are_no_weights_are_refused_with_their_line() {
         let text =
             format!("%%MatrixMarket matrix coordinate {field} general\n2 2 3\n1 1 {value}\n2 1 1\n1 2 {value}\n");
         let message = refusal("m", text.as_bytes(), &options(Weights::FromFileOrDrawn));
-        let expected = format!("5: the value '{value}' is no weight, which is a whole number from 1 to 4294967295;");
+        let expected = format!("5: invalid weight '{value}': expected a whole number from 1 to 4294967295;");
         assert!(message.starts_with(&expected), "{message}");
         for unasked in [Weights::None, Weights::Drawn] {
             let graph = load("m", text.as_bytes(), &options(unasked)).0.unwrap();

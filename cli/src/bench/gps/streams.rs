@@ -72,7 +72,7 @@ impl Streams<'_> {
         &self.kernels[KERNELS.iter().position(|known| *known == name).unwrap_or_default()]
     }
 
-    /// GB/s of launches that move so many bytes each: the rounds 1 to `repeat`, behind one that is not measured.
+    /// GB/s of launches that move this many bytes each: the rounds 1 to `repeat`, behind one that is not measured.
     fn runs(&self, bytes: u64, launch: impl Fn(u32) -> gpuvm::Result<Launch>) -> Result<Runs, CliError> {
         let rounds = (0..=self.repeat).map(|round| {
             let took = launch(round)?.sync()?.elapsed();

@@ -52,7 +52,7 @@ fn only_what_is_seen_is_a_reason() {
     let finding = found(&apart);
     assert_eq!(finding.state, FindingState::Limited);
     assert_eq!(finding.found, "GPUs 0 and 1 are no peers; CUDA gives no reason");
-    assert!(finding.mend.is_some() && finding.details[0]["link"].is_null());
+    assert!(finding.fix.is_some() && finding.details[0]["link"].is_null());
 
     apart
         .tree

@@ -124,7 +124,7 @@ static void wait_for(struct stream* only, unsigned long put) {
     }
     pthread_mutex_unlock(&lock);
 }
-// What nobody may ask while something is captured.
+// What nothing may ask while something is captured.
 static int is_illegal(const char* what) {
     if (captures == 0) return 0;
     note(what);
@@ -442,7 +442,7 @@ int cuLaunchKernel(void* what, unsigned x, unsigned y, unsigned z, unsigned bx, 
         enqueue(stream, item);
     return 0;
 }
-// Nobody serves it but the driver.
+// Nothing serves it but the driver.
 int cuTestOther(int value) { return value + 1; }
 
 int cuGetProcAddress_v2(const char* name, void** found, int version, unsigned long long flags, int* status) {

@@ -215,7 +215,7 @@ static void fault(void) {
     printf("anew %d\n", values[1023]);
 }
 
-// While a stream is captured nobody asks what may not be asked then. A graph's host functions are those of a stream.
+// While a stream is captured nothing asks what may not be asked then. A graph's host functions are those of a stream.
 static void captures(void) {
     int* values = allocate((size_t)4 << 20);
     values[0] = 1;

@@ -53,7 +53,7 @@ int main(int count_of, char** arguments) {
     if (library == NULL) return 3;
     if (count_of > 1 && strcmp(arguments[1], "address") == 0)
         by_name = (int (*)(const char*, void**, int, unsigned long long, int*))dlsym(library, "cuGetProcAddress_v2");
-    // Found behind whoever asks, which the program is.
+    // Found behind the caller, which is the program.
     if (dlsym(RTLD_NEXT, "malloc") == NULL || dlsym(library, "cuNothing") != NULL || dlerror() == NULL) return 4;
 #else
     (void)count_of, (void)arguments;

@@ -93,7 +93,7 @@ static void host(int full) {
     add_one(&values, &count);
     check("host function", cuLaunchHostFunc(NULL, times_ten, values));
     goes_on = 1;
-    // Nobody has waited for it: the access does.
+    // Nothing has waited for it: the access does.
     printf("waited for %d\n", values[0]);
 }
 

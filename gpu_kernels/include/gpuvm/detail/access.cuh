@@ -149,7 +149,7 @@ GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use us
     u64 seen = ld_relaxed_gpu(word);
     if (GPUVM_LIKELY(is_resident(seen))) {
         if (never_evicted(array)) {
-            // Nobody evicts it, and it is flushed only when no launch uses it: a store needs no pin.
+            // Nothing evicts it, and it is flushed only when no launch uses it: a store needs no pin.
             mark_dirty(word, seen);
             use(reinterpret_cast<T*>(frame_at(array, seen) + place.offset));
             return true;
@@ -234,7 +234,7 @@ GPUVM_DEVICE bool pin_resident(u64* word, u64* seen) {
     return pins_held(old);
 }
 
-// Gives one pin a lane back, by one subtraction for all lanes that are here with the page. It awaits nobody:
+// Gives one pin a lane back, by one subtraction for all lanes that are here with the page. It awaits nothing:
 // destructors run divergently.
 GPUVM_DEVICE void unpin_together(u64* word) {
     u32 active, group = match_active(reinterpret_cast<u64>(word), &active);
@@ -288,7 +288,7 @@ GPUVM_DEVICE u64 overwritten_element(const layout::ArrayDesc& array, u64 index, 
     u64* word = words_of(array) + place.page;
     bool whole = is_whole_page<T>(array, index, count, place);
     if (never_evicted(array)) whole = whole && !is_in_own_frame(array, place.page);
-    // Those who do not overwrite a whole page are a group that nobody looks at.
+    // Those who do not overwrite a whole page are a group that nothing looks at.
     u32 group = __match_any_sync(together, whole ? reinterpret_cast<u64>(word) : 0);
     if (!whole) return pin_element<T>(array, index, true);
     Miss miss(array, place.page);

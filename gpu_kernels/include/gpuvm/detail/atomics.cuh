@@ -22,7 +22,7 @@ GPUVM_DEVICE T atomic_exch(T* p, T v) {
     else
         return bit_cast<T>(atomicExch(reinterpret_cast<u64*>(p), bit_cast<u64>(v)));
 }
-// `change` until nobody came between; compares bits, so that NaNs end it too.
+// `change` until nothing came between; compares bits, so that NaNs end it too.
 template <class T, class F>
 GPUVM_DEVICE T atomic_update(T* p, F change) {
     using B = typename bits_of<sizeof(T)>::type;

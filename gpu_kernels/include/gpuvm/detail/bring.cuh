@@ -1,5 +1,5 @@
 // Where pages are that launches look up, and how they come there between launches: to a frame, or where none is free to
-// a slot in memory that neighbour GPUs lend (docs/PROTOCOL.md, T3 and T16). A slot has what the home has, and nobody
+// a slot in memory that neighbour GPUs lend (docs/PROTOCOL.md, T3 and T16). A slot has what the home has, and nothing
 // stores there but who fills it.
 #pragma once
 
@@ -20,7 +20,7 @@ GPUVM_DEVICE u64 entry_of(const layout::VmDesc* vm, u64 id, u64 window) {
     return (window ? place - (window + start) : place) | (in_frame ? 0 : kAtHome);
 }
 
-// What became of a page that was to come: it has a frame, nobody used it, or no frame was free. One for which none was
+// What became of a page that was to come: it has a frame, nothing used it, or no frame was free. One for which none was
 // is not marked any more: it comes if it is used again. It may have a slot since.
 constexpr u32 kHasFrame = 0;
 constexpr u32 kUnused = 1;
@@ -74,7 +74,7 @@ GPUVM_DEVICE u32 take_slot(const layout::RegionDesc* region) {
     u32 slot;
     if (!pool_pop(&victims->free, &slot)) return 0;
     if (begin_copy(victims, slot)) return slot + 1;
-    // Of memory that was taken back: nobody's.
+    // Of memory that was taken back: no one's.
     end_copy(victims, slot);
     return 0;
 }

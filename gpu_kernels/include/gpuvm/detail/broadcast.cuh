@@ -98,7 +98,7 @@ GPUVM_DEVICE void note_read(const layout::BroadcastDesc& b, u64 byte) {
 GPUVM_DEVICE u64 at_owner(const layout::BroadcastDesc& b, u64 byte) {
     return in_view(b, entry_of(b, byte) >> layout::BROADCAST_OWNER_SHIFT, byte);
 }
-// The owner's copy of the line is changed alone: it is passed on when the launches have ended.
+// The owner's copy of the line is changed alone: it is forwarded when the launches have ended.
 GPUVM_DEVICE void mark_line(const layout::BroadcastDesc& b, u64 byte) {
     u8* mark = reinterpret_cast<u8*>(b.marks) + (byte >> layout::BROADCAST_LINE_SHIFT);
     // Weak: as in `note_read`. No launch runs while marks are cleared.
@@ -110,7 +110,7 @@ GPUVM_DEVICE void mark_line(const layout::BroadcastDesc& b, u64 byte) {
 }
 
 // A line of the owner's copy to the copies of the other subscribers, 8 bytes a lane. No launch uses the array.
-GPUVM_DEVICE void pass_on(const layout::BroadcastDesc& b, u64 byte) {
+GPUVM_DEVICE void forward_atomics(const layout::BroadcastDesc& b, u64 byte) {
     u32 entry = entry_of(b, byte), owner = entry >> layout::BROADCAST_OWNER_SHIFT;
     u32 to = entry & layout::BROADCAST_OTHERS_MASK;
     // The own view is the owner's copy, or one that lacks the change.
@@ -126,9 +126,9 @@ GPUVM_DEVICE void bring_word(const layout::BroadcastDesc& b, u64 byte) {
                    ld_relaxed_sys(reinterpret_cast<const u64*>(at_owner(b, byte))));
 }
 
-// Passes on the lines that this GPU has marked, of the 8 that `at` begins, and clears the marks. All lanes of a warp
+// Forwards the lines that this GPU has marked, of the 8 that `at` begins, and clears the marks. All lanes of a warp
 // come with lines of their own, some perhaps with none (`at` past the end).
-GPUVM_DEVICE void pass_on_marked(const layout::BroadcastDesc& b, u64 at, u64 lines) {
+GPUVM_DEVICE void forward_marked(const layout::BroadcastDesc& b, u64 at, u64 lines) {
     u64* word = reinterpret_cast<u64*>(b.marks + at);
     // A table of marks is a multiple of 8 long.
     u64 marks = at < lines ? ld_relaxed_gpu(word) : 0;
@@ -140,11 +140,11 @@ GPUVM_DEVICE void pass_on_marked(const layout::BroadcastDesc& b, u64 at, u64 lin
         // Two lines at a time, 16 lanes each.
         for (u32 n = half; n < 8; n += 2) {
             if (!(theirs >> 8 * n & 0xff)) continue;
-            pass_on(b, (first + n) * kLineBytes + (lane & 15) * 8);
+            forward_atomics(b, (first + n) * kLineBytes + (lane & 15) * 8);
             passed += !(lane & 15);
         }
     }
-    if (passed) atom_add_relaxed_gpu(&reinterpret_cast<layout::BroadcastCounters*>(b.counters)->passed_on, u64{passed});
+    if (passed) atom_add_relaxed_gpu(&reinterpret_cast<layout::BroadcastCounters*>(b.counters)->forwarded, u64{passed});
 }
 
 }  // namespace detail

@@ -7,7 +7,7 @@ namespace gpuvm {
 namespace detail {
 
 // Whatever a home holds of a page counts no more. No WRITE to it may be in flight.
-GPUVM_DEVICE void age_page(const layout::VmDesc* vm, u64 id, u32 home) {
+GPUVM_DEVICE void mark_page_stale(const layout::VmDesc* vm, u64 id, u32 home) {
     const layout::RegionDesc* region = region_of(vm, id);
     for (u32 n = 0; n < region->replicas; ++n) {
         // Row n is moved on by n homes; a region whose rows have one home each has home n in row n.
@@ -26,7 +26,7 @@ GPUVM_DEVICE bool is_behind(const layout::VmDesc* vm, u64 id) {
 
 // Has a page with a stale copy written back to both homes, as if a kernel had written it. False after a fault.
 GPUVM_NOINLINE bool catch_up_page(const layout::ArrayDesc& array, u64 page) {
-    if constexpr (!kGuarded) return true;
+    if constexpr (!kReliable) return true;
     Miss miss(array, page);
     const layout::VmDesc* vm = miss.vm();
     if (!is_behind(vm, miss.id())) return true;

@@ -56,7 +56,7 @@ GPUVM_NOINLINE u32 crc_run(u32 crc, u64 from, u32 at, u32 end) {
 // A checksum as the table keeps it: 0 says that it is not known.
 GPUVM_DEVICE u32 kept(u32 crc) { return ~crc != 0 ? ~crc : 1; }
 
-// The lane with so many lanes of the group below it.
+// The lane with this many lanes of the group below it.
 GPUVM_DEVICE u32 lane_of_rank(u32 group, u32 rank) {
     if (group == ~0u) return rank;
     for (u32 n = 0; n < rank; ++n) group &= group - 1;

@@ -34,9 +34,9 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
         if (page >= region->pages) continue;
         u64 seen = ld_relaxed_gpu(words + page);
         u64 other = page_id(region_number(id), page);
-        // A frame that is to be withdrawn is nobody else's to free.
+        // A frame that is to be withdrawn is nothing else's to free.
         if (is_resident(seen) && frame_of(seen) >= clock_limit(vm)) continue;
-        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
+        if (!is_resident(seen) || try_evict_page(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
         count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame_of(seen);
@@ -50,11 +50,11 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
 // A bit for each frame of a window.
 constexpr u32 kWidestWindow = 64;
 static_assert(2 * kClockWindow <= kWidestWindow, "a window, and as much for pages that are read once");
-// Frames to look at for so many that are needed. A page that was used is passed twice before it leaves.
+// Frames to look at for this many that are needed. A page that was used is passed twice before it leaves.
 GPUVM_DEVICE u32 window_for(u32 need) { return need <= kClockWindow / 2 ? kClockWindow : kWidestWindow; }
 
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
-// others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
+// others to the pool. It waits for nothing. `for_page`: the page id that needs the frames, which displaces no page of
 // another sample of its region; 0 displaces any. A page that is read once displaces others only where another window
 // before this one has none of its kind. `idle_alone`: pages that were used stay, and none of them loses its second
 // chance. `rank`: as in `is_spared`.
@@ -72,7 +72,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     u32 limit = static_cast<u32>(limits);
     if (window > limit) window = limit;
     u32 n = 0, found = 0, cleaning = 0, rung = kNoFrame;
-    // So many frames are searched for pages that are read once, alone.
+    // This many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
     if (once + window > kWidestWindow) once = window = kWidestWindow / 2;
     window += once;
@@ -87,7 +87,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame) continue;
         if (idle_alone && (seen & layout::REFERENCED_BIT) && !is_read_once(region_of(vm, id))) continue;
-        u32 what = let_leave(vm, id, word, seen, &rung);
+        u32 what = try_evict_page(vm, id, word, seen, &rung);
         if (what == kCleaning) ++cleaning;
         if (what != kLeft) continue;
         if constexpr (kDirect) count_displaced(vm, for_page, id);
@@ -106,9 +106,9 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     return found;
 }
 
-// Finishes requests of a queue pair that has failed: prefetches on it may have nobody who waits for them, and it is not
-// mended before it is at rest. One pair is looked at each time, drawn by the clock.
-GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
+// Finishes requests of a queue pair that has failed: prefetches on it may have no one who waits for them, and it is not
+// recovered before it is at rest. One pair is looked at each time, drawn by the clock.
+GPUVM_NOINLINE void reap_random_queue(const layout::VmDesc* vm) {
     if (vm->queue_count == 0) return;
     Queue q(vm, static_cast<u32>(multiply_high(ticks() * 0x9e3779b97f4a7c15ull, vm->queue_count)));
     if (q.failed()) reap_queue(q, kClockWindow);
@@ -118,7 +118,7 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 // write-backs would come in turns and each find its direction of the link idle half of the time. More only when it is
 // very low.
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
-    if constexpr (kQueued) pass_by_a_queue(vm);
+    if constexpr (kQueued) reap_random_queue(vm);
     // The last pages that come while frames are free displace none, and one of a sample has displaced another before.
     if (kDirect && for_page && (note_full(vm, for_page, available * 2 >= low_water(vm)) || in_sample(vm, for_page)))
         return;
@@ -157,11 +157,11 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
 constexpr u32 kOwnSampleTurns = 8;
-// After so many turns, when no page leaves its frame, pages of the next rank may leave, too.
+// After this many turns, when no page leaves its frame, pages of the next rank may leave, too.
 constexpr u32 kSparingTurns = 64;
 // Pages up to `rank` leave: for as far as the search went, and once round at least, so that others need not search
 // again.
-GPUVM_NOINLINE void spare_fewer(const layout::VmDesc* vm, u32 rank) {
+GPUVM_NOINLINE void lower_protection(const layout::VmDesc* vm, u32 rank) {
     layout::PoolState* pool = pool_of(vm);
     u64 searched = static_cast<u64>(kSparingTurns) * kClockWindow;
     u64 until = ld_relaxed_gpu(&pool->hand) + (searched < vm->pool.count ? vm->pool.count : searched);
@@ -179,7 +179,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     while (true) {
         // Its sample may have no page that can leave.
         if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0, false, rank)) {
-            if (rank) spare_fewer(vm, rank);
+            if (rank) lower_protection(vm, rank);
             break;
         }
         if constexpr (kQueued) reap_all(vm, kClockWindow);

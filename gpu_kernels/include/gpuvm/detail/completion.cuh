@@ -19,7 +19,7 @@ GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
 }
 
 // Ends a fetch that brought nothing: its page is absent again, for another request, or in the error state. A fetch that
-// nobody waits for, which has a token, puts no page there: who needs the page asks for it, and gets an error of its
+// nothing waits for, which has a token, puts no page there: who needs the page asks for it, and gets an error of its
 // own.
 GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done, bool repeat) {
     repeat = repeat || token;
@@ -32,9 +32,9 @@ GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 id, u32 frame, u32 token, 
 }
 
 // `finish_fetch` for a region with replicas or checksums. With a checksum the waiter's warp compares and publishes the
-// page; where nobody waits any more, this lane does.
-GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done,
-                                        u32 pins) {
+// page; where nothing waits any more, this lane does.
+GPUVM_NOINLINE u32 finish_reliable_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done,
+                                         u32 pins) {
     const layout::VmDesc* vm = q.vm;
     const layout::RegionDesc* region = region_of(vm, id);
     if (done.ok) q.note_answer();
@@ -63,7 +63,7 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     u64 id = ld_relaxed_gpu(&record->page_id);
     u32 frame = ld_relaxed_gpu(&record->frame);
     u32 token = ld_relaxed_gpu(&record->token);
-    if (is_guarded(region_of(vm, id))) return finish_guarded_fetch(q, id, frame, token, done, pins);
+    if (is_reliable(region_of(vm, id))) return finish_reliable_fetch(q, id, frame, token, done, pins);
     if (!done.ok) return end_failed_fetch(q, id, frame, token, done, q.to_repeat(done));
     publish_fetched(vm, id, frame, token, pins);
     return layout::OUTCOME_OK;
@@ -97,12 +97,12 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
         // The first error stays: what follows it is flushed.
         atom_cas_acquire_gpu(&q.state()->failed, 0u,
                              layout::QUEUE_FAILED | done.syndrome << 8 | done.vendor_syndrome << 16);
-        // Nobody reserves from here on until the host has mended the pair. Before this request's slot is free, and so
-        // before the host takes the pair to be at rest: acq_rel carries `failed` to it.
-        if (q.desc->mended) atom_or_acq_rel_gpu(&q.state()->reserved, layout::RESERVED_CLOSED);
+        // Nothing reserves from here on until the host has recovered the pair. Before this request's slot is free, and
+        // so before the host takes the pair to be at rest: acq_rel carries `failed` to it.
+        if (q.desc->recoverable) atom_or_acq_rel_gpu(&q.state()->reserved, layout::RESERVED_CLOSED);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
-    // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in
+    // The waiter's claim to the outcome, or 0 when nothing waits any more. acq_rel: pairs with the exchange in
     // `wait_outcome`.
     u32 waiter = atom_exch_acq_rel_gpu(&record->pins, 0u);
     u32 outcome = layout::OUTCOME_OK;
@@ -164,9 +164,9 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 id, u32 most) {
     for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
 }
 
-// Waits for the outcome of a request that was written with `pins` not 0, finishing it when nobody else does.
+// Waits for the outcome of a request that was written with `pins` not 0, finishing it when nothing else does.
 // Returns OUTCOME_* with the syndrome in bits 8 to 15 and the vendor's in 16 to 23, or 0 when the wait ended first:
-// then whoever finishes the request later does so without us.
+// then the thread that finishes the request later does so without us.
 GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
     layout::RequestRecord* record = q.record(index);
     Wait wait(q.vm);

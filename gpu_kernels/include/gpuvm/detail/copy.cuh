@@ -147,7 +147,7 @@ class Fetch {
             if (asked < bytes_) asked += issue(buffer, asked);
             if (two) buffer = buffer == buffer_ ? other : buffer_;
         }
-        // The buffers were read: whoever waits for them need not wait for the frame.
+        // The buffers were read: the thread that waits for them need not wait for the frame.
         if (two) unlock_staging(other);
         unlock_staging(buffer_);
         stage_out_wait();

@@ -42,7 +42,7 @@ GPUVM_DEVICE layout::FillState* take_fill(const layout::VmDesc* vm, u64 id, u32*
     return nullptr;
 }
 
-// Fills a page that is ours, with the help of whoever waits for it: a large one, or one that is stored in place.
+// Fills a page that is ours, with the help of threads that wait for it: a large one, or one that is stored in place.
 // Returns the token that its word holds then.
 GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 id, u64 home, u64 frame, u32 bytes) {
     // Stores in place, which the claim has acquired, come before the copy engine's reads.
@@ -58,7 +58,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 id, u64 ho
     u64 generation = ((ld_relaxed_gpu(&fill->head) >> layout::FILL_GENERATION_SHIFT) + 1)
                      << layout::FILL_GENERATION_SHIFT;
     u32 chunks = (bytes + layout::FILL_CHUNK_BYTES - 1) / layout::FILL_CHUNK_BYTES;
-    // Closed while the fields change: whoever takes a ticket now gets none of the chunks.
+    // Closed while the fields change: the thread that takes a ticket now gets none of the chunks.
     st_relaxed_gpu(&fill->head, generation | layout::FILL_CLOSED);
     // The closing comes before the fields: who reads a new field and adds to the head adds to a closed or a newer one.
     fence_acq_rel_gpu();
@@ -68,7 +68,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 id, u64 ho
     st_relaxed_gpu(&fill->bytes, bytes);
     st_relaxed_gpu(&fill->chunks, chunks);
     st_relaxed_gpu(&fill->done, 0u);
-    // Release: whoever reads the open head reads these fields.
+    // Release: the thread that reads the open head reads these fields.
     st_release_gpu(&fill->head, generation | (layout::FILL_END - chunks));
     set_token(word, place + 1);
     while (fill_chunk(fill, id)) {

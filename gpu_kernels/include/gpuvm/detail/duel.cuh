@@ -15,10 +15,10 @@ constexpr u32 kNoSample = layout::PLACEMENT_RULES;
 constexpr u32 kChunkShift = 4;
 // Decisions of each round for which no sample rests.
 constexpr u32 kTurnsAwake = 3;
-// A rule holds when its sample costs less than so many 32nds of what the sample of first come costs.
+// A rule holds when its sample costs less than this many 32nds of what the sample of first come costs.
 constexpr u64 kLeastByFetching = 29;
 constexpr u64 kLeastByCounting = 22;
-// Lanes are spread from so many pages on, when half of them have a page for themselves.
+// Lanes are spread from this many pages on, when half of them have a page for themselves.
 constexpr int kSpreadPages = 8;
 
 GPUVM_DEVICE layout::TableHead* head_of(u64* words) { return reinterpret_cast<layout::TableHead*>(words) - 1; }
@@ -137,7 +137,7 @@ GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
         atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
         if (cost < costs[best]) best = rule;
     }
-    // Nobody adds to the cost of a sample that rests.
+    // Nothing adds to the cost of a sample that rests.
     if (rests) st_relaxed_gpu(&head->cost[layout::RULE_FETCH], costs[best] * 5 / 2);
     if (turn < kTurnsAwake)
         rests = 0;
@@ -155,7 +155,7 @@ GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
     set_draws(head, sampling, is_free(draws, page_shift) ? draws : draws_by(sampling, best, page_shift));
 }
 
-// A page of a sample has cost so much. Who passes the end of a period decides: nobody takes a lock.
+// A page of a sample has cost so much. Who passes the end of a period decides: nothing takes a lock.
 GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_shift) {
     if (sample == layout::RULE_FETCH && sampling_of(head) & layout::SAMPLING_RESTS_BIT) return;
     atom_add_relaxed_gpu(&head->cost[sample], cost);
@@ -178,7 +178,7 @@ GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 p
     if (block_shift_of(sampling_of(head))) spend_on_duel(c, head, page, page_shift);
 }
 
-// The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of
+// The frame field of an absent page's entry counts what reads at its home have cost: 20 bits of chunks, and in which of
 // 256 epochs. The count halves with each epoch, and a claim forgets it.
 constexpr u64 kUseMask = (1ull << 20) - 1;
 GPUVM_DEVICE u32 epoch_of(const layout::TableHead* head) {

@@ -16,11 +16,11 @@ namespace detail {
 struct Miss {
     layout::ArrayDesc array;
     u64 page;
-    u64 seen;     // the page's word, as `look` acquired it last
+    u64 seen;     // the page's entry, as `look` acquired it last
     u64 started;  // in ticks
     // What the last round left.
     u32 frame;       // kRoundHeld, kRoundOurs: the page's frame
-    u32 token;       // kRoundOurs: what the page's word holds, or the queue that the page came over
+    u32 token;       // kRoundOurs: what the page's entry holds, or the queue that the page came over
     u64 fetched_id;  // kRoundOurs over queue pairs: the page id, with the replica it came from
     u32 group;       // the lanes with this page
     u32 active;      // the lanes of the round
@@ -87,13 +87,13 @@ GPUVM_DEVICE void timeline_round(Miss* miss, u32 outcome) {
 }
 #endif
 
-// What a leader finds at its page's word.
+// What a leader finds at its page's entry.
 constexpr u32 kFollower = 0;
 constexpr u32 kHeld = 1;
 constexpr u32 kWon = 2;     // the page is FETCHING and ours
 constexpr u32 kBusy = 3;    // the page is FETCHING and another's, or used in place
 constexpr u32 kFailed = 4;  // the page is in the error state, or has too many pins
-constexpr u32 kNone = 5;    // nothing to be had now
+constexpr u32 kNone = 5;    // nothing available now
 
 // `code`: of the page's error, as its word has it.
 GPUVM_NOINLINE void report_page_error(const layout::VmDesc* vm, u64 id, u32 code, u32 fault_code) {
@@ -109,7 +109,7 @@ GPUVM_NOINLINE void report_page_error(const layout::VmDesc* vm, u64 id, u32 code
 }
 
 // What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent,
-// and nobody uses it in place.
+// and nothing uses it in place.
 GPUVM_DEVICE u32 look_at_page(const layout::VmDesc* vm, u64* word, u64 id, u64 seen, u32 pins, u32* frame) {
     if (is_resident(seen)) {
         u64 old = add_pins(word, pins);
@@ -143,7 +143,7 @@ GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     }
 }
 
-// Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nobody uses the
+// Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nothing uses the
 // page in place. False at the limit.
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     Wait wait(vm);
@@ -153,7 +153,7 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         bool fetching = state_of(seen) == kFetching;
-        // Of a page that is used in place: its pins go soon, since who holds them waits for nobody.
+        // Of a page that is used in place: its pins go soon, since who holds them waits for nothing.
         ended = !fetching && !(kDirect && state_of(seen) == kAbsent && pins_of(seen));
         if (ended) break;
         u32 token = fetching ? frame_of(seen) : 0;
@@ -195,10 +195,10 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 id, u64 started) {
         return kRoundHeld;
     }
     if (outcome == layout::OUTCOME_ARRIVED) return kRoundOurs;
-    // Bounded: a pair that is mended again and again answers nobody.
+    // Bounded: a pair that is recovered again and again answers nothing.
     u64 took_ns = took * 1000 / q.vm->ticks_per_us;
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
-    // Not what the page's word has: the error may be forgotten by now.
+    // Not what the page's entry has: the error may be forgotten by now.
     if (outcome == layout::OUTCOME_FAILED)
         report_page_error(q.vm, id, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
     else if (!aborted(q.vm))
@@ -285,7 +285,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     u64* word = miss->word();
     u64 id = replica_to_fetch(vm, miss->id());
     GPUVM_TIMELINE_ONLY(miss->claimed = timeline_since(miss->started);)
-    // Lanes whose frames come from elsewhere are a part as well; those with a page that cannot be had, too.
+    // Lanes whose frames come from elsewhere are a part as well; those with a page that is not available, too.
     u64 part = id ? stripe_of(vm, id)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
     if (miss->parts) won = __match_any_sync(won, part);
     if (!id) return fail_claim(miss);
@@ -300,7 +300,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     grant.first = packed >> 18;
     if (rank >= grant.count) {
         revert_claim(word);
-        // Nothing was to be had although the poster could wait: it reported why.
+        // Nothing was available although the poster could wait: it reported why.
         return grant.count == 0 && may_wait ? without_slot(vm, id) : kRoundRetry;
     }
     Queue q(vm, grant.queue);
@@ -371,7 +371,7 @@ GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
     miss->first = held == 0 && (won & (0 - won)) == 1u << lane_id();
     outcome = fetch_batch(miss, lanes, won, held == 0 && !split);
     // No part waits while another may get something: its lanes can keep their pins until the round has met again. When
-    // nobody got anything, one of them waits, all claims having been taken back.
+    // nothing got anything, one of them waits, all claims having been taken back.
     if (miss->parts && !__any_sync(miss->parts, outcome != kRoundRetry) && miss->first)
         outcome = open_alone(miss, lanes);
     return outcome;
@@ -423,7 +423,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (!claimed || frame == kNoFrame) {
             if (!late) fetch.cancel();
             if (!claimed) continue;
-            // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
+            // Nothing waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
             revert_claim_to(word, victim.field);
             if (!may_wait) return kNone;
@@ -486,7 +486,7 @@ GPUVM_DEVICE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool
 }
 
 // Lanes whose page came, or was there. A function of its own: ptxas 13.0 drops `acquire_round`'s load whose value
-// nobody uses, though not its order, and with it the memory descriptor that the function's other accesses to global
+// nothing uses, though not its order, and with it the memory descriptor that the function's other accesses to global
 // memory would need.
 GPUVM_NOINLINE void count_lanes(const layout::VmDesc* vm, u32 lanes, bool waited) {
     layout::Counters* c = counters(vm);
@@ -501,7 +501,7 @@ GPUVM_DEVICE u32 end_round(Miss* miss, bool leads, u32 lanes, bool busy, u32 out
     u64 result = __shfl_sync(miss->group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
     miss->frame = static_cast<u32>(result >> 2);
     outcome = result & 3;
-    if constexpr (kGuarded)
+    if constexpr (kReliable)
         if (outcome == kRoundOurs && miss->transport() == Transport::kQueued) outcome = check_arrived(miss);
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
     // publication itself, so that its accesses to the frame come after the fill.

@@ -1,4 +1,4 @@
-// Whole regions at a time: writing dirty pages home, and giving every frame of a region back.
+// Whole regions at a time: writing dirty pages back, and giving every frame of a region back.
 #pragma once
 
 #include "fault.cuh"
@@ -38,8 +38,8 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
         if constexpr (!kQueued) return false;
         u32 queue, outcome;
         u64 index;
-        if (is_guarded(region_of(vm, id))) {
-            outcome = flush_guarded(vm, id, frame, &queue, &index);
+        if (is_reliable(region_of(vm, id))) {
+            outcome = flush_reliable(vm, id, frame, &queue, &index);
         } else {
             if (!wait_for_slot(vm, id, true, &queue, &index)) {
                 write_back_failed(word);

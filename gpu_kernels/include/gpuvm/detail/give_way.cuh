@@ -17,7 +17,7 @@ GPUVM_DEVICE bool give_way(const layout::VmDesc* vm, u64 id) {
     unpin(word, 1);
     seen = ld_relaxed_gpu(word);
     u32 rung = kNoFrame;
-    if (is_resident(seen) && let_leave(vm, id, word, seen, &rung, true) == kLeft) {
+    if (is_resident(seen) && try_evict_page(vm, id, word, seen, &rung, true) == kLeft) {
         pool_give(&vm->pool, frame_of(seen));
         return true;
     }

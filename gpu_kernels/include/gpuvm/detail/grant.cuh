@@ -22,7 +22,7 @@ constexpr u32 kGrantTurns = 2;
 GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 id, bool pooled, u32 want, bool may_wait) {
     Grant grant{0, 0, 0, 0};
     u32 frames = pooled ? pool_reserve(&vm->pool, want) : want;
-    // Lanes without a frame would wait until the pages of the others have come. This waits for nobody.
+    // Lanes without a frame would wait until the pages of the others have come. This waits for nothing.
     for (u32 turns = 0; frames < want && turns < kGrantTurns; ++turns) {
         turn_clock(vm, window_for(want - frames), want - frames, nullptr, id);
         frames += pool_reserve(&vm->pool, want - frames);

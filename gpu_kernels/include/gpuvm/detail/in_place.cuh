@@ -1,8 +1,8 @@
 // Reads of pages where they live: an element whose page has no frame is read at its home, and the page stays there.
 //
-// Nobody writes the home of a read-only region, so what it holds is right at any time, whatever the page's word says:
+// Nothing writes the home of a read-only region, so what it holds is right at any time, whatever the page's entry says:
 // the word only tells whether a frame is nearer. So one look will do, and no order is needed. The home of a region that
-// kernels write changes by write-backs, in units that nobody promises: a second look, behind a strong load, shows that
+// kernels write changes by write-backs, in units that nothing promises: a second look, behind a strong load, shows that
 // none was under way.
 //
 // Stores where pages live: pins on an absent page keep it from being fetched, so that its home may be written.
@@ -156,7 +156,7 @@ GPUVM_DEVICE bool has_no_frame(u64 seen) { return state_of(seen) == kAbsent || s
 
 // An element at a home that write-backs change. False when one may have changed it meanwhile. A page leaves its frame
 // only clean, with its write-back done, and counts its version then: a page that was at home before and after the load,
-// in one version, had no frame between, or one from which nothing was written home.
+// in one version, had no frame between, or one from which nothing was written back.
 template <class T>
 GPUVM_DEVICE bool load_between_looks(u64 home, const u64* word, T* value) {
     // Acquire: pairs with the eviction, so what its write-back stored comes before the load.
@@ -169,7 +169,7 @@ GPUVM_DEVICE bool load_between_looks(u64 home, const u64* word, T* value) {
 }
 
 // Whether a page that has no frame is read at its home now. `Bytes`: what the read stands for, a chunk or whole chunks
-// from byte `at` of the array on. False when the page has a frame, is to get one, or cannot be had.
+// from byte `at` of the array on. False when the page has a frame, is to get one, or is not available.
 template <u32 Bytes>
 GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
     constexpr u32 chunks = Bytes >> kChunkShift;
@@ -177,7 +177,7 @@ GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
     u64 seen = ld_relaxed_gpu(words_of(array) + page);
     u64 sampling = sampling_of(head_of(words_of(array)));
     if (!has_no_frame(seen)) return false;
-    // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
+    // Most reads ask no one. Drawn by the clock, which lanes that come together read together.
     u32 draw = draw_of(static_cast<u32>(sampling), sample_of(page, block_shift_of(sampling)));
     u32 drawn = static_cast<u32>(ticks()) * 0x9e3779b9u >> 16;
     // Where pages are fetched some ask all the same, so that it is known how reads are spread.
@@ -186,8 +186,8 @@ GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
                          (draw + 1) * chunks - 1, !(drawn & layout::DRAW_FEW));
 }
 
-// Whether a span lies at the home of its page now, which nobody writes. `bytes`: how much of it is read there, at most.
-// One lane asks for all that are here with the page, each time: a span stands for many reads.
+// Whether a span lies at the home of its page now, which nothing writes. `bytes`: how much of it is read there, at
+// most. One lane asks for all that are here with the page, each time: a span stands for many reads.
 GPUVM_DEVICE bool is_span_at_home(const layout::ArrayDesc& array, Place place, u64 bytes) {
     if (!reads_in_place(array) || array.region & layout::ARRAY_HOME_CHANGES) return false;
     u64* words = words_of(array);
@@ -225,7 +225,7 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
 
 // Runs `store(address)` with the home of an element of `bytes` bytes, whose page is not fetched meanwhile: by one pin a
 // lane, which are added and given back together for all lanes that are here with the page. False when it has a frame,
-// is to get one, or cannot be had. Nobody waits for anything while such a pin is held.
+// is to get one, or is not available. Nothing waits for anything while such a pin is held.
 template <class Store>
 GPUVM_DEVICE bool store_at_home(const layout::ArrayDesc& array, u64 page, u32 offset, u32 bytes, Store store) {
     u64* word = words_of(array) + page;

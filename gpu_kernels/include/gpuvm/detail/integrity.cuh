@@ -1,9 +1,9 @@
-// Regions whose pages have checksums: made when a page is written home, compared when it is fetched.
+// Regions whose pages have checksums: made when a page is written back, compared when it is fetched.
 //
 // Lanes store to a page while it is written back, and its checksum may be taken of a mixture that its home never holds.
 // That is never seen. A page is fetched only after it left its frame, and it leaves only clean: no lane has stored to
 // it since the write-back mark was taken with no pins, or the dirty bit were set again. So of the last write-back
-// before an eviction, frame, checksum and home are one. Writers wait for nobody and nothing is copied.
+// before an eviction, frame, checksum and home are one. Writers wait for nothing and nothing is copied.
 #pragma once
 
 #include "checksum.cuh"
@@ -21,18 +21,18 @@ GPUVM_DEVICE u32* checksum_slot(const layout::RegionDesc* region, u64 page) {
 GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 id, u32 frame) {
     const layout::RegionDesc* region = region_of(vm, id);
     u32 bytes = source_of(vm, id).bytes;
-    // Relaxed: the page word's release and acquire carry it to who fetches the page next.
+    // Relaxed: the page table entry's release and acquire carry it to who fetches the page next.
     st_relaxed_gpu(checksum_slot(region, page_of(id)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
 
-// Publishes a fetched page with its waiter's pins, dirty where its other copy is to be mended.
+// Publishes a fetched page with its waiter's pins, dirty where its other copy is to be repaired.
 GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 id, u32 frame, u32 token, u32 pins) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* word = word_of(vm, id);
     count_fetched(vm, source_of(vm, id).bytes);
     GPUVM_TIMELINE_ONLY(if (token) timeline_prefetched(vm, id, frame);)
     if (is_pooled(region)) st_relaxed_gpu(page_in_frame(vm, frame), at_replica(id, 0));
-    if (is_replicated(region) && is_to_be_mended(vm, id))
+    if (is_replicated(region) && is_to_be_repaired(vm, id))
         publish_dirty(word, token, frame, pins);
     else
         publish(word, token, frame, pins);

@@ -1,4 +1,4 @@
-// How a page leaves its frame, whoever wants the frame.
+// How a page leaves its frame.
 #pragma once
 
 #include "duel.cuh"
@@ -18,7 +18,8 @@ constexpr u32 kCleaning = 2;  // its frame reaches the pool when its WRITE ends
 // Lets a page leave its frame: a referenced one gets its second chance, but for one that is read once; pinned and busy
 // ones are passed over, a dirty one is cleaned. `rung`: the queue pair whose doorbell is to be rung, or kNoFrame.
 // `even_used`: there is no second chance.
-GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung, bool even_used = false) {
+GPUVM_DEVICE u32 try_evict_page(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung,
+                                bool even_used = false) {
     u32 frame = frame_of(seen);
     if (pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) return kStays;
     if (!even_used && seen & layout::REFERENCED_BIT) {

@@ -33,7 +33,7 @@ GPUVM_DEVICE u8* mark_at(const layout::LookedUpDesc& array, u64 page) {
 
 // The four forms (GPUVM_LOOKS_UP): 1 marks each page that is used at home. 2 marks a sample of them where no frame is
 // free: reading the clock takes a third of the speed of data that all lie in frames. 3 is for arrays whose pages all
-// have frames: nobody is at home. 4 is for those whose frames follow each other as their pages do: plain memory.
+// have frames: nothing is at home. 4 is for those whose frames follow each other as their pages do: plain memory.
 #if !defined(GPUVM_LOOKS_UP)
 constexpr u32 kForm = 1;
 #else
@@ -62,17 +62,17 @@ GPUVM_DEVICE bool marks_home(const layout::LookedUpDesc& array, u64 place) {
 
 __device__ constexpr u32 log2_of(u32 n) { return n == 1 ? 0 : 1 + log2_of(n / 2); }
 
-// The place of page number `pages`, one more than there are, is nobody's: elements that hold anything.
+// The place of page number `pages`, one more than there are, is no one's: elements that hold anything.
 template <class T, bool Stores>
 GPUVM_DEVICE T* look_up(const layout::LookedUpDesc& array, u64 index) {
     constexpr u32 kSize = sizeof(T), kSizeShift = log2_of(kSize);
     u32 shift = array.page_shift - kSizeShift;
     bool inside = index < array.length;
     if (kInOrder) {
-        // Stores past the end harm nobody in any form. The host counts all pages as written that they may be for.
+        // Stores past the end harm nothing in any form. The host counts all pages as written that they may be for.
         if ((Stores || kChecksLoads) && __builtin_expect(!inside, 0)) {
             *reinterpret_cast<u64*>(array.past) = index;
-            return global<T>(array.nobodys);
+            return global<T>(array.dummy);
         }
         return global<T>(array.places + index * kSize);
     }
@@ -130,7 +130,7 @@ GPUVM_DEVICE void fold_mark(const layout::VmDesc* vm, u64 id, bool beside) {
 }
 
 // A page in a frame loses its mark. `folds`: it is dirty for that.
-GPUVM_DEVICE void settle_mark(const layout::VmDesc* vm, u64 id, bool folds) {
+GPUVM_DEVICE void clear_mark(const layout::VmDesc* vm, u64 id, bool folds) {
     if (folds) return fold_mark(vm, id, false);
     if (is_resident(ld_relaxed_gpu(word_of(vm, id)))) *mark_of(vm, id) = 0;
 }

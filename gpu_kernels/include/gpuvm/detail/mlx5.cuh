@@ -89,7 +89,7 @@ GPUVM_DEVICE void read_syndromes(u64 entry, Completion* out) {
 //
 // Errors. An error names the failed block, either of the request's two. Behind it everything posted is flushed, and
 // each flush overwrites the entry: the error itself may be lost. Of a request before the named one the entry does not
-// say whether it did well, failed, or was flushed, for successes that nobody looked at in time are overwritten too. So
+// say whether it did well, failed, or was flushed, for successes that nothing looked at in time are overwritten too. So
 // the named request takes the syndrome, and all before it count as flushed, which has them repeated over another pair:
 // a READ or WRITE of a whole page may be done twice. The NIC is done with them in any case, so their frames may go.
 // Requests after the named one wait: their flush is still to come, until which the NIC may read their blocks.
@@ -97,7 +97,7 @@ GPUVM_DEVICE void read_syndromes(u64 entry, Completion* out) {
 // Torn looks. Index and opcode are in one word, which is read first (acquire: the NIC wrote the rest before it). The
 // syndrome may be that of a later completion, which can only be a flush: an error is taken for a flush at worst.
 //
-// The owner bit is that of the NIC's own count, which nobody here keeps: what was never written has opcode "invalid".
+// The owner bit is that of the NIC's own count, which nothing here keeps: what was never written has opcode "invalid".
 GPUVM_DEVICE Completion collapsed_completion(const layout::QueueDesc* queue, u64 index) {
     u64 entry = queue->completion_ring;
     u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));

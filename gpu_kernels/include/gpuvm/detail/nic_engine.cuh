@@ -12,7 +12,7 @@ namespace nic {
 
 // Requests of a queue pair before the warp looks at others, and for the host.
 constexpr u32 kRequestsATurn = 16;
-// And so many bytes end a turn; one request may have more, and is not interrupted.
+// And this many bytes end a turn; one request may have more, and is not interrupted.
 constexpr u64 kBytesATurn = 256 * 1024;
 // The host's word is looked at so often: it is across the wire.
 constexpr u64 kControlEveryNs = 2000;

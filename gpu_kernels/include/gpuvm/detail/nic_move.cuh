@@ -37,8 +37,8 @@ GPUVM_DEVICE void move_all(Move* move) {
         st_relaxed_sys(reinterpret_cast<T*>(move->to) + n, ld_relaxed_sys(reinterpret_cast<const T*>(move->from) + n));
     move->went(count * sizeof(T));
 }
-// As copy_by_warp (bring.cuh) does for memory that nobody else writes meanwhile: here both sides may be written, and no
-// load may come from a cache.
+// As copy_by_warp (bring.cuh) does for memory that nothing else writes meanwhile: here both sides may be written, and
+// no load may come from a cache.
 GPUVM_DEVICE void move_chunks(Move* move) {
     const pair64* from = reinterpret_cast<const pair64*>(move->from);
     pair64* to = reinterpret_cast<pair64*>(move->to);

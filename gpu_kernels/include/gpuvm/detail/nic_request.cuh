@@ -58,8 +58,8 @@ GPUVM_DEVICE bool allows(const layout::NicEngine& engine, u32 key, u32 side, u64
     u32 index = (key >> 8) - layout::NIC_KEY_FIRST;
     if (index >= engine.key_count) return false;
     const pair64* entry = reinterpret_cast<const pair64*>(engine.keys) + 2 * index;
-    // Whoever names a key has it from the host, which had written all of it. A guess finds a mix at most of the key
-    // that is being made and of zeros, which allow nothing.
+    // A thread that names a key has it from the host, which had written all of it. A guess finds a mix at most of the
+    // key that is being made and of zeros, which allow nothing.
     pair64 names = load_for_all(entry), span = load_for_all(entry + 1);
     u32 lkey = static_cast<u32>(names.lo), rights = static_cast<u32>(names.lo >> 32);
     if (lkey == 0 || (key & ~layout::NIC_KEY_REMOTE) != lkey || (key & layout::NIC_KEY_REMOTE) != side) return false;
@@ -86,7 +86,7 @@ class RequestAt {
         return load_for_all(reinterpret_cast<const pair64*>(ring_) + (first_ + n & mask_));
     }
     GPUVM_DEVICE u32 blocks() const { return (units + 3) / 4; }
-    // Units before the local data; of operations whose data nobody looks at, all.
+    // Units before the local data; of operations whose data nothing looks at, all.
     GPUVM_DEVICE u32 head_units() const {
         if (opcode == mlx5::kOpcodeDump) return 1;
         if (opcode == mlx5::kOpcodeRead || opcode == mlx5::kOpcodeWrite || opcode == kOpcodeWriteImmediate) return 2;

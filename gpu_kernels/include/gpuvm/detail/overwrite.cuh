@@ -33,7 +33,7 @@ GPUVM_NOINLINE u32 open_blank(Miss* miss, u32 pins) {
         else if (frame == kNoFrame && !pool_pop(&vm->pool, &frame))
             frame = kNoFrame;
         if (frame != kNoFrame) break;
-        // Nobody waits for a frame while a page is claimed: others may need the page to go on.
+        // Nothing waits for a frame while a page is claimed: others may need the page to go on.
         revert_claim_to(word, kVictims && region->victims ? frame_of(seen) : 0);
         frame = wait_for_frame(vm, miss->id());
         if (frame == kNoFrame) return kFailed;

@@ -1,4 +1,4 @@
-// The page table word and its transitions. layouts.h has the bits; nothing else may touch a word.
+// The page table entry and its transitions. layouts.h has the bits; nothing else may touch a word.
 #pragma once
 
 #include "platform.cuh"
@@ -19,7 +19,7 @@ GPUVM_DEVICE bool is_resident(u64 word) { return state_of(word) == kResident; }
 GPUVM_DEVICE u32 frame_of(u64 word) { return static_cast<u32>((word & layout::FRAME_MASK) >> layout::FRAME_SHIFT); }
 GPUVM_DEVICE u64 pins_of(u64 word) { return word >> layout::PIN_SHIFT; }
 
-// The word of a page that leaves its frame: next version, no frame. Only for a clean, unpinned page.
+// The entry of a page that leaves its frame: next version, no frame. Only for a clean, unpinned page.
 GPUVM_DEVICE u64 evicted(u64 word) {
     return ((word & layout::VERSION_MASK) + (1ull << layout::VERSION_SHIFT)) & layout::VERSION_MASK;
 }
@@ -38,7 +38,7 @@ GPUVM_DEVICE void set_token(u64* word, u32 token) {
 }
 
 // Publication. An ADD and never a store: pins of others come and go in every state. Release: the frame's
-// data, which the caller acquired with the completion, comes before the word for whoever acquires it.
+// data, which the caller acquired with the completion, comes before the word for the thread that acquires it.
 GPUVM_DEVICE void publish(u64* word, u32 token, u32 frame, u32 pins) {
     u64 fields = (static_cast<u64>(frame) - token) << layout::FRAME_SHIFT;
     atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);
@@ -59,8 +59,8 @@ GPUVM_DEVICE void publish_error(u64* word, u32 token, u32 code) {
 }
 
 // A failed fetch is over with: its page is absent, for the next access to fetch. Pins of lanes that are about to undo
-// them stay. Whoever claims the page acquires it again: an error has no data.
-GPUVM_DEVICE void forget_error(u64* word) {
+// them stay. A thread that claims the page acquires it again: an error has no data.
+GPUVM_DEVICE void clear_error(u64* word) {
     u64 seen = ld_relaxed_gpu(word);
     while (state_of(seen) == kError) {
         u64 found = atom_cas_acquire_gpu(word, seen, seen & ~(layout::STATE_MASK | layout::FRAME_MASK));
@@ -74,7 +74,7 @@ GPUVM_DEVICE void forget_error(u64* word) {
 // those before it, so that the last one comes after all that was published before any of them.
 GPUVM_DEVICE void count_resident(u64* words) { atom_add_release_gpu(words - 1, ~u64{0}); }
 GPUVM_DEVICE void count_absent(u64* words) { atom_add_release_gpu(words - 1, u64{1}); }
-// Weak, through L1, as are the reads of the data behind it: an old value only sends the reader to the page's word, and
+// Weak, through L1, as are the reads of the data behind it: an old value only sends the reader to the page's entry, and
 // no line of a page's data is in L1 before its fill.
 GPUVM_DEVICE bool all_resident(const u64* words) { return ld_weak(words - 1) == 0; }
 
@@ -90,7 +90,7 @@ GPUVM_DEVICE bool pins_held(u64 old) { return is_resident(old) && pins_of(old) <
 GPUVM_DEVICE void undo_pins(u64* word, u32 count) { atom_add_relaxed_gpu(word, 0 - count * kPin); }
 
 // Whether pins that found this word keep the page from being fetched, so that its home may be used in place: it has no
-// frame, and nobody waits to fetch it, which the referenced bit of an absent page says.
+// frame, and nothing waits to fetch it, which the referenced bit of an absent page says.
 GPUVM_DEVICE bool holds_at_home(u64 old) {
     return state_of(old) == kAbsent && !(old & layout::REFERENCED_BIT) && pins_of(old) < layout::PINS_MAX;
 }
@@ -117,8 +117,8 @@ GPUVM_DEVICE bool try_clean(u64* word, u64 seen) {
     return atom_cas_acq_rel_gpu(word, seen, (seen & ~layout::DIRTY_BIT) | layout::WRITE_BACK_BIT) == seen;
 }
 
-// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: whoever had the mark
-// before has left what goes with the frame.
+// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: the thread that had the
+// mark before has left what goes with the frame.
 GPUVM_DEVICE bool try_mark(u64* word, u64 seen) {
     return atom_cas_acquire_gpu(word, seen, seen | layout::WRITE_BACK_BIT) == seen;
 }

@@ -27,26 +27,27 @@ struct Queue {
     }
     GPUVM_DEVICE u64 entries() const { return static_cast<u64>(desc->mask) + 1; }
     GPUVM_DEVICE bool failed() const { return ld_relaxed_gpu(&state()->failed) != 0; }
-    // Failed, and nobody will mend it.
+    // Failed, and nothing will recover it.
     GPUVM_DEVICE bool gone() const {
         u32 seen = ld_relaxed_gpu(&state()->failed);
-        return seen != 0 && (!desc->mended || (seen & layout::QUEUE_LOST));
+        return seen != 0 && (!desc->recoverable || (seen & layout::QUEUE_LOST));
     }
     // A request that says nothing of its page: it was flushed with its pair, or got no answer, or was not taken, over a
-    // pair that the host mends.
+    // pair that the host recovers.
     GPUVM_DEVICE bool to_repeat(const Completion& done) const {
         if (done.syndrome == kSyndromeFlushed) return true;
-        return desc->mended && (done.syndrome == kSyndromeRetriesExceeded ||
-                                done.syndrome == kSyndromeReceiverNotReady || done.syndrome == kSyndromeRemoteAborted);
+        return desc->recoverable &&
+               (done.syndrome == kSyndromeRetriesExceeded || done.syndrome == kSyndromeReceiverNotReady ||
+                done.syndrome == kSyndromeRemoteAborted);
     }
     // The home has answered. Relaxed: a hint to the host, which may come late.
     GPUVM_DEVICE void note_answer() const {
         if (!ld_relaxed_gpu(&state()->answered)) st_relaxed_gpu(&state()->answered, 1u);
     }
-    // The host saw that completions do not come and set `failed`: nobody reserves from here on. A look that is late may
-    // close a pair that is mended by now; the host opens it again.
+    // The host saw that completions do not come and set `failed`: nothing reserves from here on. A look that is late
+    // may close a pair that is recovered by now; the host opens it again.
     GPUVM_DEVICE void close_if_failed() const {
-        if (!desc->mended || !failed()) return;
+        if (!desc->recoverable || !failed()) return;
         if (!(ld_relaxed_gpu(&state()->reserved) & layout::RESERVED_CLOSED))
             atom_or_acq_rel_gpu(&state()->reserved, layout::RESERVED_CLOSED);
     }
@@ -61,12 +62,12 @@ GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 id) {
     return true;
 }
 
-// Whether a pair that reaches the page is being mended. Until its far end was reset too, a WRITE of it that got no
+// Whether a pair that reaches the page is being recovered. Until its far end was reset too, a WRITE of it that got no
 // answer may still arrive there: no later WRITE may be posted to another pair, or it would be overwritten.
-GPUVM_DEVICE bool is_being_mended(const layout::VmDesc* vm, const layout::StripeDesc* stripe) {
+GPUVM_DEVICE bool is_recovering(const layout::VmDesc* vm, const layout::StripeDesc* stripe) {
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         Queue q(vm, stripe->queue_first + n);
-        if (q.failed() && q.desc->mended) return true;
+        if (q.failed() && q.desc->recoverable) return true;
     }
     return false;
 }

@@ -124,7 +124,7 @@ template <class T>
 GPUVM_DEVICE T ld_hint(const T* p) {
     return ld_weak(p);
 }
-// Of what nobody changes while the kernel runs: compilers move such a load, and join it with others.
+// Of what nothing changes while the kernel runs: compilers move such a load, and join it with others.
 GPUVM_DEVICE u64 ld_constant(const u64* p) { return __ldg(p); }
 // Memory of that address, for loads and stores that need not ask in which space it is.
 template <class T>

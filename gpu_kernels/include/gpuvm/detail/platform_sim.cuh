@@ -52,7 +52,7 @@ template <class T>
 GPUVM_DEVICE T ld_hint(const T* p) {
     return ld_relaxed_gpu(p);
 }
-// Of what nobody changes while the kernel runs.
+// Of what nothing changes while the kernel runs.
 GPUVM_DEVICE u64 ld_constant(const u64* p) { return ld_weak(p); }
 template <class T>
 GPUVM_DEVICE T* global(u64 address) {

@@ -68,9 +68,10 @@ GPUVM_DEVICE u32 pool_take(const layout::PoolDesc* pool, u64 ticket) {
     return static_cast<u32>(seen);
 }
 
-// Gives frames that have no page and that nobody else knows, in the order of a clock over `limit` frames: `first` where
-// bit 0 of `which` is set, and so on. They take neighbouring slots of the ring, so who takes frames for neighbouring
-// pages gets neighbours, which one copy can fill. It waits only for takers between their tickets and their stores.
+// Gives frames that have no page and that nothing else knows, in the order of a clock over `limit` frames: `first`
+// where bit 0 of `which` is set, and so on. They take neighbouring slots of the ring, so who takes frames for
+// neighbouring pages gets neighbours, which one copy can fill. It waits only for takers between their tickets and their
+// stores.
 GPUVM_DEVICE void pool_give_run(const layout::PoolDesc* desc, u32 first, u64 which, u32 limit) {
     layout::PoolState* pool = pool_of(desc);
     u64 given = static_cast<u64>(__popcll(which));
@@ -97,12 +98,12 @@ GPUVM_DEVICE bool pool_pop(const layout::PoolDesc* pool, u32* frame) {
     return true;
 }
 
-// The page that a frame belongs to, or 0. Relaxed: a hint that the page's word confirms.
+// The page that a frame belongs to, or 0. Relaxed: a hint that the page's entry confirms.
 GPUVM_DEVICE u64* page_in_frame(const layout::VmDesc* vm, u32 frame) {
     return reinterpret_cast<u64*>(vm->frame_pages) + frame;
 }
 
-// After an eviction: the frame has no page, and whoever waits for a frame sees that frames do turn over.
+// After an eviction: the frame has no page, and the thread that waits for a frame sees that frames do turn over.
 GPUVM_DEVICE void frame_left(const layout::VmDesc* vm, u32 frame) {
     count(&counters(vm)->evictions, 1);
     GPUVM_TIMELINE_ONLY(timeline_eviction(vm, ld_relaxed_gpu(page_in_frame(vm, frame)), frame);)
@@ -115,13 +116,14 @@ GPUVM_DEVICE void give_frame(const layout::VmDesc* vm, const layout::RegionDesc*
     if (is_pooled(region)) pool_give(&vm->pool, frame);
 }
 
-// Whether a page is clean in that frame, and nobody holds it or has used it of late.
+// Whether a page is clean in that frame, and nothing holds it or has used it of late.
 GPUVM_DEVICE bool is_idle_in(u64 seen, u32 frame) {
     return is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
            !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
 }
 
-// A clean page that nobody holds or has used since leaves its frame, after its write-back. True when the frame is ours.
+// A clean page that nothing holds or has used since leaves its frame, after its write-back. True when the frame is
+// ours.
 GPUVM_DEVICE bool try_leave(const layout::VmDesc* vm, u64* word, u32 frame) {
     u64 seen = ld_relaxed_gpu(word);
     if (!is_idle_in(seen, frame) || !try_evict(word, seen)) return false;

@@ -1,4 +1,4 @@
-// Prefetch: fetches that nobody waits for.
+// Prefetch: fetches that nothing waits for.
 #pragma once
 
 #include "access.cuh"

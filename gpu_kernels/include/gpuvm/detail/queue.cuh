@@ -46,7 +46,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
             index = ld_relaxed_gpu(&s->reserved);
             continue;
         }
-        // Acquire: pairs with the host's release when it has mended the pair, so the ring's new positions are read.
+        // Acquire: pairs with the host's release when it has recovered the pair, so the ring's new positions are read.
         u64 seen = atom_cas_acquire_gpu(&s->reserved, index, index + free);
         if (seen == index) {
             *first = index;
@@ -62,7 +62,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 id, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, id);
     if (is_lost(stripe)) return 0;
-    if (write && is_being_mended(vm, stripe)) return 0;
+    if (write && is_recovering(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         u32 candidate = stripe->queue_first + (home + n) % stripe->queue_count;
@@ -88,7 +88,7 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 id, u32 fr
     st_relaxed_gpu(&record->page_id, id);
     st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     GPUVM_TIMELINE_ONLY(timeline_posted(vm, id, frame, kind, token, q.number);)
-    // Release: whoever reads POSTED reads this record.
+    // Release: the thread that reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }
 
@@ -156,7 +156,7 @@ GPUVM_NOINLINE u32 reserved_on_queues_of(const layout::VmDesc* vm, u64 id) {
     return sum;
 }
 
-// Waits until one slot of the queues that reach the page is free and reserves it. False when nobody got one for as
+// Waits until one slot of the queues that reach the page is free and reserves it. False when nothing got one for as
 // long as the limit, or when every queue failed.
 GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, u32* queue, u64* index) {
     if (try_reserve_any(vm, id, write, 1, queue, index)) return true;

@@ -40,12 +40,12 @@ GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) 
 }
 
 // Publishes a page in its frame. Not where it came from memory whose loan had ended, or from a copy that is none any
-// more: what came is garbage, and the long way fetches the page from its home. Nobody misses such a slot.
+// more: what came is garbage, and the long way fetches the page from its home. Nothing misses such a slot.
 GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, const Victim& victim, bool lent) {
     if (!lent) {
         st_relaxed_gpu(page_in_frame(view, frame), u64{0});
         pool_give(&view->pool, frame);
-        // Not lent any more, it is nobody's; but the hand over the slots must not look for the page there.
+        // Not lent any more, it is no one's; but the hand over the slots must not look for the page there.
         if (kVictims && named(victim)) give_slot(victim.victims, named(victim) - 1);
         revert_claim(word);
         return;
@@ -142,7 +142,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     if (leads) {
         if (!together) fetch.empty(frames + (static_cast<u64>(frame) << page_shift));
-        fetch.release();  // whoever waits for the buffer need not wait for the frame
+        fetch.release();  // the thread that waits for the buffer need not wait for the frame
         if (!together) Fetch::emptied();
         end_quickly(&view, word, frame, victim, lent);
         count_latency(histogram, ticks() - started);

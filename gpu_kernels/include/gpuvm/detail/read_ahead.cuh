@@ -1,4 +1,4 @@
-// Fetches over queue pairs that nobody waits for: what kernels ask for ahead, and the pages to which the faults of a
+// Fetches over queue pairs that nothing waits for: what kernels ask for ahead, and the pages to which the faults of a
 // warp lead. A walk is noticed by faults alone: an access whose page is there does nothing for it.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace gpuvm {
 namespace detail {
 
-// A fetch that nobody waits for. It lies in the lane's local memory, so that its steps cost the kernel few registers.
+// A fetch that nothing waits for. It lies in the lane's local memory, so that its steps cost the kernel few registers.
 struct Unawaited {
     layout::ArrayDesc array;
     u64* counter;  // of such fetches
@@ -32,7 +32,7 @@ GPUVM_NOINLINE bool reserve_for(Unawaited* fetch) {
 }
 
 // Posts a READ for an absent page, whose word was `seen`, with a token in the word so that anyone can finish it. False
-// when no frame, slot or copy is to be had now.
+// when no frame, slot or copy is available now.
 GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     const layout::VmDesc* vm = fetch->vm();
     fetch->page = page;
@@ -50,7 +50,7 @@ GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     }
     Queue q(fetch->vm(), fetch->queue);
     u32 token = q.number << layout::TOKEN_SLOT_BITS | (static_cast<u32>(fetch->index & q.desc->mask) + 1);
-    // Before the request is written, so that whoever finishes it takes the token away.
+    // Before the request is written, so that the thread that finishes it takes the token away.
     set_token(fetch->word(), token);
     write_slot(q, fetch->index, layout::REQUEST_FETCH, fetch->id, fetch->frame, 0, token);
     commit(q, fetch->index, 1);
@@ -136,8 +136,8 @@ GPUVM_NOINLINE void follow(const layout::ArrayDesc& array, u64 page, u32 lane, u
     st_relaxed_gpu(&stream->walk, walk.bits());
 }
 
-// Frames for up to `want` pages that nobody has asked for yet: what the pool has above its low mark, and those of pages
-// that were not used since they came, or since the clock saw them last.
+// Frames for up to `want` pages that nothing has asked for yet: what the pool has above its low mark, and those of
+// pages that were not used since they came, or since the clock saw them last.
 GPUVM_NOINLINE u32 frames_to_spare(const Unawaited* fetch, u32 want) {
     const layout::VmDesc* vm = fetch->vm();
     i64 spare = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) - low_water(vm);

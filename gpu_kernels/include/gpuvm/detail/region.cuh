@@ -1,4 +1,4 @@
-// Regions and pages by their page ids: where the page's word and its frames are. source.cuh has their homes.
+// Regions and pages by their page ids: where the page's entry and its frames are. source.cuh has their homes.
 #pragma once
 
 #include "page_word.cuh"
@@ -22,7 +22,7 @@ static_assert(kFeatures & (layout::FEATURE_DIRECT | layout::FEATURE_QUEUED) &&
               "GPUVM_FEATURES: one of FEATURE_DIRECT and FEATURE_QUEUED at least, and no unknown one");
 constexpr bool kDirect = (kFeatures & layout::FEATURE_DIRECT) != 0;
 constexpr bool kQueued = (kFeatures & layout::FEATURE_QUEUED) != 0;
-constexpr bool kGuarded = kQueued && kFeatures & layout::FEATURE_GUARDED;
+constexpr bool kReliable = kQueued && kFeatures & layout::FEATURE_RELIABLE;
 constexpr bool kVictims = kDirect && kFeatures & layout::FEATURE_VICTIMS;
 static_assert(kTimeline == ((kFeatures & layout::FEATURE_TIMELINE) != 0), "timeline.cuh knows FEATURE_TIMELINE");
 constexpr bool kResizable = (kFeatures & layout::FEATURE_RESIZABLE) != 0;
@@ -40,17 +40,17 @@ GPUVM_DEVICE u64 divide(u64 value, u32 divisor, u64 reciprocal, u32* rest) {
 }
 
 GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) {
-    return kGuarded && region->flags & layout::REGION_REPLICATED;
+    return kReliable && region->flags & layout::REGION_REPLICATED;
 }
 GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) {
-    return kGuarded && region->flags & layout::REGION_CHECKED;
+    return kReliable && region->flags & layout::REGION_CHECKED;
 }
 // Neither is so of most regions: one look for both.
-GPUVM_DEVICE bool is_guarded(const layout::RegionDesc* region) {
-    return kGuarded && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
+GPUVM_DEVICE bool is_reliable(const layout::RegionDesc* region) {
+    return kReliable && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
 }
-// A stripe whose home can never be had again.
-GPUVM_DEVICE bool is_lost(const layout::StripeDesc* stripe) { return kGuarded && stripe->flags & layout::STRIPE_LOST; }
+// A stripe whose home is never available again.
+GPUVM_DEVICE bool is_lost(const layout::StripeDesc* stripe) { return kReliable && stripe->flags & layout::STRIPE_LOST; }
 
 GPUVM_DEVICE u32 region_number(u64 id) {
     return static_cast<u32>(id >> layout::PAGE_ID_REGION_SHIFT) & (layout::REGIONS_MAX - 1);

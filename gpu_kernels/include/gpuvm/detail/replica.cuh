@@ -1,8 +1,8 @@
 // Regions whose pages have two homes: which copies may be read, and when a write-back to both has ended.
 //
-// A page's stale bits and its join word are changed only by whoever owns the page: by its claim, or by its write-back
-// mark and the requests that the mark stands for. So relaxed accesses do: the page word's release and acquire carry
-// them.
+// A page's stale bits and its join word are changed only by the thread that owns the page: by its claim, or by its
+// write-back mark and the requests that the mark stands for. So relaxed accesses do: the page table entry's release and
+// acquire carry them.
 #pragma once
 
 #include "page_word.cuh"
@@ -30,7 +30,7 @@ GPUVM_DEVICE void set_stale(const layout::VmDesc* vm, u64 id) {
 GPUVM_DEVICE void clear_stale(const layout::VmDesc* vm, u64 id) {
     if (!is_stale(vm, id)) return;
     atom_and_relaxed_gpu(stale_word(vm, id), ~stale_bit(id));
-    count(&counters(vm)->replicas_mended, 1);
+    count(&counters(vm)->replicas_repaired, 1);
 }
 
 // No request can reach the page, in any replica.
@@ -46,14 +46,14 @@ GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 id) {
     u64 version = ld_relaxed_gpu(word_of(vm, id)) >> layout::VERSION_SHIFT;
     u32 home;
     u64 at_home = page_at_home(region_of(vm, id), page_of(id), &home);
-    u64 replica = at_replica(id, (version + at_home) & 1), mended = 0;
+    u64 replica = at_replica(id, (version + at_home) & 1), repaired = 0;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, replica = other_replica(replica)) {
         if (is_stale(vm, replica) || all_queues_gone(vm, replica)) continue;
         // A home that does not answer, or whose queue pairs fail, is asked only where the other one cannot be.
-        if (!is_silent(vm, replica) && !is_being_mended(vm, stripe_of(vm, replica))) return replica;
-        if (!mended) mended = replica;
+        if (!is_silent(vm, replica) && !is_recovering(vm, stripe_of(vm, replica))) return replica;
+        if (!repaired) repaired = replica;
     }
-    return mended;
+    return repaired;
 }
 GPUVM_DEVICE u64 replica_to_fetch(const layout::VmDesc* vm, u64 id) {
     return is_replicated(region_of(vm, id)) ? choose_replica(vm, id) : id;
@@ -67,8 +67,8 @@ GPUVM_NOINLINE bool leave_replica(const layout::VmDesc* vm, u64 id) {
     return true;
 }
 
-// Whether a page that was fetched from `id` is to be written back as it is, to mend its other copy.
-GPUVM_DEVICE bool is_to_be_mended(const layout::VmDesc* vm, u64 id) {
+// Whether a page that was fetched from `id` is to be written back as it is, to repair its other copy.
+GPUVM_DEVICE bool is_to_be_repaired(const layout::VmDesc* vm, u64 id) {
     if (region_of(vm, id)->flags & layout::REGION_READ_ONLY) return false;
     u64 other = other_replica(id);
     return is_stale(vm, other) && !is_silent(vm, other) && !all_queues_gone(vm, other);
@@ -88,7 +88,7 @@ GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 id) {
     u32 lost = (gone | silent) == kAll ? gone : gone | silent;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         if (lost >> n & 1) continue;
-        if (is_being_mended(vm, stripe_of(vm, at_replica(id, n)))) return 0;
+        if (is_recovering(vm, stripe_of(vm, at_replica(id, n)))) return 0;
         pending |= layout::JOIN_PENDING << n;
     }
     if (!pending) return 0;
@@ -101,7 +101,7 @@ GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 id) {
 
 // How the WRITE to one replica ended.
 constexpr u32 kWritten = 0;
-constexpr u32 kMissed = 1;    // the replica cannot be had any more, or refuses
+constexpr u32 kMissed = 1;    // the replica is not available any more, or refuses
 constexpr u32 kToRepeat = 2;  // nothing is known
 
 // How the write-back stands then.

@@ -24,14 +24,14 @@ GPUVM_DEVICE void withdraw(const layout::VmDesc* vm, u32 frame) {
 }
 
 // Has the page of a frame leave, if it has one that can: used or not, since its memory is needed elsewhere. A frame
-// without a page is the pool's, or on its way: `sift` finds it. `rung`: as in `let_leave`.
+// without a page is the pool's, or on its way: `sift` finds it. `rung`: as in `try_evict_page`.
 GPUVM_DEVICE void empty_frame(const layout::VmDesc* vm, u32 frame, u32* rung) {
     u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
     if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;
     u64* word = word_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
     if (!is_resident(seen) || frame_of(seen) != frame) return;
-    if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);
+    if (try_evict_page(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);
 }
 
 // Takes up to `most` frames out of the pool, one at a time so that faults find the others, and puts back those that
@@ -60,7 +60,7 @@ GPUVM_DEVICE void withdraw_some(const layout::VmDesc* vm, u32 first, u32 end, u3
     sift(vm, first, end, window);
 }
 
-// Gives the pool those of a window of the frames [first, end) that are to come back. Nobody else goes over the same
+// Gives the pool those of a window of the frames [first, end) that are to come back. Nothing else goes over the same
 // ones.
 GPUVM_DEVICE void restore_some(const layout::VmDesc* vm, u32 first, u32 end, u32 window) {
     u64 at = atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));
@@ -84,19 +84,19 @@ GPUVM_DEVICE u64 join_change(const layout::VmDesc* vm) {
     return ld_acquire_gpu(&pool->change);
 }
 GPUVM_DEVICE void leave_change(const layout::VmDesc* vm) {
-    // Release at system scope: the host reads the table of frames when it has seen that nobody helps.
+    // Release at system scope: the host reads the table of frames when it has seen that nothing helps.
     fence_acq_rel_sys();
     atom_add_relaxed_gpu(&pool_of(vm)->helpers, ~0ull);
 }
 
 // Who looks for a frame need not look at the change any more. The host may call again meanwhile, which does no harm:
-// it ends the change, and writes the limit anew, when nobody is counted.
-GPUVM_DEVICE void call_nobody(const layout::VmDesc* vm) {
+// it ends the change, and writes the limit anew, when nothing is counted.
+GPUVM_DEVICE void call_none(const layout::VmDesc* vm) {
     atom_and_relaxed_gpu(&pool_of(vm)->limit, ~layout::POOL_CHANGING_BIT);
 }
 
 // Goes over some frames of the change that is under way, and says which one that is; 0 when there is none. It waits for
-// nobody.
+// nothing.
 GPUVM_NOINLINE u64 help_change(const layout::VmDesc* vm, u32 window) {
     u64 change = join_change(vm);
     u32 first = static_cast<u32>(change) & layout::POOL_CHANGE_FRAMES;
@@ -105,19 +105,19 @@ GPUVM_NOINLINE u64 help_change(const layout::VmDesc* vm, u32 window) {
         restore_some(vm, first, end, window);
     else if (change)
         withdraw_some(vm, first, end, window);
-    if (change && change_left(vm) <= 0) call_nobody(vm);
+    if (change && change_left(vm) <= 0) call_none(vm);
     leave_change(vm);
     return change;
 }
 
 // Ends the change, if it is under way still, and waits for those who work on it. Counted while it does so, since the
-// host may have ended it, and begins another one only when nobody is.
+// host may have ended it, and begins another one only when nothing is.
 GPUVM_DEVICE void end_change(const layout::VmDesc* vm, u64 change) {
     layout::PoolState* pool = pool_of(vm);
     if (join_change(vm) == change) {
         st_relaxed_gpu(&pool->change, u64{0});
         // Or those who look in vain would be waited for, too, one after the other.
-        call_nobody(vm);
+        call_none(vm);
     }
     leave_change(vm);
     // Store, then load: see `join_change`.

@@ -81,7 +81,7 @@ GPUVM_DEVICE u32 lock_staging() {
     while (ld_acquire_cta(&staging.serving[buffer]) != ticket) sleep_ns(40);
     return buffer;
 }
-// Takes the buffer that is next in turn if nobody waits for it; else `kStagingBuffers`. The caller may hold another.
+// Takes the buffer that is next in turn if nothing waits for it; else `kStagingBuffers`. The caller may hold another.
 GPUVM_DEVICE u32 try_lock_staging() {
     u32 ticket = *static_cast<volatile u32*>(&staging.next), buffer = ticket % kStagingBuffers;
     bool free = ld_acquire_cta(&staging.serving[buffer]) == ticket;

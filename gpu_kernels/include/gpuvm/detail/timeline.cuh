@@ -25,7 +25,7 @@ GPUVM_DEVICE const layout::TimelineDesc* timeline_of(const layout::VmDesc* vm) {
     return reinterpret_cast<const layout::TimelineDesc*>(launch_of(vm)->timeline);
 }
 
-// Draws one event of so many, by a number that differs from event to event; none where there is no timeline.
+// Draws one event of this many, by a number that differs from event to event; none where there is no timeline.
 GPUVM_DEVICE bool timeline_draws(const layout::VmDesc* vm, u64 number) {
     const layout::TimelineDesc* timeline = timeline_of(vm);
     return timeline && static_cast<u32>(number * 0x9e3779b97f4a7c15ull >> 32) <= timeline->threshold;
@@ -37,7 +37,7 @@ GPUVM_DEVICE u32 timeline_since(u64 started) {
     return took < ~0u ? static_cast<u32>(took) : ~0u;
 }
 
-// Puts an event into the ring, or counts it as dropped where the ring is full: lanes wait for nobody here.
+// Puts an event into the ring, or counts it as dropped where the ring is full: lanes wait for nothing here.
 GPUVM_NOINLINE void timeline_put(const layout::VmDesc* vm, const layout::TimelineEvent& event) {
     const layout::TimelineDesc* timeline = timeline_of(vm);
     layout::TimelineState* state = reinterpret_cast<layout::TimelineState*>(timeline->state);
@@ -99,12 +99,12 @@ GPUVM_DEVICE void timeline_posted(const layout::VmDesc* vm, u64 id, u32 frame, u
     timeline_mark(vm, fetch ? layout::TIMELINE_PREFETCH_POSTED : layout::TIMELINE_WRITE_POSTED, id, frame, queue, 0);
 }
 
-// A page is written home, by the calling lane if that took some ticks.
+// A page is written back, by the calling lane if that took some ticks.
 GPUVM_DEVICE void timeline_written(const layout::VmDesc* vm, u64 id, u32 frame, u32 took) {
     if (timeline_draws_request(vm, id, frame)) timeline_mark(vm, layout::TIMELINE_WRITTEN, id, frame, kNoQueue, took);
 }
 
-// A fetch that nobody waits for has brought its page.
+// A fetch that nothing waits for has brought its page.
 GPUVM_DEVICE void timeline_prefetched(const layout::VmDesc* vm, u64 id, u32 frame) {
     if (timeline_draws_request(vm, id, frame)) timeline_mark(vm, layout::TIMELINE_PREFETCHED, id, frame, kNoQueue, 0);
 }

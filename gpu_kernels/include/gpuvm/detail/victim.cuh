@@ -2,7 +2,7 @@
 // next fault takes such a page from its slot.
 //
 // A slot is free, or of the lane that took it, or of the page whose absent word names it. Who claims that page has the
-// slot with the claim. So nobody reads a slot that another writes, but its lender, who may use it again at any time:
+// slot with the claim. So no one reads a slot that another writes, but its lender, who may use it again at any time:
 //
 // - Readers copy first and look then whether the memory is lent still. If not, they copy from the home, which has the
 //   same bytes: a victim is clean.
@@ -14,7 +14,7 @@
 //
 // Where no slot is free, a page that leaves takes that of a page which was fetched less often of late. A page's count
 // is in its word while it has no slot, beside its frame, or beside its slot. It halves with every eight turns of a hand
-// over the slots. Only fetches while slots are few are counted, and first ones not: with a count of 1 nobody is
+// over the slots. Only fetches while slots are few are counted, and first ones not: with a count of 1 nothing is
 // displaced.
 #pragma once
 
@@ -82,7 +82,7 @@ GPUVM_DEVICE void set_keeps(const layout::VictimsDesc* victims, u32 keeps) {
     st_relaxed_gpu(const_cast<u32*>(&victims->keeps), keeps);
 }
 
-// A slot that nobody's word names any more. One whose memory was taken back is nobody's from now on.
+// A slot that no one's word names any more. One whose memory was taken back is no one's from now on.
 GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
     // The page's region may end: the hand must not look for its word.
     st_relaxed_gpu(page_in_slot(victims, slot), u64{0});
@@ -93,7 +93,7 @@ GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
     if (!ld_relaxed_gpu(&victims->keeps) && free > 2 * static_cast<i64>(victims->spare_min)) set_keeps(victims, 1);
 }
 
-// The slot plus one that an absent page's word names: its victim's, or where launches look it up.
+// The slot plus one that an absent page's entry names: its victim's, or where launches look it up.
 GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
     return kVictims && region->victims && state_of(seen) == kAbsent ? slot_in(frame_of(seen)) : 0;
 }
@@ -168,7 +168,7 @@ GPUVM_DEVICE void end_copy(const layout::VictimsDesc* victims, u32 slot) {
 
 // Slots that a page without one looks at, for one whose page it displaces.
 constexpr u32 kSlotWindow = 4;
-// By so many fetches more it was used than the other: that copy and that fetch from home cost something, too.
+// By this many fetches more it was used than the other: that copy and that fetch from home cost something, too.
 constexpr u32 kLeastGain = 2;
 
 // Takes the slot of a page that is absent and was fetched less often than `uses`, by the exchange of its exact word:
@@ -215,12 +215,12 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
                      source_of(vm, id).bytes);
     end_copy(victims, slot);
     if (lent) st_relaxed_gpu(uses_in_slot(victims, slot), uses_at(uses, age));
-    // Not of memory that was taken back: nobody gives such a slot.
+    // Not of memory that was taken back: nothing gives such a slot.
     st_relaxed_gpu(page_in_slot(victims, slot), lent ? id : u64{0});
     return lent ? slot + 1 : 0;
 }
 
-// Takes a clean page that nobody holds out of its frame, with a copy in a slot where one is free. False when the page
+// Takes a clean page that nothing holds out of its frame, with a copy in a slot where one is free. False when the page
 // was used meanwhile: it stays. `seen`: its word, without the referenced bit.
 GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
     const layout::RegionDesc* region = region_of(vm, id);
@@ -253,7 +253,7 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
     return false;
 }
 
-// Takes a clean page that nobody holds out of its frame. False when its word has changed.
+// Takes a clean page that nothing holds out of its frame. False when its word has changed.
 GPUVM_DEVICE bool leave_frame(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
     if constexpr (kVictims)
         if (takes_victims(region_of(vm, id))) return evict_to_slot(vm, id, word, seen);

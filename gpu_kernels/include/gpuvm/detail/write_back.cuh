@@ -1,8 +1,8 @@
 // The write-back of a page, from the mark in its word to the WRITE's end: by lanes or by queue pairs, to one home or to
 // several.
 //
-// It begins in one of two ways. The clock cleans a page that nobody holds, for its frame, and does not wait. A flush
-// brings a page home, held or not, and waits. Whoever handles the last completion ends it.
+// It begins in one of two ways. The clock cleans a page that nothing holds, for its frame, and does not wait. A flush
+// writes a page back, held or not, and waits. A thread that handles the last completion ends it.
 #pragma once
 
 #include "queue.cuh"
@@ -32,13 +32,13 @@ GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
     if (ld_relaxed_gpu(back_off_word(region)) != 0) st_relaxed_gpu(back_off_word(region), 0u);
 }
 
-// Writes a page home whose write-back mark is ours, and takes the mark away.
+// Writes a page back whose write-back mark is ours, and takes the mark away.
 GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
     Source source = source_of(vm, id);
     GPUVM_TIMELINE_ONLY(u64 begun = ticks();)
     drop_kept(region_of(vm, id), frame);
     copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);
-    // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
+    // Its release carries the home's bytes to who fetches the page next. To the host, or the owner of the home,
     // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of
     // all other pages, made write-backs to a neighbour GPU take half as long again.
     write_back_done(word);
@@ -61,7 +61,8 @@ GPUVM_DEVICE void end_write_back(const layout::VmDesc* vm, u64 id, u32 frame, bo
 }
 
 // `finish_write` for a region with replicas or checksums: the last of the page's WRITEs ends the write-back.
-GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 id, u32 frame, const Completion& done, bool release_frame) {
+GPUVM_NOINLINE u32 finish_reliable_write(const Queue& q, u64 id, u32 frame, const Completion& done,
+                                         bool release_frame) {
     const layout::VmDesc* vm = q.vm;
     if (done.ok) q.note_answer();
     bool replicated = is_replicated(region_of(vm, id));
@@ -83,7 +84,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
     const layout::VmDesc* vm = q.vm;
     u64 id = ld_relaxed_gpu(&record->page_id);
     u32 frame = ld_relaxed_gpu(&record->frame);
-    if (is_guarded(region_of(vm, id))) return finish_guarded_write(q, id, frame, done, release_frame);
+    if (is_reliable(region_of(vm, id))) return finish_reliable_write(q, id, frame, done, release_frame);
     bool repeat = !done.ok && q.to_repeat(done);
     if (!done.ok && !repeat) back_off(vm, region_of(vm, id));
     end_write_back(vm, id, frame, done.ok, release_frame);
@@ -92,7 +93,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
 
 // `post_clean` for a region with replicas or checksums. Once a WRITE is posted its handler ends the write-back, or this
 // lane does for a replica that it could post none to.
-GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 id, u32 frame, u32 kind, u32* rung) {
+GPUVM_NOINLINE bool post_reliable(const layout::VmDesc* vm, u64 id, u32 frame, u32 kind, u32* rung) {
     const layout::RegionDesc* region = region_of(vm, id);
     u32 pending = is_replicated(region) ? begin_replicas(vm, id) : 1;
     if (!pending) return false;
@@ -122,7 +123,7 @@ GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 id, u32 frame, u3
 
 // Begins the write-back of a dirty page whose cleaning was won; false when no ring had room.
 GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 id, u32 frame, u32 kind, u32* rung) {
-    if (is_guarded(region_of(vm, id))) return post_guarded(vm, id, frame, kind, rung);
+    if (is_reliable(region_of(vm, id))) return post_reliable(vm, id, frame, kind, rung);
     u32 queue;
     u64 index;
     if (!try_reserve_any(vm, id, true, 1, &queue, &index)) return false;
@@ -146,9 +147,9 @@ GPUVM_DEVICE u32 begin_flush(u64* word, u64 seen) {
     return kNoFrame;
 }
 
-// Writes home a page of a region with replicas or checksums whose write-back mark is ours, and waits for it: OUTCOME_*
+// Writes back a page of a region with replicas or checksums whose write-back mark is ours, and waits for it: OUTCOME_*
 // with the syndromes of a failure, or 0 when a wait ended first.
-GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 id, u32 frame, u32* queue, u64* index) {
+GPUVM_NOINLINE u32 flush_reliable(const layout::VmDesc* vm, u64 id, u32 frame, u32* queue, u64* index) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* word = word_of(vm, id);
     *queue = stripe_of(vm, id)->queue_first;
@@ -157,7 +158,7 @@ GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 id, u32 frame, u3
     if (!pending) {
         write_back_failed(word);
         if (is_unreachable(vm, id)) return layout::OUTCOME_FAILED;
-        // A pair is being mended, once its requests are finished, which nobody but us may be there to do.
+        // A pair is being recovered, once its requests are finished, which nothing but us may be there to do.
         reap_all(vm, kClockWindow);
         return layout::OUTCOME_FLUSHED;
     }

@@ -90,7 +90,7 @@ fn copy(span: &Move) {
 impl TestLane {
     fn deliver(&mut self) {
         while let Some((data, then)) = self.waiting.pop_front() {
-            // Backwards: nobody may count on an order inside a batch.
+            // Backwards: nothing may count on an order inside a batch.
             data.iter().rev().for_each(copy);
             then.iter().rev().for_each(copy);
             self.arrived += 1;

@@ -1,4 +1,4 @@
-//! Rules of arrays of which each GPU holds a copy: of stores, of what is done at a page's owner and passed on, and of the queue that merges stores.
+//! Rules of arrays of which each GPU holds a copy: of stores, of what is done at a page's owner and forwarded, and of the queue that merges stores.
 
 use super::{BROADCAST, COPIES, MERGE_QUEUE};
 
@@ -24,14 +24,14 @@ planted! {
         BROADCAST "        detail::mark_line(this->desc_, byte);\n        detail::st_relaxed_sys(" => "        detail::st_relaxed_sys(";
     "host-not-told-of-marks", Broadcast(3), Broadcast, COPIES_DIFFER, "who marks a line tells the host that there are marks":
         COPIES "    if (!ld_weak(marked)) st_relaxed_sys(marked, 1u);\n" => "    (void)marked;\n";
-    "own-copy-passed-on", Broadcast(4), Broadcast, COPIES_DIFFER, "what is passed on is the owner's copy, which has what all GPUs have changed":
+    "own-copy-forwarded", Broadcast(4), Broadcast, COPIES_DIFFER, "what is forwarded is the owner's copy, which has what all GPUs have changed":
         COPIES "reinterpret_cast<const u64*>(in_view(b, owner, byte))" => "reinterpret_cast<const u64*>(b.own + byte)";
     "own-copy-not-passed-to", Broadcast(5), Broadcast, COPIES_DIFFER,
-    "a line is passed on to all copies but the owner's, also to that of the GPU that passes it on":
+    "a line is forwarded to all copies but the owner's, also to that of the GPU that forwards it":
         COPIES "    if (owner != b.view) to = (to & ~(1u << owner)) | 1u << b.view;\n" => "";
-    "half-a-line-passed-on", Broadcast(5), Broadcast, COPIES_DIFFER, "a line is passed on whole":
+    "half-a-line-forwarded", Broadcast(5), Broadcast, COPIES_DIFFER, "a line is forwarded whole":
         COPIES "(lane & 15) * 8);" => "(lane & 7) * 8);";
-    "marks-of-one-lane-passed-on", Broadcast(5), Broadcast, COPIES_DIFFER, "a warp passes on what all its lanes have found marked":
+    "marks-of-one-lane-forwarded", Broadcast(5), Broadcast, COPIES_DIFFER, "a warp forwards what all its lanes have found marked":
         COPIES "for (u32 with = __ballot_sync(~0u, marks != 0); with; with &= with - 1) {"
             => "for (u32 with = __ballot_sync(~0u, marks != 0); with; with = 0) {";
     "replaced-line-not-sent", Broadcast(6), Broadcast, COPIES_DIFFER,
@@ -79,4 +79,4 @@ const NO_ORDER: &[&str] = &[
     "did not end within",
 ];
 /// How lanes show that use a place of the queue at once: words are lost, or some wait for each other.
-const UNLOCKED: &[&str] = &["the copy of view", "what lanes read", "the host:", "can never end"];
+const UNLOCKED: &[&str] = &["the copy of view", "what lanes read", "the host:", "deadlock in kernel"];

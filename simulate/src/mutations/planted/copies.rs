@@ -2,7 +2,7 @@
 
 use super::{ACCESS, DIRECT, FAULT, OVERWRITE, QUEUE, WRITE_BACK};
 
-/// How what a frame or a home has not got shows: to the watcher, or to whoever reads it.
+/// How what a frame or a home has not got shows: to the watcher, or to the thread that reads it.
 const NOT_COPIED: &[&str] = &["its home differ from byte", "instead of", "of its"];
 
 planted! {
@@ -11,7 +11,7 @@ planted! {
     "published-before-the-last-chunk", Copies(1), LargePages, NOT_COPIED,
     "a large page is published when all its chunks are done, not when all are taken":
         DIRECT "while (ld_acquire_gpu(&fill->done) != chunks) sleep_ns(100);" => "while (ld_acquire_gpu(&fill->done) + 1 < chunks) sleep_ns(100);";
-    "opened-before-its-fields", Copies(2), LargePages, NOT_COPIED, "whoever reads the open head reads the fields of that page":
+    "opened-before-its-fields", Copies(2), LargePages, NOT_COPIED, "the thread that reads the open head reads the fields of that page":
         DIRECT "st_release_gpu(&fill->head, generation | (layout::FILL_END - chunks));"
             => "st_relaxed_gpu(&fill->head, generation | (layout::FILL_END - chunks));";
     "done-of-the-page-before", Copies(2), LargePages, &["its home differ from byte", "instead of", "did not end within"],

@@ -4,8 +4,8 @@ use super::{POOL, RESIZE, STUCK};
 
 planted! {
     "withdrawn-though-it-stays", Frames(1), ResizeDirect, SEEN, "a frame is withdrawn once its page has left it":
-        RESIZE "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);"
-            => "if (let_leave(vm, id, word, seen, rung, true) == kLeft || pins_of(seen)) withdraw(vm, frame);";
+        RESIZE "if (try_evict_page(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);"
+            => "if (try_evict_page(vm, id, word, seen, rung, true) == kLeft || pins_of(seen)) withdraw(vm, frame);";
     "withdrawn-in-the-pool", Frames(2), ResizeDirect, SEEN, "a frame without a page is withdrawn by who has taken it out of the pool":
         RESIZE "    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word"
             => "    if (!id) withdraw(vm, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word";
@@ -17,8 +17,8 @@ planted! {
             => "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(&vm->pool, frame);";
     "cleaned-and-withdrawn", Frames(5), Resize, SEEN,
     "a frame whose page is being cleaned reaches the pool when its WRITE ends, and is withdrawn there":
-        RESIZE "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);"
-            => "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);";
+        RESIZE "if (try_evict_page(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);"
+            => "if (try_evict_page(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);";
     "restored-though-in-use", Frames(6), ResizeDirect, SEEN, "a frame comes back if it was withdrawn":
         RESIZE "        if (ld_relaxed_gpu(page_in_frame(vm, frame)) != layout::PAGE_RETURNING) continue;\n" => "";
     "ended-beside-helpers", Frames(7), ResizeDirect, SEEN, "who ends a change waits for those who work on it":

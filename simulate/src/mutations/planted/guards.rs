@@ -14,11 +14,11 @@ planted! {
     "checksum-not-compared", Guards(4), Checksums, &["has checksum"], "a page is published only with its checksum":
         INTEGRITY "if (expected == 0 || expected == found) {" => "if (true) {";
     // The end of a region whose flush has failed drops what is dirty.
-    "mending-not-helped", Guards(5), Replicas under "lost:1/200,qp-error:1/100,aborted:1/100",
+    "recovery-not-helped", Guards(5), Replicas under "lost:1/200,qp-error:1/100,aborted:1/100",
     &["did not complete", "did not end within", "a dirty page was evicted"],
-    "a flush that waits for a queue pair to be mended finishes its requests, where nobody else may":
+    "a flush that waits for a queue pair to be recovered finishes its requests, where nothing else may":
         WRITE_BACK "reap_all(vm, kClockWindow);\n        return layout::OUTCOME_FLUSHED;" => "return layout::OUTCOME_FLUSHED;";
-    "host-never-lets-up", Guards(6), Returns, &["requests are in flight on its queue pairs still"],
+    "host-never-lets-up", Guards(6), Returns, &["requests are still in flight on its queue pairs; try again"],
     "the host's kernels that bring queue pairs to rest leave time to the lanes whose requests they wait for":
         FLUSH "    reap_queue(Queue(vm, queue), ~0u);\n    sleep_ns(1000);" => "    reap_queue(Queue(vm, queue), ~0u);";
 }

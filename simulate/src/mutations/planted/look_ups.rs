@@ -81,14 +81,14 @@ planted! {
         BRING "u64 place = in_frame ? frame_address" => "u64 place = in_frame && frame_of(seen) ? frame_address";
     "written-as-plain-and-not-marked", LookUps(12), LookedUp, LOST, "launches over plain memory may have written all of it":
         LOOK_UP "    *written = 1;\n" => "    (void)written;\n";
-    "past-the-end-of-plain-memory-and-stored", LookUps(12), LookedUp, LOST, "a store past the end of plain memory harms nobody":
-        LOOK_UP "            return global<T>(array.nobodys);" => "            return global<T>(array.places);";
+    "past-the-end-of-plain-memory-and-stored", LookUps(12), LookedUp, LOST, "a store past the end of plain memory harms nothing":
+        LOOK_UP "            return global<T>(array.dummy);" => "            return global<T>(array.places);";
     "another-frame-than-in-order", LookUps(12), LookedUp, LOST, "frames follow each other where it is said so":
         BRING "            if (comes) frame = its;" => "            if (comes) frame = all && page_of(id) < 2 ? its + (page_of(id) ? ~0u : 1u) : its;",
         BRING "is_resident(seen) ? frame_of(seen) : kNoFrame" => "is_resident(seen) ? frame_of(seen) + (page_of(id) < 2 ? (page_of(id) ? 1u : ~0u) : 0u) : kNoFrame";
     "one-past-the-end", LookUps(7), LookedUp, PAST, "an index past the end is none":
         LOOK_UP "bool inside = index < array.length;" => "bool inside = index <= array.length;";
-    "past-the-end-and-in-page-0", LookUps(7), LookedUp, LOST, "what lies past the end is nobody's":
+    "past-the-end-and-in-page-0", LookUps(7), LookedUp, LOST, "what lies past the end is no one's":
         LOOK_UP ": array.pages;" => ": 0;";
     "past-the-end-and-silent", LookUps(7), LookedUp, PAST, "an index past the end is told":
         LOOK_UP "    if (!inside) *reinterpret_cast<u64*>(array.past) = index;\n" => "";
@@ -101,11 +101,11 @@ planted! {
             => "    if (lane_id() == 0) {\n        u64 early = frame_address(vm, region, frame);\n        \
                 st_release_gpu(reinterpret_cast<u64*>(of.entries) + page, of.window ? early - (of.window + start) : early);\n    }\n    \
                 sleep_ns(2000);\n    u64 bytes = copy_from_home(vm, region, start, frame);\n";
-    "came-beside-into-a-frame-that-is-not-taken", LookUps(15), LookedUp, TWICE, "a frame that a page has come to is nobody else's":
+    "came-beside-into-a-frame-that-is-not-taken", LookUps(15), LookedUp, TWICE, "a frame that a page has come to is nothing else's":
         BESIDE "        if (atom_and_relaxed_gpu(own + n, ~bit) & bit)" => "        if (ld_relaxed_gpu(own + n) & bit)",
         BESIDE "        return atom_and_relaxed_gpu(own + frame / 64, ~bit) & bit ? frame : kNoFrame;"
             => "        return ld_relaxed_gpu(own + frame / 64) & bit ? frame : kNoFrame;";
-    "late-marks-say-written", LookUps(15), LookedUp, &["pages were written home that were only read", "a dirty page was evicted"], "what readers mark late is no page that was written":
+    "late-marks-say-written", LookUps(15), LookedUp, &["pages were written back that were only read", "a dirty page was evicted"], "what readers mark late is no page that was written":
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    return fold_mark(vm, id, false);";
     "marks-gone-before-readers", LookUps(15), LookedUp, LOST, "what was written is dirty before pages come beside readers":
         LOOK_UP "    if (folds) return fold_mark(vm, id, false);" => "    (void)folds;";
@@ -116,7 +116,7 @@ planted! {
                 end_copy(victims, slot - 1);\n    revert_claim_to(word_of(vm, id), slot);\n"
             => "    if (lane_id() == 0) revert_claim_to(word_of(vm, id), slot);\n    copy_by_warp(to, region->home + start, bytes_from(vm, region, start));\n    \
                 if (lane_id() != 0) return;\n    end_copy(victims, slot - 1);\n";
-    "slot-of-two-pages", LookUps(16), LookedUp, TWO_OWNERS, "a slot that a page has come to is nobody else's":
+    "slot-of-two-pages", LookUps(16), LookedUp, TWO_OWNERS, "a slot that a page has come to is nothing else's":
         BRING "    if (begin_copy(victims, slot)) return slot + 1;\n"
             => "    if (begin_copy(victims, slot)) {\n        pool_give(&victims->free, slot);\n        return slot + 1;\n    }\n";
     "slot-left-and-named", LookUps(16), LookedUp, TWO_OWNERS, "no entry names memory that was given back":
@@ -154,7 +154,7 @@ const TWO_OWNERS: &[&str] = &[
     "differ",
     "what lanes",
 ];
-/// How a slot shows that nobody has.
+/// How a slot shows that nothing has.
 const SLOT_LOST: &[&str] = &["was not given back", "is not free at the end"];
 /// How a slot shows that does not hold what the page's home does.
 const OLD_SLOT: &[&str] = &[
@@ -193,7 +193,7 @@ const BYTES: &[&str] = &["was published clean, but"];
 const CAME: &[&str] = &["pages have come instead of"];
 /// How it shows that launches take pages to be in frames that are at home: odd addresses, besides.
 const SOME_AT_HOME: &[&str] = &["pages have come instead of", "what lanes", "the host:"];
-/// How a store shows that never comes home, or is made elsewhere.
+/// How a store shows that is never written back, or is made elsewhere.
 const LOST: &[&str] = &[
     "differ",
     "what lanes",
@@ -203,7 +203,7 @@ const LOST: &[&str] = &[
     "salvaged",
     "instead of",
 ];
-/// How a page shows that is written home although nobody has written it.
-const READ_ONLY: &[&str] = &["pages were written home that were only read"];
+/// How a page shows that is written back although nothing has written it.
+const READ_ONLY: &[&str] = &["pages were written back that were only read"];
 /// How an index past the end shows.
 const PAST: &[&str] = &["an access past the end"];

@@ -1,10 +1,10 @@
-//! Orders of memory, each taken out alone, rules of queues that a NIC watches, and of what moves a page's word.
+//! Orders of memory, each taken out alone, rules of queues that a NIC watches, and of what moves a page's entry.
 
 use super::{FAULT, MLX5, POOL, QUEUE, STUCK, WIRE, WORD};
 
 planted! {
     "claimed-without-a-look", Words(1), Random, CLAIMED_TWICE,
-    "whoever claims a page looks whether it has won":
+    "the thread that claims a page looks whether it has won":
         WORD "return atom_cas_acquire_gpu(word, seen, (seen & ~(layout::STATE_MASK | layout::FRAME_MASK)) | kFetching) == seen;"
             => "atom_cas_acquire_gpu(word, seen, (seen & ~(layout::STATE_MASK | layout::FRAME_MASK)) | kFetching);\n    return true;";
     "counted-twice-in-its-own-frame", Words(2), NeverEvicted, &["elements are wrong", "a page without a frame was made dirty"],
@@ -65,7 +65,7 @@ planted! {
 }
 
 const UNPIN: &str = "what a holder did in a frame comes before its pin is gone";
-const COMPLETION: &str = "whoever sees a completion acquires what the NIC wrote before it";
+const COMPLETION: &str = "the thread that sees a completion acquires what the NIC wrote before it";
 const READ_COMPLETION: &str = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
 const RINGER: &str = "a ringer's second look comes after its unlock";
 const SECOND_LOOK: &str = "        fence_sc_gpu();\n        if (ld_relaxed_gpu(&s->written) == written) return;";

@@ -21,7 +21,7 @@ planted! {
             => "        bool idle = index == 0 || (ld_acquire_gpu(&q.record(index - 1)->state) ==\n            \
                 record_state(index - 1 + q.entries(), layout::RECORD_FREE));\n        \
                 u32 free = idle ? free_slots(q, index, 1) : 0;\n        if (!idle) return reap(q, index - 1, false), 0;\n";
-    "peers-evictor-waits", Peers(5), Spans, STUCK, "whoever looks for a frame waits for no particular page":
+    "peers-evictor-waits", Peers(5), Spans, STUCK, "the thread that looks for a frame waits for no particular page":
         CLOCK "        u64 seen = ld_relaxed_gpu(word);\n        if (!is_resident(seen)"
             => "        u64 seen = ld_relaxed_gpu(word);\n        \
                 while (is_resident(seen) && frame_of(seen) == frame && pins_of(seen) && !aborted(vm)) {\n            \

@@ -16,8 +16,8 @@ planted! {
         CLOCK "            *direct = frame_of(seen);\n        else\n            pool_give(&vm->pool, frame_of(seen));"
             => "            *direct = frame_of(seen);\n        pool_give(&vm->pool, frame_of(seen));";
     "sample-displaced-while-it-comes", Places(4), InPlace, &["the end of a fetch changed"], "a page that is on its way is not displaced":
-        CLOCK "if (!is_resident(seen) || let_leave(" => "if (state_of(seen) == kAbsent || let_leave(";
-    "no-second-look-in-place", Places(5), Rising, NOT_RISEN, "after a read at a home that changes, the page's word is looked at again":
+        CLOCK "if (!is_resident(seen) || try_evict_page(" => "if (state_of(seen) == kAbsent || try_evict_page(";
+    "no-second-look-in-place", Places(5), Rising, NOT_RISEN, "after a read at a home that changes, the page's entry is looked at again":
         IN_PLACE "return has_no_frame(second) && !((first ^ second) & layout::VERSION_MASK);" => "return has_no_frame(first);";
     "count-taken-for-a-version", Places(6), InPlace, &["a page without a frame changed its frame or version"],
     "the count of reads keeps to its bits, and leaves the version alone":

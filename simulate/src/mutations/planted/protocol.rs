@@ -9,7 +9,7 @@ planted! {
         INTEGRITY "publish(word, token, frame, pins);"
             => "st_release_gpu(word, kept + (kResident - kFetching) + pins * kPin +\n            \
                 ((static_cast<u64>(frame) - token) << layout::FRAME_SHIFT));";
-    "clean-while-pinned", Protocol(2), Counters, &["cleaned while it was pinned"], "dirty is cleared only while nobody holds the page":
+    "clean-while-pinned", Protocol(2), Counters, &["cleaned while it was pinned"], "dirty is cleared only while nothing holds the page":
         LEAVE "pins_of(seen) || (seen & layout::WRITE_BACK_BIT)"
             => "(pins_of(seen) && !(seen & layout::DIRTY_BIT)) || (seen & layout::WRITE_BACK_BIT)";
     "clean-at-completion", Protocol(3), Counters, &["became clean although no write-back began"],
@@ -33,11 +33,11 @@ planted! {
     "publish-without-pin", Protocol(7), Stream, &["pins are out of balance"],
     "a fetched page is published with a pin for those who fetched it":
         INTEGRITY "publish(word, token, frame, pins);" => "publish(word, token, frame, 0);";
-    "no-helpers", Protocol(8), Prefetch, STUCK, "whoever needs a request finished can finish it":
+    "no-helpers", Protocol(8), Prefetch, STUCK, "the thread that needs a request finished can finish it":
         COMPLETION "    if (!done.arrived) return false;\n    // One handler"
             => "    if (!done.arrived || !own) return false;\n    // One handler";
     "no-second-look", Protocol(9), Linear, &["no order of its operations explains"],
-    "a reader looks at the page's word again after the data":
+    "a reader looks at the page's entry again after the data":
         ACCESS "if (difference & kSameStay) return false;" => "";
     "second-look-before-data", Protocol(9), Linear, &["no order of its operations explains"],
     "the second look comes after the data, not before":
@@ -78,6 +78,6 @@ planted! {
     "doorbell-without-lock", Protocol(18), Random, &["stepped back"], "one ringer at a time, so that record and doorbell never step back":
         QUEUE "if (atom_exch_acq_rel_gpu(&s->ringer, 1u) != 0) return;" => "atom_exch_acq_rel_gpu(&s->ringer, 1u);";
     "failed-pair-left-open", Protocol(8), Prefetch under "lost:1/100", STUCK,
-    "whoever waits for a page closes a queue pair of its that was declared failed, so that it is mended":
+    "the thread that waits for a page closes a queue pair of its that was declared failed, so that it is recovered":
         FAULT "if ((wait.turns & 7) == 7) reap_queues_of(" => "if (!token && (wait.turns & 7) == 7) reap_queues_of(";
 }

@@ -21,7 +21,7 @@ planted! {
     "duplicates-take-two-slots", Slots(3), Slots, WRONG, "one of all ids of a record has it fetched":
         SLOTS "        *first = atom_cas_relaxed_gpu(index_of(c, id), u32{layout::SLOT_NONE}, u32{layout::SLOT_CLAIMING}) ==\n                 layout::SLOT_NONE;"
             => "        *first = ld_relaxed_gpu(index_of(c, id)) == layout::SLOT_NONE;";
-    "old-record-found-still", Slots(3), Slots, WRONG, "nobody finds a record in the slot that it has left":
+    "old-record-found-still", Slots(3), Slots, WRONG, "nothing finds a record in the slot that it has left":
         SLOTS "    if (old) st_relaxed_gpu(index_of(c, old - 1), u32{layout::SLOT_NONE});\n" => "    (void)old;\n";
     "published-before-its-bytes", Slots(4), Slots, WRONG, "a miss is entered in the index when its bytes are in the slot":
         SLOTS "            copy_piece(table, record, slot, at - number * table.pieces, own);\n            __syncwarp(group);\n            if (own == 0) publish(c, miss);"
@@ -38,7 +38,7 @@ planted! {
         SLOTS "    counts.misses = counts.served = counts.threshold" => "    counts.threshold";
     "held-and-not-fetched-anew", Slots(5), Slots, WRONG, "what is stored to a table is seen in slots that are held, too":
         SLOTS "            *miss_of(c, number) = layout::SlotMiss{record - 1, slot, c.pieces, 0};\n" => "            (void)number;\n";
-    "claimed-for-ever", Slots(6), Slots, WRONG, "a record that found no slot is as it was":
+    "claimed-for-ever", Slots(6), Slots, WRONG, "a record that got no slot is as it was":
         SLOTS "    st_relaxed_gpu(index_of(c, record), u32{layout::SLOT_NONE});\n    return kPadding;" => "    return kPadding;";
     "too-many-and-not-told", Slots(6), Slots, WRONG, "a call that has more records than slots tells it":
         SLOTS "    if (counts.misses > served && !call.ahead) tell(c, kTooManyRecords, counts.misses - served);\n" => "";
@@ -49,11 +49,11 @@ const WRONG: &[&str] = &[
     "of table",
     "has another one",
     "share slots",
-    "found no slot",
+    "got no slot",
     "looks beside a call",
     "no such slot",
     "whose entry is",
     "counts that cannot be",
-    "ran at a time",
+    "ran concurrently",
     "did not end within",
 ];

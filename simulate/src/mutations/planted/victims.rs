@@ -3,7 +3,7 @@
 use super::{FLUSH, LEAVE, VICTIM, WRITE_BACK};
 
 planted! {
-    "copy-of-lent-memory-believed", Victims(1), Victims, NOT_ITS_BYTES, "whoever copied from a slot looks whether the memory is lent still":
+    "copy-of-lent-memory-believed", Victims(1), Victims, NOT_ITS_BYTES, "the thread that copied from a slot looks whether the memory is lent still":
         VICTIM "bool lent = is_lent(victim.victims, named(victim) - 1);" => "bool lent = true;";
     "look-before-the-copy", Victims(1), Victims, NOT_ITS_BYTES, "a reader's look at the loan comes after its copy":
         // What was seen goes along in the lowest bit of the address.
@@ -28,7 +28,7 @@ planted! {
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n"
             => "    __nanosleep(3000);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
         VICTIM "    fence_sc_gpu();\n" => "";
-    "copied-past-the-loan", Victims(3), Victims, LATE, "nobody copies to memory whose loan has ended":
+    "copied-past-the-loan", Victims(3), Victims, LATE, "nothing copies to memory whose loan has ended":
         VICTIM "    return is_lent(victims, slot);\n" => "    return true;\n";
     "writer-gone-before-its-bytes", Victims(4), Victims, LATE, "a writer's bytes come before it is counted out":
         // The pause lets the lender go on before the bytes are there.
@@ -44,12 +44,12 @@ planted! {
             => "atom_cas_acq_rel_gpu(word, seen, left) == seen",
         VICTIM "    write_back_done(word);\n    if (slot" => "    if (slot";
     "dirty-page-kept-at-the-neighbour-alone", Victims(6), Victims, &["its home differ from byte", "a dirty page was evicted"],
-    "a dirty page goes home before it leaves for a neighbour":
+    "a dirty page is written back before it leaves for a neighbour":
         LEAVE "    if (!(seen & layout::DIRTY_BIT)) {\n        if (!leave_frame" => "    {\n        if (!leave_frame",
         VICTIM "    if (!try_mark(word, seen)) return false;\n"
             => "    if (!try_clean(word, seen)) return false;\n    seen &= ~layout::DIRTY_BIT;\n";
     "slot-free-and-named", Victims(7), Victims, &["became free while", "where page", "became free twice", "which is free", "differ from byte"],
-    "a slot that a page's word names is not free":
+    "a slot that a page's entry names is not free":
         VICTIM "        // The frame is ours: its next page has kept no slot, and no count.\n"
             => "        if (slot) give_slot(victims, slot - 1);\n";
     "slot-not-given-back", Victims(7), Victims, &["was not given back", "is not free at the end"],
@@ -77,7 +77,7 @@ planted! {
     "a page is marked before it is known whether it has a slot":
         VICTIM "    if (!try_mark(word, seen)) return false;\n    u32 had = ld_relaxed_gpu(beside);\n"
             => "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n";
-    "displaced-without-the-exchange", Victims(12), Victims, TWICE, "who takes a page's slot takes its name out of the page's word":
+    "displaced-without-the-exchange", Victims(12), Victims, TWICE, "who takes a page's slot takes its name out of the page's entry":
         VICTIM "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n" => "";
     "displaced-by-a-word-that-has-changed", Victims(12), Victims, TWICE,
     "a page's slot is taken by the exchange of its exact word, since a claim takes it, too":

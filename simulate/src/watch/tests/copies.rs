@@ -55,7 +55,7 @@ fn a_page_with_two_homes_and_a_checksum_breaks_no_rule() {
     assert_eq!((looks.published, looks.evicted, looks.cleaned), (1, 1, 1));
     assert_eq!((looks.copies, looks.checksums), (3, 3));
     assert_eq!(fake.watcher.copies_agree(), Ok(PAGES as u64));
-    fake.watcher.at_rest().unwrap();
+    fake.watcher.when_idle().unwrap();
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_second_home_that_was_not_written() {
     fake.ends();
     assert_eq!(fake.found(), []);
     assert_eq!(fake.watcher.copies_agree(), Ok(PAGES as u64 - 1));
-    // And where the other one is stale as well, nobody holds it.
+    // And where the other one is stale as well, nothing holds it.
     let mut fake = Fake::with(REPLICATED);
     fake.write_both();
     fake.written(0);

@@ -82,7 +82,7 @@ impl Borrower {
         self.step();
     }
 
-    /// The page's word in frame 0 becomes one that names the slot.
+    /// The page's entry in frame 0 becomes one that names the slot.
     fn keep(&mut self, page: usize, slot: usize) {
         self.fake.word(page, self.fake.words[page] | layout::WRITE_BACK_BIT);
         let version = (self.fake.words[page] & layout::VERSION_MASK) + (1 << layout::VERSION_SHIFT);
@@ -256,7 +256,7 @@ fn a_slot_that_nobody_has_any_more() {
     it.claim(1);
     it.revert(1, None);
     it.fake.finds("the slot 0 of page 1 of region 0 was not given back");
-    // Nobody misses it where its memory was taken back.
+    // Nothing misses it where its memory was taken back.
     let mut it = Borrower::kept();
     it.take_back(0);
     it.claim(1);
@@ -264,7 +264,7 @@ fn a_slot_that_nobody_has_any_more() {
     assert_eq!(it.fake.found(), []);
     let mut it = Borrower::new();
     it.take(1);
-    let found = it.fake.watcher.at_rest().unwrap_err();
+    let found = it.fake.watcher.when_idle().unwrap_err();
     assert!(found.what.contains("slot 1 is not free at the end"), "{}", found.what);
 }
 

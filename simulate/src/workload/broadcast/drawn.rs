@@ -10,7 +10,7 @@ use crate::bench::{Wrong, compare, fold};
 pub enum Kind {
     /// Stores to an element that is its own.
     Store = 1,
-    /// Reads one that nobody else stores to.
+    /// Reads one that nothing else stores to.
     Read,
     /// Adds at the owner; logged, as the next four.
     Add,
@@ -62,7 +62,7 @@ pub struct Shape {
     pub spread: u64,
     /// Whether words have operations whose order only a look at their last values tells.
     pub histories: bool,
-    /// Nothing that races on purpose: one lane of each view marks lines, and nobody reads what another view may store meanwhile.
+    /// Nothing that races on purpose: one lane of each view marks lines, and nothing reads what another view may store meanwhile.
     pub tame: bool,
 }
 
@@ -185,7 +185,7 @@ struct Drawing<'a> {
     stores: Vec<u64>,
     /// Elements that one lane at a time stores to.
     own: Vec<(usize, usize)>,
-    /// Nobody stores to these.
+    /// Nothing stores to these.
     idle: Vec<usize>,
     histories: Vec<History>,
     extremes: [usize; 2],

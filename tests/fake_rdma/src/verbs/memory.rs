@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
         enter("ibv_reg_dmabuf_mr")?;
         let access = rights("ibv_reg_dmabuf_mr", flags)?;
         let mapping = map_buffer(fd, offset, bytes, iova as usize)?;
-        // SAFETY: mapped by whoever calls, who promised to keep it, or just now.
+        // SAFETY: mapped by the caller, who promised to keep it, or just now.
         unsafe { register("ibv_reg_dmabuf_mr", pd, iova as usize, bytes, access, mapping) }
     })
 }

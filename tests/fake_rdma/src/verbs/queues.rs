@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         let record = Chunk::new(allocators, RECORD_BYTES, RECORD_BYTES, dv::RESOURCE_DBR)?;
         let first = std::ptr::with_exposed_provenance_mut::<u8>(ring.address() as usize);
         for slot in 0..entries as usize {
-            // SAFETY: within the ring, which nobody else knows yet.
+            // SAFETY: within the ring, which nothing else knows yet.
             unsafe { first.add(slot * 64 + 63).write(INVALID) };
         }
         // SAFETY: all zero bytes are a valid ibv_cq_ex: null pointers and numbers.

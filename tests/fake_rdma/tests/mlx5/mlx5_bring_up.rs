@@ -47,7 +47,7 @@ fn memory_file(bytes: u64) -> OwnedFd {
     // SAFETY: the name ends with a zero.
     let fd = unsafe { libc::memfd_create(c"gpuvm-test".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the descriptor is new, and nobody else closes it.
+    // SAFETY: the descriptor is new, and nothing else closes it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::ftruncate(fd, bytes as libc::off_t) }, 0);
@@ -155,7 +155,7 @@ fn tear_down_is_in_order() {
         {
             let nic = open(Mlx5Options::default()).expect("a device");
             let _memory = Memory::register(&nic).expect("memory");
-            // SAFETY: nobody accesses the rings.
+            // SAFETY: nothing accesses the rings.
             unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) }.expect("a queue pair");
             fake.clear();
             // Nothing is given back by hand.

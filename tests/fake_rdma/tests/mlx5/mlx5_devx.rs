@@ -132,7 +132,7 @@ fn tear_down_is_in_order() {
     over_fake("tear_down_is_in_order", &[], |fake| {
         {
             let nic = open().expect("a device");
-            // SAFETY: nobody accesses the rings.
+            // SAFETY: nothing accesses the rings.
             unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) }.expect("a queue pair");
             fake.clear();
         }
@@ -182,7 +182,7 @@ fn infiniband_goes_by_lids() {
 fn what_the_firmware_refuses_is_said_with_its_codes() {
     over_fake("what_the_firmware_refuses_is_said_with_its_codes", &[], |_| {
         let nic = open().expect("a device");
-        // SAFETY: nobody accesses the rings.
+        // SAFETY: nothing accesses the rings.
         let pair = unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) }.expect("a queue pair");
         let refused = nic.modify(pair.number, &QueueAttributes::to_state(QueueAttributes::READY_TO_SEND));
         let said = refused.expect_err("not from reset").to_string();
@@ -202,7 +202,7 @@ fn what_the_firmware_refuses_is_said_with_its_codes() {
         };
         let said = nic
             .modify(pair.number, &nobody)
-            .expect_err("nobody is there")
+            .expect_err("nothing is there")
             .to_string();
         assert!(said.contains("ibv_create_ah"), "{said}");
         nic.destroy_queue_pair(pair.number).expect("its end");
@@ -224,7 +224,7 @@ unsafe impl SharedMemory for Device {
 
     fn allocate_queues(&self, bytes: u64) -> Result<QueueSlab, Box<dyn Error + Send + Sync>> {
         // The slab begins after the file's first page.
-        // SAFETY: the name ends with a zero; the descriptor is new, and nobody else closes it.
+        // SAFETY: the name ends with a zero; the descriptor is new, and nothing else closes it.
         let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"gpuvm-queues".as_ptr(), libc::MFD_CLOEXEC)) };
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
         // SAFETY: the descriptor is open; a new mapping wherever there is room.
@@ -257,7 +257,7 @@ unsafe impl SharedMemory for Device {
         assert!(slabs.iter().any(inside), "{address:#x}");
         self.writes.fetch_add(1, Ordering::Relaxed);
         let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-        // SAFETY: inside a mapping that stays, and nobody uses it now.
+        // SAFETY: inside a mapping that stays, and nothing uses it now.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -305,7 +305,7 @@ fn without_memory_for_queues_the_reason_is_told() {
 
     over_fake("without_memory_for_queues_the_reason_is_told", &[], |_| {
         let nic = Mlx5Nic::open(options(), Arc::new(Full)).expect("a device");
-        // SAFETY: nobody accesses the rings.
+        // SAFETY: nothing accesses the rings.
         let made = unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) };
         let said = made.expect_err("no memory").to_string();
         assert!(said.contains("the GPU is full"), "{said}");

@@ -149,7 +149,7 @@ fn what_cannot_be_is_refused_with_the_cause() {
 
         let nic = open(Mlx5Options::default()).expect("a device");
         let create = |depth| {
-            // SAFETY: nobody accesses the rings.
+            // SAFETY: nothing accesses the rings.
             unsafe { nic.create_queue_pair(QueueRings::Own { depth }) }
         };
         for depth in [0, 3, 1 << 16] {

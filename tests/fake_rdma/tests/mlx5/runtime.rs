@@ -42,7 +42,7 @@ fn mlx5() -> Mlx5 {
     Mlx5::new().queues(queues())
 }
 
-/// So many queue pairs.
+/// This many queue pairs.
 fn pairs(count: u32) -> Mlx5 {
     mlx5().queues(queues().pairs(count))
 }

@@ -60,7 +60,7 @@ pub(super) fn at_nodes(server: &Machine, client: &Machine) -> Result<(), Error> 
     for (node, runs) in [(first, CASES.len()), (second, striped())] {
         node.terminate()?;
         let said = node.wait(SHORT)?.success()?.text();
-        // Each run asks once whether the nodes can be had.
+        // Each run asks once whether the nodes are available.
         let clients = 2 * runs;
         check(
             said.contains(&format!("{clients} clients so far, {clients} said goodbye")),
@@ -97,7 +97,7 @@ fn ran(client: &Machine, case: &Case, nodes: &str) -> Result<(), Error> {
         format!("{sent} bytes went over the cable: {report}")
     })?;
     println!(
-        "         {} {nodes}: {} values verified twice, {:.2} s cold, {} faults, {fetched} bytes fetched and {received} received, {written} written home and {sent} sent",
+        "         {} {nodes}: {} values verified twice, {:.2} s cold, {} faults, {fetched} bytes fetched and {received} received, {written} written back and {sent} sent",
         case.run,
         of("verified")?,
         of("cold_seconds")?,

@@ -38,7 +38,7 @@ const FORGETS: &str = "flakey DISK FROM 0 1 1 drop_writes";
 const BAD: &str = "error";
 
 /// Tests that page files. Not those of simulated disks: they run elsewhere.
-const TESTS: [&str; 2] = ["promises::file_memory::", "promises::mapped_files::"];
+const TESTS: [&str; 2] = ["promises::file_cache::", "promises::mapped_files::"];
 
 pub(super) fn prepare() -> Result<(), Error> {
     warm_tests(&TESTS)?;
@@ -213,7 +213,7 @@ impl Disks<'_> {
         .map(drop)
     }
 
-    fn mend(&self) -> Result<(), Error> {
+    fn repair(&self) -> Result<(), Error> {
         self.map(WHOLE, None)
     }
 
@@ -262,7 +262,7 @@ impl Disks<'_> {
         // The tests of the crate put their files into its folder.
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../files");
         self.sh(&format!("mount --bind /mnt/disk {}", folder.display()))?;
-        // Over the software NIC, which file memory asks for.
+        // Over the software NIC, which a file cache asks for.
         let before = "GPUVM_REQUIRE_IO_URING=1 TMPDIR=/mnt/disk env -u GPUVM_TEST_RDMA";
         let skip = "--skip random --skip slots:: --skip streams:: --skip order::";
         run_test(self.machine, "gpuvm_files", before, skip, SHORT * 2)?;
@@ -277,7 +277,7 @@ impl Disks<'_> {
         self.unmount()
     }
 
-    /// The disk takes no writes of a part of the file: flushes and launches say so, and a flush after the mending brings all of it home.
+    /// The disk takes no writes of a part of the file: flushes and launches say so, and a flush after the repair writes all of it back.
     fn writes_fail(&self) -> Result<(), Error> {
         let seed = seeds(1)[0];
         self.make_mapped(Begins::Zeros)?;
@@ -290,7 +290,7 @@ impl Disks<'_> {
         for _ in 0..2 {
             program.refused("flush 3", &["cannot write", FILE, "Input/output error"])?;
         }
-        self.mend()?;
+        self.repair()?;
         program.flush(3)?;
         self.check(seed, 3, 3)?;
         // More than memory holds: then the launch fails.
@@ -298,7 +298,7 @@ impl Disks<'_> {
         self.map(NO_WRITES, Some(most))?;
         program.refused("write 4", &["cannot write", FILE, "Input/output error"])?;
         program.refused("flush 4", &["cannot write", FILE, "Input/output error"])?;
-        self.mend()?;
+        self.repair()?;
         // The pages that the kernel wrote are in memory and in frames still.
         program.flush(3)?;
         self.check(seed, 3, 4)?;
@@ -319,7 +319,7 @@ impl Disks<'_> {
         program.write(1)?;
         program.write(2)?;
         program.refused("flush 2", &[FILE, "Input/output error"])?;
-        self.mend()?;
+        self.repair()?;
         program.flush(2)?;
         program.killed()?;
         self.unmount()?;
@@ -339,7 +339,7 @@ impl Disks<'_> {
         self.map(NO_WRITES, None)?;
         program.refused("write 3", &["cannot write", FILE])?;
         program.refused("flush 3", &[FILE])?;
-        self.mend()?;
+        self.repair()?;
         // A file system that has failed may stay so until it is mounted again.
         let stored = program.write(3).and_then(|()| program.flush(3));
         let flushed = if stored.is_ok() { 3 } else { 2 };
@@ -347,7 +347,7 @@ impl Disks<'_> {
         self.unmount()?;
         self.sh("mount /dev/mapper/disk /mnt/disk")?;
         self.check(seed, flushed, 3)?;
-        println!("         all writes failed: after the mending version {flushed} of 3 is stored");
+        println!("         all writes failed: after the repair version {flushed} of 3 is stored");
         self.remove()
     }
 
@@ -368,7 +368,7 @@ impl Disks<'_> {
         let names = ["cannot read 4096 bytes at 1638400", FILE, "Input/output error"];
         program.refused("read 399 402 2", &names)?;
         program.refused("read 0 769 2", &names)?;
-        self.mend()?;
+        self.repair()?;
         program.step("read 399 402 2", "read 399 402")?;
         program.step("read 0 769 2", "read 0 769")?;
         program.killed()?;
@@ -430,7 +430,7 @@ impl Disks<'_> {
         thread::sleep(Duration::from_millis(200));
         let written = program.killed()?;
         self.unmount()?;
-        self.mend()?;
+        self.repair()?;
         self.sh("mount /dev/mapper/disk /mnt/disk")?;
         self.check(seed, flushed, written)
             .map_err(|error| Error::Check(format!("seed {seed}, flushed {flushed}, written {written}: {error}")))

@@ -51,7 +51,7 @@ pub(super) fn every_word_is_right(server: &Machine, client: &Machine) -> Result<
 
     // So few retries that queue pairs do run into errors.
     netem(machines, "loss 5%")?;
-    mended(client, &format!("{at} --rdma-retries 1 --rdma-ack-timeout 11"))?;
+    recovered(client, &format!("{at} --rdma-retries 1 --rdma-ack-timeout 11"))?;
     writes("GPUVM_TEST_RETRIES=1 GPUVM_TEST_ACK_TIMEOUT=11")?;
     lost(machines)?;
 
@@ -78,14 +78,14 @@ fn lost(machines: [&Machine; 2]) -> Result<(), Error> {
 }
 
 /// Searches until queue pairs were taken out of the error state.
-fn mended(client: &Machine, flags: &str) -> Result<(), Error> {
+fn recovered(client: &Machine, flags: &str) -> Result<(), Error> {
     for _ in 0..TRIES {
         let report = searched(client, 12, flags)?;
-        if number(&report, "queue_pairs_mended")? > 0.0 {
+        if number(&report, "queue_pairs_recovered")? > 0.0 {
             return Ok(());
         }
     }
     Err(Error::Check(format!(
-        "no queue pair was mended in {TRIES} searches with {flags}"
+        "no queue pair was recovered in {TRIES} searches with {flags}"
     )))
 }

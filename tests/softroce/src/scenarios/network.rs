@@ -53,7 +53,7 @@ fn on_both(machines: [&Machine; 2], command: &str) -> Result<(), Error> {
     machines.into_iter().try_for_each(run)
 }
 
-/// Sends so many pings, which the server fetches by RDMA READ and answers by RDMA WRITE; `-V` compares the data.
+/// Sends this many pings, which the server fetches by RDMA READ and answers by RDMA WRITE; `-V` compares the data.
 fn exchange(server: &Machine, client: &Machine, count: u32, limit: Duration) -> Result<(), Error> {
     let address = server.address();
     let mut listening = server.spawn(&format!("stdbuf -oL rping -s -d -a {address} -S 4096 -C {count}"))?;

@@ -30,13 +30,13 @@ pub(super) fn searched(client: &Machine, scale: u32, flags: &str) -> Result<Valu
     }
     let of = |name| number(&report, name);
     println!(
-        "         kron:{scale} {flags}: verified, {:.2} s, {} faults (p50 {:.0} us), {} pages written, {} doorbell calls, {} queue pairs mended",
+        "         kron:{scale} {flags}: verified, {:.2} s, {} faults (p50 {:.0} us), {} pages written, {} doorbell calls, {} queue pairs recovered",
         of("seconds")?,
         of("faults")?,
         of("fault_ns_p50")? / 1e3,
         of("pages_written_back")?,
         of("doorbell_calls")?,
-        of("queue_pairs_mended")?
+        of("queue_pairs_recovered")?
     );
     Ok(report)
 }
@@ -56,7 +56,7 @@ pub(super) fn bfs(server: &Machine, client: &Machine) -> Result<(), Error> {
     for (node, clients) in [(node, 4), (second, 2)] {
         node.terminate()?;
         let said = node.wait(SHORT)?.success()?.text();
-        // Each search asks once whether the nodes can be had, and then searches.
+        // Each search asks once whether the nodes are available, and then searches.
         check(
             said.contains(&format!("{clients} clients so far, {clients} said goodbye")),
             || format!("a node was left otherwise than by {clients} goodbyes:\n{said}"),

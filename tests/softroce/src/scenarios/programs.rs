@@ -58,7 +58,7 @@ pub(super) fn binary(name: &str) -> Result<&'static Path, Error> {
     named(programs, name, |program| program)
 }
 
-/// Begins to build what takes a minute and nothing else needs, while the first machines start. Whoever needs it gets the error, too.
+/// Begins to build what takes a minute and nothing else needs, while the first machines start. A thread that needs it gets the error, too.
 pub fn build_ahead() {
     std::thread::spawn(verbs_client);
 }

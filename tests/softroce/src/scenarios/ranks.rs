@@ -46,7 +46,7 @@ pub(super) fn program() -> Result<&'static Path, Error> {
     Ok(COPY.get_or_init(|| copy))
 }
 
-/// A job of so many ranks of one machine. The RDMA device is gpuvm's alone: MPI would open it, too.
+/// A job of this many ranks of one machine. The RDMA device is gpuvm's alone: MPI would open it, too.
 fn mpirun(ranks: u32, arguments: &str) -> Result<String, Error> {
     Ok(format!(
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 exec mpirun --oversubscribe \

@@ -143,7 +143,7 @@ fn working(here: &Machine, there: &Machine, at: &str) -> Result<Job, Error> {
         at,
         &format!("pagerank {GRAPH} --iterations 100000 {RANK}"),
     )?)?;
-    // A rank has such a thread once its GPU is there, and after that only faults bring so many packets.
+    // A rank has such a thread once its GPU is there, and after that only faults bring this many packets.
     let device = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
     for machine in [here, there] {
         let working = "cat /proc/[0-9]*/task/*/comm 2>/dev/null | grep -q '^gpuvm-sm'";

@@ -1,4 +1,4 @@
-//! `verbs-client DEVICE COUNT` connects a queue pair of an RDMA device to itself, sends so many messages one after the
+//! `verbs-client DEVICE COUNT` connects a queue pair of an RDMA device to itself, sends this many messages one after the
 //! other, and compares what is received. It uses the ibverbs crate, so that it has nothing in common with gpuvm.
 
 use std::error::Error;

@@ -150,7 +150,7 @@ pub struct Failing {
     pub silent: &'static [&'static str],
     /// Something else does what this one does not.
     pub replaced: Option<&'static str>,
-    /// The first call of the NIC's end. Then there is nobody to tell: what fails is logged, and the rest goes on.
+    /// The first call of the NIC's end. Then there is no one to tell: what fails is logged, and the rest goes on.
     pub end: &'static str,
     /// Whether a breach may follow the failure of a call of that name, before the end or in it.
     pub may_breach: fn(&str, &str, bool) -> bool,

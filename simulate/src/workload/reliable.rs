@@ -20,7 +20,7 @@ enum Fate {
     /// It returns, with everything stale in the second launch, and is caught up only then.
     Stale,
     /// It returns and is caught up at once.
-    Mended,
+    Recovered,
 }
 
 pub(super) fn replicas(room: &mut Room<'_>) -> Result<(), Wrong> {
@@ -40,7 +40,7 @@ pub(super) fn replicas(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut draw = rng(seed ^ SECOND);
     let one = draw.random_range(0..2u32) as usize;
     let other = 1 - one;
-    let fate = [Fate::Gone, Fate::Stale, Fate::Mended][draw.random_range(0..3u32) as usize];
+    let fate = [Fate::Gone, Fate::Stale, Fate::Recovered][draw.random_range(0..3u32) as usize];
     let (first, second) = (draw.random_range(0..STEPS), draw.random_range(0..STEPS));
     let returns = |vm: &Vm, home: usize| {
         homes.stop();
@@ -53,18 +53,18 @@ pub(super) fn replicas(room: &mut Room<'_>) -> Result<(), Wrong> {
         match (moment, fate) {
             (Moment::Before(0), _) => homes.lose_within(vm, one, first),
             (Moment::After(0), Fate::Stale) => returns(vm, one)?,
-            (Moment::After(0), Fate::Mended) => {
+            (Moment::After(0), Fate::Recovered) => {
                 returns(vm, one)?;
                 vm.catch_up()?;
             }
-            (Moment::Before(1), Fate::Mended) => homes.lose_within(vm, other, second),
+            (Moment::Before(1), Fate::Recovered) => homes.lose_within(vm, other, second),
             (Moment::After(1), Fate::Stale) => vm.catch_up()?,
-            (Moment::After(1), Fate::Mended) => {
+            (Moment::After(1), Fate::Recovered) => {
                 returns(vm, other)?;
                 vm.catch_up()?;
             }
             (Moment::Before(2), Fate::Stale) => homes.lose_within(vm, other, second),
-            (Moment::Before(2), Fate::Mended) => homes.lose_within(vm, one, second),
+            (Moment::Before(2), Fate::Recovered) => homes.lose_within(vm, one, second),
             (Moment::After(2), _) => homes.stop(),
             (Moment::Ended, _) => homes.agree()?,
             _ => {}
@@ -191,7 +191,7 @@ fn rounds(
 /// Delays within which a home that has returned is caught up by itself.
 const DELAYS: u32 = 300;
 
-/// As [`rounds`], but nobody says that a home is there again. It may be lost once more before it is caught up.
+/// As [`rounds`], but nothing says that a home is there again. It may be lost once more before it is caught up.
 fn left_alone(
     bench: &Bench,
     beside: &StreamHandle,

@@ -1,4 +1,4 @@
-//! Queue pairs are mended while kernels run.
+//! Queue pairs are recovered while kernels run.
 //!
 //! A network that loses packets can use up a request's retries by chance, and a request that cannot be served takes its queue
 //! pair along. The pair is in the error state then, and the driver flushes what it holds; lanes see such requests as to be
@@ -12,7 +12,7 @@
 //! |---|---|
 //! | reserves by compare-and-swap on `reserved` | |
 //! | meets an error: sets `failed`, then `RESERVED_CLOSED` in `reserved`, then frees its slot | |
-//! | reserves no more | sees the bit, `written` at the index beside it, every record free: nothing is in flight, and nobody but the keeper changes the pair |
+//! | reserves no more | sees the bit, `written` at the index beside it, every record free: nothing is in flight, and nothing but the keeper changes the pair |
 //! | | reset at both ends, new descriptor, `failed` = 0 |
 //! | acquires `reserved`, reads the descriptor | writes `reserved` without the bit |
 //!
@@ -21,7 +21,7 @@
 //!
 //! A node that is lost is told by its session: then the pairs go to the error state at once, so that lanes which wait
 //! for an answer get one, and stay there. The same goes for a home in this host's memory that is taken away by itself: what
-//! is lost is not mended, and what is mended is not lost. See [`returning`](super::returning) for homes that come back.
+//! is lost is not recovered, and what is recovered is not lost. See [`returning`](super::returning) for homes that come back.
 
 use std::{
     sync::{
@@ -57,15 +57,15 @@ const ASKED_AGAIN_TIMES: u64 = 8;
 /// Tries in a row that may fail before a node counts as lost.
 const TRIES_MAX: u32 = 3;
 
-/// How far a pair that failed is from being mended.
+/// How far a pair that failed is from being recovered.
 pub(super) enum Rest {
     /// Lanes may reserve of it, or are about to post what they reserved.
     Awake,
-    /// It is closed and has not failed: a lane closed it when it had just been mended.
+    /// It is closed and has not failed: a lane closed it when it had just been recovered.
     Stray,
-    /// Nobody posts, and these requests have not been finished.
+    /// Nothing posts, and these requests have not been finished.
     Closed(Vec<RequestRecord>),
-    /// Nothing is in flight, and nobody but the keeper changes it.
+    /// Nothing is in flight, and nothing but the keeper changes it.
     Complete,
 }
 
@@ -84,7 +84,7 @@ impl Queues {
                 self.give_up(gpu, group, &why)?;
                 continue;
             }
-            // What is lost is not silent: nobody asks it.
+            // What is lost is not silent: nothing asks it.
             if !lost {
                 self.look_for_silence(gpu, group, &states, now_ns)?;
             }
@@ -100,14 +100,14 @@ impl Queues {
                         self.end_waiting(gpu, index, &waiting)?;
                         continue;
                     }
-                    // Opened by whoever takes the home back.
+                    // Opened by the thread that takes the home back.
                     _ if lost => continue,
                     // `failed` stays as it is: a lane may store an error of its own at this moment, and closes the pair again.
                     Rest::Stray => self.let_reserve(gpu, index, next)?,
-                    Rest::Complete if self.mend(gpu, group, index - group.first, next).is_ok() => {
+                    Rest::Complete if self.recover(gpu, group, index - group.first, next).is_ok() => {
                         self.open(gpu, index, next)?;
                         // Relaxed: a count.
-                        self.mended.fetch_add(1, Ordering::Relaxed);
+                        self.recovered.fetch_add(1, Ordering::Relaxed);
                     }
                     Rest::Complete => {
                         if group.lost.load(Ordering::Relaxed) {
@@ -129,16 +129,16 @@ impl Queues {
         if now_ns < self.next_search_ns.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let pause_ns = (self.patience_ns / SEARCHES).max(1);
+        let pause_ns = (self.timeout_ns / SEARCHES).max(1);
         self.next_search_ns
             .store(now_ns.saturating_add(pause_ns), Ordering::Relaxed);
         for (index, (pair, state)) in (0..).zip(self.pairs.iter().zip(states)) {
             let waits = pair.waits_for(gpu, state, now_ns, || self.desc(gpu, index))?;
-            let Some((oldest, since_ns)) = waits.filter(|(_, since_ns)| now_ns - since_ns >= self.patience_ns) else {
+            let Some((oldest, since_ns)) = waits.filter(|(_, since_ns)| now_ns - since_ns >= self.timeout_ns) else {
                 continue;
             };
             tracing::warn!(
-                "request {oldest} of queue pair {:#x} has had no completion for {} us: the pair is mended",
+                "request {oldest} of queue pair {:#x} has had no completion for {} us: the pair is recovered",
                 pair.number,
                 (now_ns - since_ns) / 1000
             );
@@ -158,7 +158,7 @@ impl Queues {
         Ok(read.doing(|| "reading the description of a queue pair".to_owned())?[0])
     }
 
-    /// Whether a failed pair can be mended, and the index of its next request.
+    /// Whether a failed pair can be recovered, and the index of its next request.
     pub(super) fn rest_of(&self, gpu: &dyn Gpu, index: u32) -> Result<(Rest, u64)> {
         let doing = || "reading a queue pair".to_owned();
         // Read after the state in which it was seen to have failed, since a reset may have gone between; the records after it.
@@ -187,11 +187,11 @@ impl Queues {
         Ok((rest, next))
     }
 
-    /// A home that has answered nothing over its mended queue pairs for some time is silent: they can be mended, and no data comes.
+    /// A home that has answered nothing over its recovered queue pairs for some time is silent: they can be recovered, and no data comes.
     /// Regions with two homes turn to the other one then; others go on asking. It is asked again when it answers others, or after
     /// some time.
     fn look_for_silence(&self, gpu: &dyn Gpu, group: &Group, states: &[QueueState], now_ns: u64) -> Result<()> {
-        if !self.guarded || !group.is_kept() {
+        if !self.reliable || !group.is_kept() {
             return Ok(());
         }
         let no_answer = |state: &QueueState| {
@@ -204,7 +204,7 @@ impl Queues {
             answered |= state.answered != 0;
             unanswered |= no_answer(state);
         }
-        // Relaxed: of whoever holds `resetting`. 0 says that it answers.
+        // Relaxed: of the holder of `resetting`. 0 says that it answers.
         let since_ns = group.silent_since_ns.load(Ordering::Relaxed);
         let until_ns = group.silent_until_ns.load(Ordering::Relaxed);
         if !unanswered && (until_ns == 0 || (!answered && now_ns < until_ns)) {
@@ -223,12 +223,12 @@ impl Queues {
             group.silent_since_ns.store(0, Ordering::Relaxed);
         } else if since_ns == 0 {
             group.silent_since_ns.store(now_ns.max(1), Ordering::Relaxed);
-        } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.patience_ns) {
+        } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.timeout_ns) {
             tracing::warn!(
-                "{} answers nothing though its queue pairs are mended: replicas turn to the other home",
+                "{} does not answer although its queue pairs were recovered: replicas use the other home",
                 group.home_name()
             );
-            let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.patience_ns));
+            let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.timeout_ns));
             group.silent_until_ns.store(until_ns.max(1), Ordering::Relaxed);
             self.tell(gpu, group, core::mem::offset_of!(QueueState, silent), 1)?;
         }
@@ -237,7 +237,7 @@ impl Queues {
 
     /// What was counted of an earlier stay of a home counts no more. Before its queue pairs are opened.
     pub(super) fn begin_stay(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
-        // Relaxed: of whoever holds `resetting`.
+        // Relaxed: of the holder of `resetting`.
         group.tries.store(0, Ordering::Relaxed);
         group.silent_since_ns.store(0, Ordering::Relaxed);
         group.silent_until_ns.store(0, Ordering::Relaxed);
@@ -260,12 +260,12 @@ impl Queues {
     }
 
     /// The next request's index of a closed pair on which nothing is in flight.
-    pub(super) fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
+    pub(super) fn idle_index(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
         let (rest, next) = self.rest_of(gpu, index)?;
         Ok(matches!(rest, Rest::Complete).then_some(next))
     }
 
-    /// Opens a mended pair for request `next`.
+    /// Opens a recovered pair for request `next`.
     pub(super) fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
         self.set_failed(gpu, index, 0)?;
         // After `failed`.
@@ -278,7 +278,7 @@ impl Queues {
         // In one piece: a lane that finds the bit gone may reserve.
         let at = self.state_addr(index) + core::mem::offset_of!(QueueState, reserved) as u64;
         let opened = gpu.write(at, &next.to_ne_bytes());
-        opened.doing(|| "opening a mended queue pair".to_owned())
+        opened.doing(|| "opening a recovered queue pair".to_owned())
     }
 
     pub(super) fn set_failed(&self, gpu: &dyn Gpu, index: u32, value: u32) -> Result<()> {
@@ -287,23 +287,23 @@ impl Queues {
         written.doing(|| "telling lanes the state of a queue pair".to_owned())
     }
 
-    /// Mends a pair on which nothing is in flight. After several failures in a row its node counts as lost.
-    pub(super) fn mend(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
-        let mended = self.begin_anew(gpu, group, turn, next);
-        match &mended {
-            // Relaxed: a count of whoever holds `resetting`.
+    /// Recovers a pair on which nothing is in flight. After several failures in a row its node counts as lost.
+    pub(super) fn recover(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
+        let recovered = self.begin_anew(gpu, group, turn, next);
+        match &recovered {
+            // Relaxed: a count of the holder of `resetting`.
             Ok(()) => group.tries.store(0, Ordering::Relaxed),
             Err(error) => {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
-                    "a queue pair could not be mended"
+                    "a queue pair could not be recovered"
                 );
                 if group.tries.fetch_add(1, Ordering::Relaxed) + 1 >= TRIES_MAX {
                     group.say_lost(error);
                 }
             }
         }
-        mended
+        recovered
     }
 
     /// Takes a closed pair through reset, and lets it begin anew over its connection; or joins the node again where that
@@ -360,7 +360,7 @@ impl Queues {
 
     fn reset_kept(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
         let _held = group.local.as_ref().map(|local| local.hold());
-        // Relaxed: a count of whoever holds `resetting`.
+        // Relaxed: a count of the holder of `resetting`.
         group.resets.fetch_add(1, Ordering::Relaxed);
         for turn in 0..group.count {
             self.clear_pair(gpu, group.first + turn, 0)?;
@@ -368,7 +368,7 @@ impl Queues {
             while !group.lost.load(Ordering::Relaxed) {
                 if let Some(why) = group.failure() {
                     group.say_lost(&why);
-                } else if self.mend(gpu, group, turn, 0).is_ok() {
+                } else if self.recover(gpu, group, turn, 0).is_ok() {
                     break;
                 }
             }
@@ -416,7 +416,10 @@ pub(crate) fn start_keeper(queues: Arc<Queues>, gpu: Arc<dyn Gpu>) -> std::io::R
         // 2^64 ns are 584 years.
         if let Err(error) = queues.keep(&*gpu, started.elapsed().as_nanos() as u64) {
             // The GPU is lost: launches say so.
-            tracing::debug!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "queue pairs are not recovered"
+            );
         }
         true
     })
@@ -451,7 +454,10 @@ impl Actor for StepKeeper {
             return false;
         };
         queues.keep(&*gpu, now_ns).unwrap_or_else(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "queue pairs are not recovered"
+            );
             false
         })
     }

@@ -1,4 +1,4 @@
-//! Files larger than the memory before them: kernels read and write all of them, what fails is told and lost by nobody, and what a flush
+//! Files larger than their page cache: kernels read and write all of them, what fails is told and not lost, and what a flush
 //! stored outlives a loss of power.
 
 use std::{
@@ -12,21 +12,18 @@ use crate::common::{
 };
 use gpuvm::{LaunchConfig, Look, Region, Storage, Transport, Vm};
 
-/// Pages that the memory before files holds: as few as there may be.
+/// Pages that the file cache holds: as few as there may be.
 const HELD: u64 = 64;
 
 fn bench(frames: u64) -> Bench {
-    Bench::new(small_soft(frames).file_memory(HELD * PAGE), BASIC)
+    Bench::new(small_soft(frames).file_cache(HELD * PAGE), BASIC)
 }
 
-/// Runs a test with the memory before files on the host, and on a GPU.
+/// Runs a test with the file cache on the host, and on a GPU.
 fn each(frames: u64, test: impl Fn(Bench)) {
     test(bench(frames));
     // An NVIDIA GPU takes larger pages there.
-    test(Bench::new(
-        simulated_soft(frames).file_memory_on_gpu(HELD * PAGE),
-        BASIC,
-    ));
+    test(Bench::new(simulated_soft(frames).file_cache_on_gpu(HELD * PAGE), BASIC));
 }
 
 fn file_of(words: &[u32]) -> tempfile::NamedTempFile {
@@ -195,7 +192,7 @@ fn a_page_that_cannot_be_read_fails_its_launch_and_no_later_one() {
     });
 }
 
-/// Nor do requests of a launch that has ended, which fail when nobody waits for them any more.
+/// Nor do requests of a launch that has ended, which fail when nothing waits for them any more.
 #[test]
 fn a_launch_meets_no_failure_of_an_earlier_one() {
     each(32, |bench| {
@@ -313,7 +310,7 @@ fn runs_of_a_seed_repeat() {
     let run = || {
         let builder = simulated_soft(8)
             .gpu(gpuvm::SimulatedGpu::new().seed(11))
-            .file_memory(HELD * PAGE);
+            .file_cache(HELD * PAGE);
         let bench = Bench::new(builder, BASIC);
         let values = words(10, 2 * HELD * PAGE_WORDS);
         let file = file_of(&values);
@@ -330,17 +327,17 @@ fn runs_of_a_seed_repeat() {
 fn what_does_not_go_together_is_refused() {
     let message = refused(
         Vm::builder()
-            .file_memory(HELD * PAGE)
+            .file_cache(HELD * PAGE)
             .transport(Transport::Direct)
             .build(),
     );
     says(&message, &["software NIC", "direct"]);
-    let message = refused(small_soft(4).file_memory((HELD - 1) * PAGE).build());
+    let message = refused(small_soft(4).file_cache((HELD - 1) * PAGE).build());
     assert!(message.contains("at least 64 blocks"), "{message}");
     let disk = Disk::of(&[1; 1024]);
     let mapped = Bench::new(small_soft(4), BASIC);
     let message = refused(mapped.vm.region::<u32>().map_storage("disk", disk.clone()));
-    assert!(message.contains("file_memory"), "{message}");
+    assert!(message.contains("file_cache"), "{message}");
     assert_eq!(mapped.vm.file_stats(), None);
     let bench = bench(4);
     let region = || bench.vm.region::<u32>();
@@ -353,6 +350,6 @@ fn what_does_not_go_together_is_refused() {
     refused(region().map_storage("empty", Disk::of(&[])));
     assert_ne!(bench.vm.file_engine(), None);
     assert_eq!(mapped.vm.file_engine(), None);
-    let message = refused(simulated_soft(4).file_memory_on_gpu(1 << 50).build());
-    assert!(message.contains("of its memory before files"), "{message}");
+    let message = refused(simulated_soft(4).file_cache_on_gpu(1 << 50).build());
+    assert!(message.contains("its file cache of"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! All benchmarks, each in a process of its own: what one does to the GPU does not reach the next.
+//! The core benchmarks, each in a process of its own: what one does to the GPU does not reach the next.
 
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -14,10 +14,10 @@ use crate::error::CliError;
 use crate::output::{Output, run_for, say};
 use crate::stdout;
 
-/// Everything.
+/// The core set.
 #[derive(Debug, Args)]
-pub struct AllArgs {
-    /// The folder for the reports; it is made.
+pub struct CoreArgs {
+    /// The folder for the reports, which is created.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 
@@ -33,11 +33,11 @@ pub struct AllArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
 
-    /// Longest that one of them may take, in seconds; then it is ended and the next one begins.
+    /// Longest run of one benchmark in seconds; then it is ended and the next one begins.
     #[arg(long, value_name = "SECONDS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub limit: u64,
 
-    /// The simulated GPU's sizes also on an NVIDIA GPU: to see that everything runs.
+    /// Use the sizes of the simulated GPU also on an NVIDIA GPU: a smoke test.
     #[arg(long)]
     pub quick: bool,
 }
@@ -48,11 +48,11 @@ struct Part {
     arguments: String,
 }
 
-/// Runs all of them.
+/// Runs the core set.
 ///
 /// # Errors
 /// A folder that cannot be written, [`CliError::SomeFailed`] after the last one.
-pub fn run(args: &AllArgs) -> Result<(), CliError> {
+pub fn run(args: &CoreArgs) -> Result<(), CliError> {
     let unwritable = |path: &Path| {
         let path = path.to_owned();
         move |source| CliError::Unwritten { path, source }
@@ -86,7 +86,7 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
         }
     }
     let text = combined(&reports, &failed);
-    let path = args.out.join("all.txt");
+    let path = args.out.join("core.txt");
     std::fs::write(&path, &text).map_err(unwritable(&path))?;
     stdout::print(&text)?;
     if failed.is_empty() {
@@ -153,7 +153,7 @@ fn has_cuda(gpu: &str) -> Result<bool, CliError> {
 }
 
 /// Runs one, its report into its file; why it failed.
-fn one(program: &Path, args: &AllArgs, part: &Part) -> Result<Report, String> {
+fn one(program: &Path, args: &CoreArgs, part: &Part) -> Result<Report, String> {
     let json = args.out.join(format!("{}.json", part.name));
     let unwritable = |error: io::Error| format!("cannot write {}: {error}", json.display());
     let output = Output::create(&json).map_err(unwritable)?;
@@ -178,7 +178,7 @@ fn one(program: &Path, args: &AllArgs, part: &Part) -> Result<Report, String> {
     let read = printed.rewind().and_then(|()| printed.read_to_string(&mut text));
     read.map_err(|error| format!("cannot read {}: {error}", json.display()))?;
     let report: Report =
-        serde_json::from_str(&text).map_err(|error| format!("{} is no report: {error}", json.display()))?;
+        serde_json::from_str(&text).map_err(|error| format!("{} is not a report: {error}", json.display()))?;
     output.finish(|_| Ok(())).map_err(unwritable)?;
     Ok(report)
 }
