@@ -71,7 +71,7 @@ impl fmt::Display for Limit {
 }
 
 /// Those that have a name.
-const NAMED: [(&str, fn() -> NicLimits); 1] = [("connectx-7", NicLimits::connectx7)];
+const NAMED: [(&str, NicLimits); 1] = [("connectx-7", NicLimits::connectx7())];
 
 impl NicLimits {
     /// None but the send queue that mlx5's 16-bit indexes allow.
@@ -123,7 +123,7 @@ impl NicLimits {
     /// The limits of this name: `connectx-7`.
     pub fn named(name: &str) -> Option<Self> {
         let found = NAMED.iter().find(|(known, _)| *known == name);
-        found.map(|(_, limits)| limits())
+        found.map(|(_, limits)| *limits)
     }
 
     /// The names that [`named`](Self::named) knows.
@@ -213,7 +213,7 @@ impl NicLimits {
 impl fmt::Display for NicLimits {
     /// Their name, where they have one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = NAMED.iter().find(|(_, limits)| limits() == *self);
+        let named = NAMED.iter().find(|(_, limits)| limits == self);
         f.write_str(named.map_or("limits of its own", |(name, _)| name))
     }
 }

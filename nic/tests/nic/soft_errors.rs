@@ -393,6 +393,10 @@ fn calls_refuse_what_cannot_be() {
     unknown(nic.state(nobody).map(drop));
     let key = MemoryKey { lkey: 7, rkey: 7 };
     assert!(matches!(nic.deregister(key), Err(NicError::UnknownKey { .. })));
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
     let limited = |change: fn(&mut NicLimits)| {
         let mut limits = NicLimits::connectx7();
         change(&mut limits);
