@@ -117,7 +117,7 @@ impl Cases {
                 looks = if asked > 0 { 0 } else { looks.saturating_add(1) };
                 match looks {
                     0 => {}
-                    ..LOOKS => std::thread::yield_now(),
+                    1..LOOKS => std::thread::yield_now(),
                     _ => std::thread::sleep(NAP),
                 }
             }
