@@ -4,38 +4,47 @@
 //! The engine runs while launches are in flight that may post. So what waits for all kernels to end (a driver that loads a module or frees
 //! memory) waits for those of the program, as without it: the engine ends behind the last of them.
 
+mod cases;
 mod keys;
 mod words;
 
 use std::{
     os::fd::BorrowedFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Kernel, Launch, LaunchConfig, LaunchOutcome, Source, Stream, Watch};
 use gpuvm_layouts::{self as layout, NicEngine, NicQueue};
 use gpuvm_nic::{
-    Access, Backing, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueMemory, QueuePair,
-    QueuePairState, QueueRings, check_span, soft,
+    Access, Backing, MemoryKey, Nic, NicCapabilities, NicError, NicLimits, QueueAttributes, QueueMemory, QueuePair,
+    QueuePairState, QueueRings, check_span,
+    soft::{self, FaultId, FaultMix, FaultPlan, FaultTally, Judge},
     wire::mlx5::{CQE_BYTES, CQE_INVALID, MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX},
 };
 use parking_lot::Mutex;
 
 use crate::device::{DeviceArray, zero};
 
+use cases::Cases;
 use keys::{KEYS, Keys};
 use words::Words;
 
 pub use words::Serving;
 
 const NAME: &str = "software";
-const SOURCE: &str = include_str!("gpu/nic_engine.cu");
+/// Source and kernel: of the engine that executes requests as it finds them, and of the one that asks the host about each.
+const PLAIN: (&str, &str) = (include_str!("gpu/nic_engine.cu"), "gpuvm_nic_engine");
+const JUDGED: (&str, &str) = (include_str!("gpu/nic_engine_judged.cu"), "gpuvm_nic_engine_judged");
 /// How long calls wait for the engine.
 const BOUND_MS: u64 = 10_000;
 const BOUND: Duration = Duration::from_millis(BOUND_MS);
 const NO_ROOM: NicError = NicError::NoRoom { waited_ms: BOUND_MS };
 const STARTING: &str = "starting the engine";
+const BRINGING_UP: &str = "bringing up an engine that is a kernel";
 /// Threads of a block on a simulated multiprocessor, whose lanes share a processor.
 const THREADS_SIMULATED: u32 = 64;
 /// Bytes between the blocks' copies of the host's word.
@@ -49,18 +58,35 @@ const INVALID: [u8; CQE_BYTES] = {
 };
 
 /// The NIC. Rings, records and registers are the GPU's memory; what is registered is that, or host memory that its lanes reach.
+///
+/// With [limits](Self::limited), or once faults were [planted](Self::inject) or [drawn](Self::mix_faults), a thread of the host says of each request
+/// when it completes and how: by the rules and the code of [`SoftNic`](gpuvm_nic::SoftNic). Then a processor is on its way, and the rates that such an
+/// engine reaches are not those of the engine alone.
 pub struct KernelNic {
     gpu: Arc<dyn Gpu>,
-    kernel: Arc<dyn Kernel>,
     stream: Arc<dyn Stream>,
     words: Arc<Words>,
     queues: DeviceArray<NicQueue>,
     engine: NicEngine,
     shape: LaunchConfig,
     tables: Mutex<Tables>,
-    /// The engine that was started last. Held while one starts.
-    launch: Mutex<Option<Arc<dyn Launch>>>,
+    /// Held while an engine starts.
+    engines: Mutex<Engines>,
+    options: CompileOptions,
+    limits: Option<NicLimits>,
+    judge: Arc<Judge>,
+    cases: Arc<Cases>,
     _told: DeviceArray<u64>,
+    _plans: DeviceArray<u64>,
+}
+
+/// The kernel that is the engine, and its launches.
+struct Engines {
+    kernel: Arc<dyn Kernel>,
+    /// It asks the host about each request.
+    is_judged: bool,
+    /// The one that was started last.
+    last: Option<Arc<dyn Launch>>,
 }
 
 /// What the host alone changes.
@@ -109,6 +135,15 @@ fn failed(what: &'static str) -> impl FnOnce(GpuError) -> NicError {
     }
 }
 
+fn compile(
+    gpu: &dyn Gpu,
+    (source, kernel): (&'static str, &str),
+    options: &CompileOptions,
+) -> Result<Arc<dyn Kernel>, GpuError> {
+    let source = Source::new(format!("{kernel}.cu"), source);
+    gpu.compile(&source, &[kernel], options)?.kernel(kernel)
+}
+
 fn unsupported<T>(what: &'static str) -> Result<T, NicError> {
     Err(NicError::Unsupported { nic: NAME, what })
 }
@@ -130,15 +165,16 @@ impl KernelNic {
         queue_pairs: u32,
         options: &CompileOptions,
     ) -> Result<Self, NicError> {
-        let what = "bringing up an engine that is a kernel";
         let able = gpu.capabilities();
         let threads = able
             .compute_capability
             .map_or(THREADS_SIMULATED, |_| layout::NIC_ENGINE_THREADS);
         let made = || {
-            let source = Source::new("gpuvm_nic_engine.cu", SOURCE);
-            let module = gpu.compile(&source, &["gpuvm_nic_engine"], options)?;
-            let words = Words::new(&*gpu, (blocks * threads / able.warp_size) as usize)?;
+            let warps = (blocks * threads / able.warp_size) as usize;
+            let words = Words::new(&*gpu, warps)?;
+            let cases = Cases::new(&*gpu, warps)?;
+            let plans = u64::from(queue_pairs) * u64::from(layout::NIC_IN_FLIGHT) * 2;
+            let plans = DeviceArray::<u64>::zeroed(&*gpu, plans)?;
             let queues = DeviceArray::<NicQueue>::zeroed(&*gpu, queue_pairs.into())?;
             let keys = Keys::new(&*gpu)?;
             let told = DeviceArray::<u64>::zeroed(&*gpu, u64::from(blocks) * TOLD_BYTES / 8)?;
@@ -148,11 +184,14 @@ impl KernelNic {
                 control: words.control_addr(),
                 told: told.addr(),
                 heard: words.heard_addr(),
+                plans: plans.addr(),
+                cases: cases.addr(),
                 queue_count: queue_pairs,
                 key_count: KEYS,
+                reads_max: NicLimits::connectx7().reads_per_queue_pair,
+                pad0: 0,
             };
             Ok(Self {
-                kernel: module.kernel("gpuvm_nic_engine")?,
                 // Before kernels that wait for multiprocessors.
                 stream: gpu.urgent_stream()?,
                 words: Arc::new(words),
@@ -172,12 +211,91 @@ impl KernelNic {
                     change: 1,
                     past: [0; 8],
                 }),
-                launch: Mutex::default(),
+                engines: Mutex::new(Engines {
+                    kernel: compile(&*gpu, PLAIN, options)?,
+                    is_judged: false,
+                    last: None,
+                }),
+                options: options.clone(),
+                limits: None,
+                judge: Arc::new(Judge::new(NAME, None)),
+                cases: Arc::new(cases),
                 _told: told,
+                _plans: plans,
                 gpu: Arc::clone(&gpu),
             })
         };
-        made().map_err(failed(what))
+        made().map_err(failed(BRINGING_UP))
+    }
+
+    /// Has it keep to limits, before anything else is asked of it. Of a queue pair at most 64 requests are in flight.
+    ///
+    /// # Errors
+    /// Limits that let nothing through, or more READs in flight; [`NicError::Mover`] with the GPU's error.
+    pub fn limited(mut self, limits: NicLimits) -> Result<Self, NicError> {
+        limits.check()?;
+        if limits.reads_per_queue_pair > layout::NIC_IN_FLIGHT {
+            return Err(NicError::BadArgument {
+                what: "max_rd_atomic",
+                value: limits.reads_per_queue_pair.into(),
+                expected: "at most 64 with an engine that is a kernel",
+            });
+        }
+        self.engine.reads_max = limits.reads_per_queue_pair;
+        self.judge = Arc::new(Judge::new(NAME, Some(limits)));
+        self.limits = Some(limits);
+        self.be_judged()?;
+        Ok(self)
+    }
+
+    /// Has the engines that are started from now on ask the host.
+    fn be_judged(&self) -> Result<(), NicError> {
+        let mut engines = self.engines.lock();
+        if engines.is_judged {
+            return Ok(());
+        }
+        // One that was told to end is followed by another.
+        if !self.words.is_ending() && engines.last.as_ref().is_some_and(|last| !last.is_done()) {
+            return unsupported("begin to inject faults while launches are in flight: do so before them");
+        }
+        engines.kernel = compile(&*self.gpu, JUDGED, &self.options).map_err(failed(BRINGING_UP))?;
+        engines.is_judged = true;
+        Ok(())
+    }
+
+    /// Plants a fault for requests that are posted from now on, as [`SoftNic::inject`](gpuvm_nic::SoftNic::inject) does. The first one comes before
+    /// launches are in flight.
+    ///
+    /// # Errors
+    /// A [`Fault::Flip`](soft::Fault::Flip); the first one while launches are in flight; [`NicError::Mover`] with the GPU's error.
+    pub fn inject(&self, plan: FaultPlan) -> Result<FaultId, NicError> {
+        self.be_judged()?;
+        self.judge.inject(plan)
+    }
+
+    /// Draws faults of `mix` by `seed` for requests that are posted from now on, as [`SoftNic::mix_faults`](gpuvm_nic::SoftNic::mix_faults) does. Requests
+    /// of several queue pairs meet each other by chance.
+    ///
+    /// # Errors
+    /// As [`inject`](Self::inject), for the kinds `reorder`, `pieces`, `unflushed` and `doorbell`.
+    pub fn mix_faults(&self, mix: &FaultMix, seed: u64) -> Result<(), NicError> {
+        self.be_judged()?;
+        self.judge.mix_faults(mix, seed)
+    }
+
+    /// How many requests a planted fault has bitten.
+    pub fn bitten(&self, fault: FaultId) -> u64 {
+        self.judge.bitten(fault)
+    }
+
+    /// Ends all faults: none begins any more, and those that last are over.
+    pub fn calm(&self) {
+        self.judge.calm();
+    }
+
+    /// What the mix of faults has done so far. Empty without a mix.
+    pub fn fault_tally(&self) -> FaultTally {
+        self.judge.fault_tally()
     }
 
     /// Has the engine run until what this returns is dropped. It has its multiprocessors when this returns.
@@ -187,14 +305,16 @@ impl KernelNic {
     pub fn serve(&self) -> Result<Serving, NicError> {
         // From here on nobody tells an engine to end. Who drops one waits for none that starts.
         let serving = Words::need(&self.words);
-        let mut launch = self.launch.lock();
+        let mut engines = self.engines.lock();
+        let last = engines.last.as_ref();
         // One that was stopped in the midst of launches is followed by another; of a lost GPU the launch says so.
-        if self.words.is_ending() || launch.as_ref().is_none_or(|last| last.is_done()) {
-            if launch.as_ref().is_some_and(|last| last.wait(Some(BOUND)).is_none()) {
+        if self.words.is_ending() || last.is_none_or(|last| last.is_done()) {
+            if last.is_some_and(|last| last.wait(Some(BOUND)).is_none()) {
                 return Err(NO_ROOM);
             }
             let number = self.words.begin();
-            let started = launch.insert(self.start(number)?);
+            let started = self.start(&engines, number)?;
+            let started = engines.last.insert(started);
             // Its warps have said something, or it is over.
             let up = self.await_warps(None, || started.is_done());
             up.inspect_err(|_| self.words.end(number)).or(Err(NO_ROOM))?;
@@ -205,12 +325,20 @@ impl KernelNic {
         Ok(serving)
     }
 
-    fn start(&self, number: u32) -> Result<Arc<dyn Launch>, NicError> {
+    fn start(&self, engines: &Engines, number: u32) -> Result<Arc<dyn Launch>, NicError> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        if engines.is_judged {
+            let answers = self.cases.answer_until(&self.judge, &is_over);
+            answers.inspect_err(|_| self.words.end(number))?;
+        }
         let args = [bytemuck::bytes_of(&self.engine), &number.to_ne_bytes()];
         // It reads and writes them until then.
         let words = Arc::clone(&self.words);
+        let answers_end = Arc::clone(&is_over);
         let on_done = Box::new(move |outcome: &LaunchOutcome| {
             drop(words);
+            // Release: the engine asks no more.
+            answers_end.store(true, Ordering::Release);
             if let Err(error) = outcome {
                 tracing::warn!(
                     "the NIC's engine has ended; requests of launches in flight get no answer from now on: {error}"
@@ -218,8 +346,9 @@ impl KernelNic {
             }
         });
         let stop = self.words.stop_addr(number);
-        let started = self.stream.launch(&self.kernel, &self.shape, &args, stop, on_done);
+        let started = self.stream.launch(&engines.kernel, &self.shape, &args, stop, on_done);
         started.map_err(|error| {
+            is_over.store(true, Ordering::Release);
             self.words.end(number);
             failed(STARTING)(error)
         })
@@ -295,8 +424,8 @@ impl KernelNic {
         self.words.tell(tables.change);
         let is_over = || {
             // Who has the lock is starting one.
-            let launch = self.launch.try_lock();
-            launch.is_some_and(|launch| launch.as_ref().is_none_or(|launch| launch.is_done()))
+            let engines = self.engines.try_lock();
+            engines.is_some_and(|engines| engines.last.as_ref().is_none_or(|last| last.is_done()))
         };
         let settled = self.await_warps(Some(tables.change), is_over);
         settled.map_err(|engine| NicError::TimedOut {
@@ -367,6 +496,11 @@ impl KernelNic {
         self.write_queue(what, place, queue)
     }
 
+    fn send_entries_max(&self) -> u32 {
+        let limit = self.limits.map_or(QUEUE_BLOCKS_MAX, |limits| limits.send_queue_entries);
+        limit.min(QUEUE_BLOCKS_MAX)
+    }
+
     fn described(&self, place: usize, pair: &Pair) -> QueuePair {
         let doorbell =
             self.queues.addr() + (place * size_of::<NicQueue>() + std::mem::offset_of!(NicQueue, doorbell)) as u64;
@@ -387,14 +521,14 @@ impl Nic for KernelNic {
     fn capabilities(&self) -> NicCapabilities {
         NicCapabilities {
             name: format!("soft, engine gpu:{}", self.shape.grid[0]),
-            max_rd_atomic: 1,
-            sq_entries_max: QUEUE_BLOCKS_MAX,
+            max_rd_atomic: self.limits.map_or(1, |limits| limits.reads_per_queue_pair),
+            sq_entries_max: self.send_entries_max(),
             cq_entries_max: soft::CQ_ENTRIES_MAX,
             queue_pairs_max: self.engine.queue_count,
             memory_regions_max: KEYS,
             message_bytes_max: MESSAGE_BYTES_MAX,
             needs_doorbell_call: false,
-            link_bits_per_second: None,
+            link_bits_per_second: self.limits.and_then(|limits| limits.link_bits_per_second()),
             makes_rings: false,
             has_mover: false,
             on_gpu: true,
@@ -450,7 +584,7 @@ impl Nic for KernelNic {
         let QueueRings::Given(memory) = rings else {
             return unsupported("make rings: give it some");
         };
-        soft::check_queue_memory(&memory)?;
+        soft::check_queue_memory(&memory, self.send_entries_max())?;
         let mut tables = self.tables.lock();
         let place = tables
             .pairs
@@ -572,7 +706,7 @@ impl Nic for KernelNic {
 impl Drop for KernelNic {
     fn drop(&mut self) {
         self.words.end(u32::MAX);
-        let launch = self.launch.get_mut().take();
+        let launch = self.engines.get_mut().last.take();
         if let Some(launch) = launch.filter(|launch| launch.wait(Some(BOUND)).is_none()) {
             tracing::error!("the NIC's engine does not end; it is stopped where it stands");
             launch.abandon();
@@ -593,7 +727,7 @@ mod tests {
             .build();
         let nic = KernelNic::new(Arc::new(gpu.expect("a simulated GPU")), 2, 1).expect("a NIC");
         let first = nic.serve().expect("an engine");
-        let launch = || nic.launch.lock().clone().expect("it was started");
+        let launch = || nic.engines.lock().last.clone().expect("it was started");
         let one = launch();
         nic.words.ask_to_end(1);
         assert!(one.wait(Some(BOUND)).is_some_and(|outcome| outcome.is_ok()));

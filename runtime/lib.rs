@@ -134,7 +134,7 @@ pub use gpuvm_gpu::{
 pub use gpuvm_layouts::{ArrayDesc, BroadcastDesc};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;
-pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
+pub use gpuvm_nic::{NicCapabilities, NicError, NicLimits, SoftNic, soft};
 pub use gpuvm_sim_gpu as sim;
 pub use gpuvm_tenants as tenants;
 pub use handles::HandleStats;

@@ -34,7 +34,7 @@ mod sizing;
 pub(crate) use group::Reached;
 pub(crate) use recovery::{StepKeeper, start_keeper};
 pub(crate) use returning::Returned;
-pub(crate) use sizing::measure;
+pub(crate) use sizing::{LOADED, measure, pairs_for};
 
 use doorbells::Doorbells;
 use group::Group;

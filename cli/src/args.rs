@@ -38,8 +38,9 @@ pub struct Cli {
 
 /// Options that every command with a GPU takes, and which `gpuvm options` alone shows: those of RDMA, of queues, of the simulated GPU, and of
 /// what few ask for.
-const SHOWN_BY_OPTIONS: [&str; 18] = [
+const SHOWN_BY_OPTIONS: [&str; 19] = [
     "nic_engine",
+    "nic_limits",
     "rdma_device",
     "rdma_queues",
     "rdma_port",

@@ -36,6 +36,11 @@ pub struct MachineArgs {
     #[arg(long, value_name = "ENGINE")]
     pub nic_engine: Option<NicEngine>,
 
+    /// Limits that the software NIC keeps to: `connectx-7`, READs in flight, link, message rate and latency as of a ConnectX-7 of 400 Gb/s, for which
+    /// auto takes the transport soft; or `none`. Without it: none.
+    #[arg(long, value_name = "NIC")]
+    pub nic_limits: Option<String>,
+
     /// The RDMA device, such as rxe0 or mlx5_0. Without it: the first SoftRoCE device, or the ConnectX devices that are
     /// nearest to the GPU. Given several times, over all of them (mlx5).
     #[arg(long, value_name = "NAME")]
@@ -215,6 +220,7 @@ impl MachineArgs {
             ("seed", said(&seed)),
             ("transport", Some(self.transport.name().to_owned())),
             ("nic-engine", said(&self.nic_engine)),
+            ("nic-limits", said(&self.nic_limits)),
             ("memory-node", listed(&self.memory_node)),
             ("memory-node-secret", self.secret()?),
             ("rdma-device", listed(&self.rdma_device)),

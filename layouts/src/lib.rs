@@ -37,7 +37,7 @@ pub use vm::*;
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-pub const LAYOUT_VERSION: u32 = 22;
+pub const LAYOUT_VERSION: u32 = 23;
 
 /// All shared structures, in the order of their modules.
 pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {

@@ -27,6 +27,17 @@ pub const NIC_READY_TO_SEND: u32 = 3;
 /// A request failed: everything posted is flushed.
 pub const NIC_ERROR: u32 = 4;
 
+/// Requests of a queue pair that wait for their time at most, where the host judges them.
+pub const NIC_IN_FLIGHT: u32 = 64;
+/// Values of [`NicCase::kind`]: what becomes of a request.
+pub const NIC_CASE_REQUEST: u32 = 0;
+/// A completion that was to be lost is lost.
+pub const NIC_CASE_LOST: u32 = 1;
+/// Bits of [`NicCase::answer`], whose low 16 are syndrome and vendor's detail: the completion is never written.
+pub const NIC_ANSWER_LOSES: u32 = 1 << 16;
+/// The queue pair goes to the error state before the request starts.
+pub const NIC_ANSWER_BREAKS: u32 = 1 << 17;
+
 /// Places of [`NicQueue::counts`]: READs that did well.
 pub const NIC_COUNT_READS: u32 = 0;
 /// WRITEs that did well.
@@ -97,8 +108,14 @@ pub struct NicQueue {
     pub target: u64,
     /// Completions that were written.
     pub produced: u64,
-    /// Unused, to the end of the line.
-    pub pad1: [u64; 4],
+    /// Blocks that were started, of those announced, where the host judges requests; so are the next.
+    pub started: u64,
+    /// Requests that were started.
+    pub begun: u64,
+    /// Those of them that were executed, or flushed.
+    pub ended: u64,
+    /// READs and atomics among those that were not.
+    pub reads: u64,
     /// The doorbell register.
     pub doorbell: u64,
     /// Unused, to the end of the line.
@@ -122,18 +139,57 @@ pub struct NicEngine {
     pub told: u64,
     /// Address of a 32-bit word in host memory for each warp: the low half of `control` that it has seen after all that it did before.
     pub heard: u64,
+    /// Address of [`NIC_IN_FLIGHT`] pairs of 64-bit words for each queue pair: of a request in flight when it is due, and the host's answer.
+    pub plans: u64,
+    /// Address of the [`NicCase`]s, one a warp.
+    pub cases: u64,
     /// Queue pairs that there may be, of those at `queues`.
     pub queue_count: u32,
     /// Keys that there may be.
     pub key_count: u32,
+    /// READs and atomics of a queue pair that may be in flight, where the host judges requests.
+    pub reads_max: u32,
+    /// Unused.
+    pub pad0: u32,
+}
+
+/// What a warp asks the host, in host memory, where the host judges requests. The warp writes all but `answered`, `answer` and `due`.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct NicCase {
+    /// Raised with each question, when the rest of it is there.
+    pub asked: u32,
+    /// The question that was answered last, when its answer is there.
+    pub answered: u32,
+    /// `NIC_CASE_*`.
+    pub kind: u32,
+    /// Units of 16 bytes of the request.
+    pub units: u32,
+    /// The engine's time.
+    pub now: u64,
+    /// Not 0: the queue pair that answers is there.
+    pub is_answered: u32,
+    /// Syndrome, vendor's detail and `NIC_ANSWER_*`.
+    pub answer: u32,
+    /// When the request is due.
+    pub due: u64,
+    /// Unused, to the end of the line.
+    pub pad0: [u64; 3],
+    /// The request as its ring has it.
+    pub request: [u64; 128],
 }
 
 shared_layout! {
     NicKey: 32 { lkey: 0, access: 4, address: 8, bytes: 16, shift: 24, }
     NicQueue: 256 {
         served: 0, state: 4, number: 8, flags: 12, send_ring: 16, completion_ring: 24, doorbell_record: 32, send_mask: 40, completion_mask: 44,
-        responder: 48, responder_number: 52, pad0: 56, seen: 64, head: 72, target: 80, produced: 88, pad1: 96, doorbell: 128, pad2: 136,
-        counts: 192,
+        responder: 48, responder_number: 52, pad0: 56, seen: 64, head: 72, target: 80, produced: 88, started: 96, begun: 104, ended: 112,
+        reads: 120, doorbell: 128, pad2: 136, counts: 192,
     }
-    NicEngine: 48 { queues: 0, keys: 8, control: 16, told: 24, heard: 32, queue_count: 40, key_count: 44, }
+    NicEngine: 72 {
+        queues: 0, keys: 8, control: 16, told: 24, heard: 32, plans: 40, cases: 48, queue_count: 56, key_count: 60, reads_max: 64, pad0: 68,
+    }
+    NicCase: 1088 {
+        asked: 0, answered: 4, kind: 8, units: 12, now: 16, is_answered: 24, answer: 28, due: 32, pad0: 40, request: 64,
+    }
 }

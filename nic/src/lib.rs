@@ -12,6 +12,7 @@
 //! | [`mlx5`] | who has a ConnectX: its rings in memory that the GPU reaches |
 //! | [`rxe`] | who has Linux SoftRoCE: its rings mapped, its doorbell rung by a [`DoorbellProxy`] |
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
+//! | [`NicLimits`] | who asks what a ConnectX carries, or has the software NIC keep to it |
 //! | [`poster`], [`devices::tree`] | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
 //!
 //! [`with_causes`] puts an error and its chain of causes into one line, for all crates.
@@ -28,6 +29,7 @@ pub mod devices;
 mod doorbell_proxy;
 mod error;
 mod keys;
+mod limits;
 #[cfg(target_os = "linux")]
 pub mod mlx5;
 mod mover;
@@ -52,6 +54,7 @@ pub use causes::with_causes;
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot, Wake};
 pub use error::NicError;
 pub use keys::{Access, MemoryKey};
+pub use limits::{Limit, NicLimits};
 #[cfg(target_os = "linux")]
 pub use mlx5::Mlx5Nic;
 pub use mover::{Move, Mover, MoverError, MoverLane};

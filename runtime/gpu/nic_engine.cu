@@ -5,5 +5,5 @@
 // would not be enough for what a lane has on its way.
 __global__ void __launch_bounds__(gpuvm::layout::NIC_ENGINE_THREADS, 1)
     gpuvm_nic_engine(gpuvm::layout::NicEngine engine, unsigned number) {
-    gpuvm::detail::nic::run_engine(engine, number);
+    gpuvm::detail::nic::run_engine<gpuvm::detail::nic::Turn>(engine, number);
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gpuvm_nic::{
-    Access, Nic, NicError, Pages,
+    Access, Nic, NicError, NicLimits, Pages,
     poster::{Flags, Poster, PosterConfig, PosterError},
     wire::mlx5::{CompletionDetail, Operation, Segment},
 };
@@ -20,7 +20,7 @@ const TIMED: usize = 64;
 /// Longest wait for one.
 const LIMIT: Duration = Duration::from_secs(5);
 /// A loaded NIC answers later than an idle one, and a GPU polls later than this processor.
-const LOADED: f64 = 2.0;
+pub(crate) const LOADED: f64 = 2.0;
 /// Bytes a second where the link does not tell: PCIe 4.0 with 16 lanes.
 const RATE_UNKNOWN: f64 = 25e9;
 /// Most queue pairs that are made without being asked for.
@@ -55,6 +55,13 @@ pub(crate) fn measure(nic: &Arc<dyn Nic>, page_bytes: u64) -> Result<Sizing> {
     let queue_pairs = pairs(rate, latency, page_bytes, able.max_rd_atomic).min(able.queue_pairs_max.max(1));
     tracing::info!(?latency, queue_pairs, "{}: sized", able.name);
     Ok(Sizing { latency, queue_pairs })
+}
+
+/// Queue pairs that fill the link of a NIC, were its limits what is measured.
+pub(crate) fn pairs_for(nic: &NicLimits, page_bytes: u64) -> u32 {
+    let rate = nic.link_bytes_per_second.map_or(RATE_UNKNOWN, |bytes| bytes as f64);
+    let latency = Duration::from_nanos(nic.latency_ns);
+    pairs(rate, latency, page_bytes, nic.reads_per_queue_pair)
 }
 
 /// Little's law: what is in flight is the rate times the latency.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
+use gpuvm_nic::NicLimits;
 use gpuvm_tenants::{Terms, parse_bytes};
 
 use crate::{
@@ -118,13 +119,14 @@ table! {
     /// What executes the software NIC's requests: `cpu`, or `gpu:N`, a kernel on N multiprocessors, 1 to 4. Default: `cpu`.
     nic_engine, Transports(&["auto", "soft"]), Read => |vm, text| {
         let engine = text.parse()?;
-        if let (Transport::Auto(queues), NicEngine::Gpu(_)) = (&vm.transport, engine) {
-            // The one that has such an engine.
-            vm.transport = Soft::new().queues(*queues).into();
+        if let NicEngine::Gpu(_) = engine {
+            take_soft(vm);
         }
         soft(vm, |soft| soft.engine(engine));
         Ok(())
     };
+    /// Limits that the software NIC keeps to: `connectx-7`, or `none`. Default: `none`.
+    nic_limits, Transports(&["auto", "soft"]), Read => nic_limits;
     /// Whether all completions of a queue pair are written to one entry. Default: false.
     collapsed_completions, Transports(&["soft"]), Flag => |vm, collapsed| soft(vm, |soft| soft.collapsed_completions(collapsed));
     /// Whether each READ is followed by a flush, a read of its frame, also where it is not needed. Default: false.
@@ -556,6 +558,30 @@ fn queues(vm: &mut VmBuilder, change: impl FnOnce(Queues) -> Queues) {
     if let Some(queues) = vm.transport.queues() {
         vm.transport = std::mem::take(&mut vm.transport).with_queues(change(queues));
     }
+}
+
+/// The transport that has what was asked for, where `auto` is to choose.
+fn take_soft(vm: &mut VmBuilder) {
+    if let Transport::Auto(queues) = &vm.transport {
+        vm.transport = Soft::new().queues(*queues).into();
+    }
+}
+
+fn nic_limits(vm: &mut VmBuilder, text: &str) -> Result<()> {
+    if text == "none" {
+        return Ok(());
+    }
+    let Some(limits) = NicLimits::named(text) else {
+        let known: Vec<&str> = NicLimits::names().collect();
+        return refuse(
+            "nic_limits",
+            quoted(text),
+            format!("expected none or {}", listed(&known, "or")),
+        );
+    };
+    take_soft(vm);
+    soft(vm, |soft| soft.limits(limits));
+    Ok(())
 }
 
 fn soft(vm: &mut VmBuilder, change: impl FnOnce(Soft) -> Soft) {

@@ -1,10 +1,12 @@
 //! The queue pairs between a GPU and its NICs.
 
 use gpuvm_layouts as layout;
+use gpuvm_nic::NicLimits;
 
 use crate::{
     error::Result,
     plan::{PAIRS, QueuePlan, fitting, refuse},
+    queues::{LOADED, pairs_for},
     stored::stored,
 };
 
@@ -34,6 +36,15 @@ impl Queues {
     /// Queue pairs for each of `homes` homes where nothing says and nothing is measured: see [`pairs`](Self::pairs).
     pub fn pairs_by_default(homes: u64) -> u32 {
         fitting(PAIRS, homes)
+    }
+
+    /// A loaded NIC is taken to answer that many times later than an idle one, where queue pairs are counted by its latency.
+    pub const LOADED: f64 = LOADED;
+
+    /// Queue pairs for each of `homes` homes over NICs of these limits where nobody says, and pages of so many bytes: those that fill the link of one,
+    /// as the transport `mlx5` makes them where the latency that it measures is this.
+    pub fn pairs_by_limits(nic: &NicLimits, page_bytes: u64, homes: u64) -> u32 {
+        fitting(pairs_for(nic, page_bytes), homes)
     }
 
     /// As many as the transport takes, 256 deep.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpuvm_gpu::Gpu as Device;
 use gpuvm_layouts as layout;
-use gpuvm_nic::{SoftNic, soft::VirtualClock};
+use gpuvm_nic::{NicLimits, SoftNic, soft::VirtualClock};
 
 use crate::{
     error::{Doing, Error, Result},
@@ -29,6 +29,7 @@ pub struct Soft {
     pub(super) queues: Queues,
     pub(super) nics: Nics,
     pub(super) engine: NicEngine,
+    pub(super) limits: Option<NicLimits>,
     pub(super) flush_reads: bool,
     pub(super) collapsed_completions: bool,
 }
@@ -99,6 +100,7 @@ impl Default for Soft {
             queues: Queues::default(),
             nics: Nics::Started { engines: 1 },
             engine: NicEngine::Cpu,
+            limits: None,
             flush_reads: false,
             collapsed_completions: false,
         }
@@ -111,6 +113,7 @@ impl std::fmt::Debug for Soft {
             .field("queues", &self.queues)
             .field("nics", &self.count())
             .field("engine", &self.engine)
+            .field("limits", &self.limits)
             .field("flush_reads", &self.flush_reads)
             .field("collapsed_completions", &self.collapsed_completions)
             .finish_non_exhaustive()
@@ -135,6 +138,13 @@ impl Soft {
         /// What executes the requests of the NIC that is started. Default: [`NicEngine::Cpu`]. A kernel serves one GPU, no files, and nothing that
         /// follows a seed.
         engine(engine: NicEngine) => engine = engine;
+    }
+
+    stored! {
+        /// Limits that the NIC which is started keeps to, such as [`NicLimits::connectx7`]: a program waits for its pages as it would for those of such a
+        /// NIC, never less long. Not with the engine [`NicEngine::Cpu`] beside an NVIDIA GPU, whose copy engines move the bytes in their own time; an
+        /// engine on the GPU asks a thread of the host about each request then. Default: as fast as it can be.
+        limits(limits: NicLimits) => limits = Some(limits);
     }
 
     /// A NIC of your own making, instead of one that is started: shaped, or with faults planted.
@@ -183,6 +193,14 @@ impl Soft {
                 Nics::Started { .. } => {}
             }
         }
+        if let Some(limits) = &self.limits {
+            if let Nics::Given(_) = &self.nics {
+                let reason = "a NIC of your own has its limits; leave one of the two out";
+                return refuse("NIC limits", limits.to_string(), reason);
+            }
+            self.queues
+                .check_depth(&format!("a NIC of limits {limits}"), limits.send_queue_entries)?;
+        }
         self.queues.check(self.count(), 0)
     }
 
@@ -191,6 +209,17 @@ impl Soft {
         if hardware && self.collapsed_completions && self.engine == NicEngine::Cpu {
             let reason = "the software NIC's copies to a GPU of hardware follow no such order; leave it out";
             return refuse("collapsed completions", "true".into(), reason);
+        }
+        if let Some(limits) = &self.limits {
+            let value = limits.to_string();
+            if hardware && self.engine == NicEngine::Cpu {
+                let reason = "beside an NVIDIA GPU its copy engines move the bytes, in their own time; leave them out, or use an engine on the GPU";
+                return refuse("NIC limits", value, reason);
+            }
+            if self.engine != NicEngine::Cpu && limits.reads_per_queue_pair > layout::NIC_IN_FLIGHT {
+                let reason = "an engine on the GPU has at most 64 requests of a queue pair in flight; ask for fewer READs, or use the engine cpu";
+                return refuse("NIC limits", value, reason);
+            }
         }
         if hardware
             && self.engine != NicEngine::Cpu
@@ -250,6 +279,10 @@ impl Soft {
             NicEngine::Gpu(blocks) => {
                 let pairs = plan.pairs.unwrap_or(plan.usual) * plan.host_homes;
                 let nic = KernelNic::new(Arc::clone(gpu), blocks, pairs);
+                let nic = nic.and_then(|nic| match self.limits {
+                    Some(limits) => nic.limited(limits),
+                    None => Ok(nic),
+                });
                 let nic = nic.doing(|| "starting the software NIC, its engine on the GPU".into())?;
                 Ok(TransportNics::Kernel(Arc::new(nic)))
             }
@@ -267,7 +300,10 @@ impl Soft {
             Nics::Given(nics) => return Ok(nics.clone()),
             Nics::Started { engines } => *engines,
         };
-        let builder = SoftNic::builder();
+        let builder = match self.limits {
+            Some(limits) => SoftNic::builder().limits(limits),
+            None => SoftNic::builder(),
+        };
         let builder = match (hardware, gpu.capabilities().deterministic) {
             (true, _) => builder
                 .engines(engines)

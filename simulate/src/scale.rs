@@ -8,20 +8,19 @@ use std::fmt;
 use gpuvm::{MemoryNodes, Queues};
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{Backing, ServeOptions, limits};
+use gpuvm_nic::NicLimits;
 use serde::Serialize;
 
+mod ceilings;
 mod structures;
 
+pub use ceilings::{Bound, Ceiling, NICS, PAGES, ceilings};
 pub use structures::rows;
 
 /// Bytes a second that a GPU reads over PCIe 5: measured on an H200 (docs/PERFORMANCE.md, bare page reads).
 pub const HOST_LINK_BYTES_PER_SECOND: f64 = 51.4e9;
-/// Bytes a second of a NIC: 400 Gb/s, a ConnectX-7's link. Assumed: nothing has run on one.
-pub const NIC_BYTES_PER_SECOND: f64 = 50e9;
-/// READs that a device keeps in flight for a queue pair: a ConnectX's and `gpuvm_nic`'s default. Read, not measured.
-pub const READS_PER_QUEUE_PAIR: f64 = 16.0;
-/// A loaded NIC answers that many times later than an idle one, as the runtime's own sizing takes it.
-pub const LOADED: f64 = 2.0;
+/// The NIC of all hosts. Read or assumed, as it says: nothing has run on one.
+pub const NIC: NicLimits = NicLimits::connectx7();
 /// Queue pairs of a ConnectX as Linux's driver sets it up: 2^18 (`log_max_qp`). Read, not measured.
 pub const DEVICE_QUEUE_PAIRS_MAX: f64 = (1u64 << 18) as f64;
 /// Memory regions of a ConnectX: 2^24 keys. Read, not measured.
@@ -81,7 +80,7 @@ impl Default for Site {
             gpu_memory_bytes: 131 << 30,
             host_memory_bytes: 4 << 40,
             lost_percent: 1,
-            latency_us: 5.0,
+            latency_us: NIC.latency_ns as f64 / 1e3,
         }
     }
 }
@@ -95,6 +94,20 @@ impl Site {
     /// Queue pairs of a client for each home, as the library chooses them where nobody says.
     pub(crate) fn pairs(&self) -> f64 {
         f64::from(Queues::pairs_by_default(self.homes()))
+    }
+
+    /// A NIC of its hosts.
+    pub(crate) fn nic(&self) -> NicLimits {
+        NicLimits {
+            latency_ns: (self.latency_us * 1e3) as u64,
+            ..NIC
+        }
+    }
+
+    /// Bytes a second of all NICs of a host.
+    pub(crate) fn links(&self) -> f64 {
+        let link = NIC.link_bytes_per_second.map_or(f64::INFINITY, |bytes| bytes as f64);
+        self.nics.max(1) as f64 * link
     }
 
     /// Bytes of all clients at one node.
@@ -314,6 +327,9 @@ mod tests {
         ] {
             for row in rows(&site) {
                 assert!(row.size >= 0.0 && !row.share.is_nan(), "{row:?}");
+            }
+            for bound in ceilings(&site).into_iter().flat_map(|ceiling| ceiling.limits) {
+                assert!(bound.pages_per_second >= 0.0, "{bound:?}");
             }
         }
     }

@@ -40,6 +40,7 @@ mod metrics;
 mod misuse_does_not_compile;
 mod never_evicted;
 mod nic_engine;
+mod nic_limits;
 mod no_lost_write;
 mod overwrite;
 mod planted_bugs;

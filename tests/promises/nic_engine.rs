@@ -85,6 +85,23 @@ fn queue_pairs_that_fail_are_recovered_beside_kernels() {
     compare(&a.to_vec().unwrap(), &stepped(&first, times)).unwrap();
 }
 
+/// Requests come late and queue pairs break by chance: the pages are right all the same.
+#[test]
+fn faults_that_the_host_draws_heal() {
+    let bench = Bench::new(by_kernel(8, 2), BASIC);
+    let nic = bench.vm.kernel_nic().expect("its engine is a kernel");
+    let mix = "late:1/8@50us,qp-error:1/60".parse().unwrap();
+    nic.mix_faults(&mix, 3).unwrap();
+    let first = words(6, N);
+    let a = bench.vm.region::<u32>().from_vec(first.clone()).unwrap();
+    for _ in 0..6 {
+        bench.must("write_by", LaunchConfig::new(2, 64), (&a, 1u32, crate::common::STEP));
+    }
+    nic.calm();
+    compare(&a.to_vec().unwrap(), &stepped(&first, 6)).unwrap();
+    assert_eq!(nic.fault_tally().check(), Ok(()), "{}", nic.fault_tally());
+}
+
 /// A home is taken away and returns: its queue pairs are failed, given up and opened again.
 #[test]
 fn a_home_that_is_lost_returns() {

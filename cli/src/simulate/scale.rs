@@ -1,10 +1,10 @@
-//! `gpuvm simulate scale`: how large things get with many hosts, as a table or as JSON.
+//! `gpuvm simulate scale`: how large things get with many hosts, and what bounds the rate of pages, as tables or as JSON.
 
 use std::io;
 
 use bytesize::ByteSize;
 use clap::Args;
-use gpuvm_simulate::scale::{self, Axis, Row, Site, Unit};
+use gpuvm_simulate::scale::{self, Axis, Ceiling, Row, Site, Unit};
 use serde::Serialize;
 
 use crate::error::CliError;
@@ -105,6 +105,7 @@ impl ScaleArgs {
 struct Report {
     site: Site,
     structures: Vec<Row>,
+    ceilings: Vec<Ceiling>,
 }
 
 fn figure(value: f64, unit: Unit) -> String {
@@ -130,9 +131,13 @@ fn breaks_at(row: &Row) -> String {
 /// The output cannot be written.
 pub fn run(args: &ScaleArgs) -> Result<(), CliError> {
     let site = args.site();
-    let structures = scale::rows(&site);
+    let (structures, ceilings) = (scale::rows(&site), scale::ceilings(&site));
     if args.json {
-        let report = serde_json::to_string(&Report { site, structures });
+        let report = serde_json::to_string(&Report {
+            site,
+            structures,
+            ceilings,
+        });
         let report = report.map_err(|error| CliError::Print(io::Error::from(error)))?;
         return stdout::print_line(report).map_err(CliError::Print);
     }
@@ -147,7 +152,33 @@ pub fn run(args: &ScaleArgs) -> Result<(), CliError> {
             row.limited_by.to_owned(),
         ]
     });
-    stdout::print_line(table(headings, 1..4, rows)).map_err(CliError::Print)
+    let sizes = table(headings, 1..4, rows);
+    let text = format!(
+        "{sizes}\n\nPages into one GPU, by NICs of its host and bytes of a page:\n{}",
+        of_pages(&ceilings)
+    );
+    stdout::print_line(text).map_err(CliError::Print)
+}
+
+/// The table of what binds first.
+fn of_pages(ceilings: &[Ceiling]) -> comfy_table::Table {
+    let headings = ["NICs", "page", "queue pairs", "pages/s", "GB/s", "binds first", "then"];
+    let rows = ceilings.iter().map(|found| {
+        let [first, next] = [0, 1].map(|place| found.limits.get(place));
+        let rate = first.map_or(0.0, |bound| bound.pages_per_second);
+        [
+            found.nics.to_string(),
+            ByteSize(found.page_bytes).to_string(),
+            grouped(found.queue_pairs),
+            grouped(rate as u64),
+            format!("{:.1}", rate * found.page_bytes as f64 / 1e9),
+            first.map_or_else(String::new, |bound| bound.limit.to_owned()),
+            next.map_or_else(String::new, |bound| {
+                format!("{}, at {:.2} times as many", bound.limit, bound.pages_per_second / rate)
+            }),
+        ]
+    });
+    table(headings, 0..5, rows)
 }
 
 #[cfg(test)]

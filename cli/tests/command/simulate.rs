@@ -439,7 +439,16 @@ fn every_rule_of_the_lists_has_its_mutation() {
 fn what_is_too_large_first_is_computed() {
     let (status, out, err) = simulate("scale");
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
-    says(&out, &["page tables, GPU memory", "too large from"]);
+    says(
+        &out,
+        &[
+            "page tables, GPU memory",
+            "too large from",
+            "binds first",
+            "host link",
+            "64.0 KiB",
+        ],
+    );
     let (status, report) = json("scale --nodes 100 --clients 50 --data 1TiB --page-size 4KiB");
     assert_eq!(status, 0);
     assert_eq!(
@@ -453,6 +462,14 @@ fn what_is_too_large_first_is_computed() {
         .iter()
         .find(|row| row["structure"] == "page tables, GPU memory");
     assert_eq!(tables.unwrap()["size"], ((1u64 << 40) / 4096 * 8) as f64);
+    let ceilings = report["ceilings"].as_array().unwrap();
+    let first = |nics, page| {
+        let of = |row: &&serde_json::Value| row["nics"] == nics && row["page_bytes"] == page;
+        let found = ceilings.iter().find(of).unwrap();
+        found["limits"][0]["limit"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((ceilings.len(), first(1, 4096)), (12, "link".to_owned()));
+    assert!([2, 4, 8].into_iter().all(|nics| first(nics, 4096) == "host link"));
     for wrong in [
         "scale --nodes 0",
         "scale --replicas 3",

@@ -1,21 +1,19 @@
-//! How a software NIC is set up, and the time its requests take.
+//! How a software NIC is set up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::clock::{Clock, RealClock};
 use super::limits::ENGINES_MAX;
-use crate::{Mover, NicError};
+use super::timing::LinkTiming;
+use crate::{Mover, NicError, NicLimits};
 
 /// Settings of a [`SoftNic`](super::SoftNic); made by [`SoftNic::builder`](super::SoftNic::builder).
 #[must_use]
 #[derive(Clone)]
 pub struct SoftNicBuilder {
     pub(super) engines: usize,
-    pub(super) max_rd_atomic: u32,
-    pub(super) latency_ns: u64,
-    pub(super) bytes_per_second: Option<u64>,
+    pub(super) limits: NicLimits,
     pub(super) strict: bool,
     pub(super) spin: Duration,
     pub(super) yields_max: u32,
@@ -30,9 +28,10 @@ impl Default for SoftNicBuilder {
     fn default() -> Self {
         SoftNicBuilder {
             engines: 1,
-            max_rd_atomic: 16,
-            latency_ns: 0,
-            bytes_per_second: None,
+            limits: NicLimits {
+                reads_per_queue_pair: NicLimits::connectx7().reads_per_queue_pair,
+                ..NicLimits::unlimited()
+            },
             strict: true,
             spin: Duration::from_micros(2),
             yields_max: 8,
@@ -54,21 +53,30 @@ impl SoftNicBuilder {
 
     /// READs and atomics that one queue pair may have in flight (16, as a ConnectX reports). It matters when
     /// requests take time, that is with a latency, a bandwidth or a planted delay.
-    pub fn max_rd_atomic(self, max_rd_atomic: u32) -> Self {
-        SoftNicBuilder { max_rd_atomic, ..self }
+    pub fn max_rd_atomic(mut self, max_rd_atomic: u32) -> Self {
+        self.limits.reads_per_queue_pair = max_rd_atomic;
+        self
     }
 
     /// Nanoseconds from the start of a request to its completion, transfer time not counted (0).
-    pub fn latency_ns(self, latency_ns: u64) -> Self {
-        SoftNicBuilder { latency_ns, ..self }
+    pub fn latency_ns(mut self, latency_ns: u64) -> Self {
+        self.limits.latency_ns = latency_ns;
+        self
     }
 
     /// Bytes a second that the NIC moves in each direction, over all queue pairs (no limit).
-    pub fn bandwidth(self, bytes_per_second: u64) -> Self {
-        SoftNicBuilder {
-            bytes_per_second: Some(bytes_per_second),
-            ..self
-        }
+    pub fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.limits.link_bytes_per_second = Some(bytes_per_second);
+        self
+    }
+
+    /// Keeps to these limits, in place of all that [`max_rd_atomic`](Self::max_rd_atomic), [`latency_ns`](Self::latency_ns) and
+    /// [`bandwidth`](Self::bandwidth) have said before (16 READs in flight of a queue pair, and no other).
+    ///
+    /// A request starts when its queue pair's limit of READs lets it, is then taken up by the device at its message rate, and puts its bytes on the
+    /// link in the direction that they go; the latency follows. Requests for data and acknowledgements take no room on the link.
+    pub fn limits(self, limits: NicLimits) -> Self {
+        SoftNicBuilder { limits, ..self }
     }
 
     /// Whether breaches of the queues' rules are collected for [`SoftNic::violations`](super::SoftNic::violations) (yes). Requests that are
@@ -137,12 +145,7 @@ impl SoftNicBuilder {
         if self.engines > ENGINES_MAX {
             return bad("number of engines", self.engines as u64, "at most 64");
         }
-        if self.max_rd_atomic == 0 {
-            return bad("max_rd_atomic", 0, "at least 1");
-        }
-        if self.bytes_per_second == Some(0) {
-            return bad("bandwidth", 0, "at least 1 byte a second");
-        }
+        self.limits.check()?;
         if self.clock.is_some() && self.engines != 0 {
             return bad(
                 "number of engines",
@@ -150,10 +153,10 @@ impl SoftNicBuilder {
                 "0 beside a clock of one's own",
             );
         }
-        if self.mover.is_some() && (self.latency_ns != 0 || self.bytes_per_second.is_some()) {
+        if self.mover.is_some() && self.limits.take_time() {
             return Err(NicError::Unsupported {
                 nic: "software",
-                what: "shape latency or bandwidth beside a mover, whose copies take their own time",
+                what: "keep to a latency, a bandwidth or a message rate beside a mover, whose copies take their own time",
             });
         }
         if self.mover.is_some() && self.completions_go_on {
@@ -170,35 +173,6 @@ impl SoftNicBuilder {
     }
 
     pub(super) fn shape(&self) -> Option<LinkTiming> {
-        (self.latency_ns != 0 || self.bytes_per_second.is_some()).then(|| LinkTiming {
-            latency_ns: self.latency_ns,
-            bytes_per_second: self.bytes_per_second,
-            free_at_ns: Default::default(),
-        })
-    }
-}
-
-/// How long requests take on the modelled link.
-pub(super) struct LinkTiming {
-    latency_ns: u64,
-    bytes_per_second: Option<u64>,
-    /// When the link is free again: outbound, inbound.
-    free_at_ns: [AtomicU64; 2],
-}
-
-impl LinkTiming {
-    /// Puts `bytes` bytes on the link at `now_ns` or when it is free, and returns when they have arrived.
-    pub fn due_ns(&self, now_ns: u64, inbound: bool, bytes: u64) -> u64 {
-        let Some(bytes_per_second) = self.bytes_per_second else {
-            return now_ns.saturating_add(self.latency_ns);
-        };
-        let transfer = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second);
-        let transfer_ns = u64::try_from(transfer).unwrap_or(u64::MAX);
-        let end = |free_at: u64| free_at.max(now_ns).saturating_add(transfer_ns);
-        // Relaxed: a number that engines share; nothing is ordered by it.
-        let free_at =
-            self.free_at_ns[usize::from(inbound)]
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free_at| Some(end(free_at)));
-        end(free_at.unwrap_or_else(|free_at| free_at)).saturating_add(self.latency_ns)
+        self.limits.take_time().then(|| LinkTiming::new(self.limits))
     }
 }

@@ -53,7 +53,7 @@ fn each_copy(
         _ => return fail(Syndrome::LocalQueuePairOperation, vendor::UNSUPPORTED),
     };
     if !responder.is_some_and(QueuePairShared::answers) {
-        return fail(Syndrome::TransportRetryExceeded, vendor::NO_RESPONDER);
+        return Err(Failure::NO_RESPONDER);
     }
     let total = match reads {
         true => check_read(request.segments, memory, remote, rkey)?,

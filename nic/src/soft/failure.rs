@@ -12,6 +12,18 @@ pub(super) struct Failure {
 }
 
 impl Failure {
+    /// Of a request that no queue pair answers.
+    pub const NO_RESPONDER: Self = Failure {
+        syndrome: Syndrome::TransportRetryExceeded,
+        vendor: vendor::NO_RESPONDER,
+    };
+
+    /// Of a request that is made to fail.
+    pub fn injected(syndrome: Syndrome) -> Self {
+        let vendor = vendor::INJECTED;
+        Failure { syndrome, vendor }
+    }
+
     /// Of a request that cannot be told from garbage.
     pub fn of_violation(kind: ViolationKind) -> Self {
         let vendor = match kind {

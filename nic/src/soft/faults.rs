@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::failure::Failure;
 use super::mix::{FaultKind, FaultMix, FaultTally, Mixed, Verdict};
 use crate::wire::mlx5::{Opcode, Syndrome, WorkRequest};
 
@@ -190,12 +191,21 @@ impl Faults {
         self.with_mix(|mix| mix.bit(kind));
     }
 
-    /// What the mix makes of this request.
+    /// What a planted fault and the mix make of this request.
     pub fn judge(&self, request: &WorkRequest<'_>, now_ns: u64) -> Verdict {
-        match self.mixed() {
+        let planted = if self.armed() { self.strike(request) } else { None };
+        let mut verdict = match self.mixed() {
             true => self.with_mix(|mix| mix.judge(request, now_ns)).unwrap_or_default(),
             false => Verdict::default(),
+        };
+        match planted {
+            Some(Fault::Fail(syndrome)) => verdict.failure = Some(Failure::injected(syndrome)),
+            Some(Fault::Delay { ns }) => verdict.delay_ns = verdict.delay_ns.saturating_add(ns),
+            Some(Fault::LoseCompletion) => verdict.lose = true,
+            Some(Fault::Flip { bit }) => verdict.flip = Some(bit),
+            None => {}
         }
+        verdict
     }
 
     /// The fault for this request, if one bites it: the first plan that matches and is not spent.
@@ -219,15 +229,5 @@ impl Faults {
         // Relaxed: only the lock's holder clears it, and a late sight costs one more look.
         self.armed.store(armed, Ordering::Relaxed);
         struck
-    }
-}
-
-impl Fault {
-    /// By how much it delays a request, in nanoseconds.
-    pub(super) fn delay_ns(self) -> u64 {
-        match self {
-            Fault::Delay { ns } => ns,
-            Fault::Fail(_) | Fault::LoseCompletion | Fault::Flip { .. } => 0,
-        }
     }
 }

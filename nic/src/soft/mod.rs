@@ -11,7 +11,7 @@
 //! - it starts only what the doorbell *register* announced, and never more, whatever the record says;
 //! - a refused request moves no byte, and the responder stays as it is (hardware takes it to error);
 //! - an rkey is not equal to its lkey, queue pair numbers do not follow each other;
-//! - without latency or bandwidth settings requests complete as fast as they can be copied.
+//! - without [limits](SoftNicBuilder::limits) requests complete as fast as they can be copied.
 //!
 //! With a [mover](SoftNicBuilder::mover), such as a GPU's copy engines, the processor reads requests and checks them, and
 //! moves nothing: engines collect what is announced into batches, and each completion follows its data in the mover's
@@ -39,6 +39,7 @@ mod engine;
 mod execute;
 mod failure;
 mod faults;
+mod judge;
 mod limits;
 mod memory;
 mod mix;
@@ -48,6 +49,7 @@ mod registry;
 mod report;
 mod rings;
 mod shared;
+mod timing;
 pub mod vendor;
 
 use std::os::fd::BorrowedFd;
@@ -69,6 +71,7 @@ pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
 pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
+pub use judge::{Judge, Sentence};
 pub use limits::{CQ_ENTRIES_MAX, ENGINES_MAX, QUEUE_PAIRS_MAX};
 pub use memory::{KEY_INDEX_FIRST, KEY_REMOTE_BIT, REGIONS_MAX};
 pub use mix::{FaultCount, FaultKind, FaultMix, FaultMixError, FaultRate, FaultTally, Unbitten};
@@ -143,7 +146,7 @@ impl SoftNic {
             violations: Violations::new(settings.strict),
             clock: settings.take_clock(),
             shape: settings.shape(),
-            max_rd_atomic: settings.max_rd_atomic,
+            limits: settings.limits,
             in_flight: Arc::default(),
             spin: settings.spin,
             yields_max: settings.yields_max,
@@ -326,14 +329,14 @@ impl Nic for SoftNic {
     fn capabilities(&self) -> NicCapabilities {
         NicCapabilities {
             name: "soft".to_string(),
-            max_rd_atomic: self.shared.max_rd_atomic,
-            sq_entries_max: QUEUE_BLOCKS_MAX,
+            max_rd_atomic: self.shared.limits.reads_per_queue_pair,
+            sq_entries_max: QUEUE_BLOCKS_MAX.min(self.shared.limits.send_queue_entries),
             cq_entries_max: CQ_ENTRIES_MAX,
             queue_pairs_max: QUEUE_PAIRS_MAX as u32,
             memory_regions_max: memory::REGIONS_MAX,
             message_bytes_max: MESSAGE_BYTES_MAX,
             needs_doorbell_call: !self.manual && !self.shared.moved && !self.shared.watches,
-            link_bits_per_second: None,
+            link_bits_per_second: self.shared.limits.link_bits_per_second(),
             makes_rings: false,
             has_mover: self.shared.moved,
             on_gpu: false,
@@ -395,7 +398,7 @@ impl Nic for SoftNic {
                 what: "make rings: give it some",
             });
         };
-        check_queue_memory(&memory)?;
+        check_queue_memory(&memory, self.shared.limits.send_queue_entries)?;
         let mut registry = self.registry.lock();
         let exhausted = NicError::Exhausted {
             what: "queue pairs",

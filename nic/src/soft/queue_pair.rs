@@ -9,10 +9,10 @@ use super::completion_queue::word;
 use super::copy::Ahead;
 use super::execute::{execute, flip};
 use super::failure::Failure;
-use super::faults::Fault;
 use super::mix::{FaultKind, Verdict, pieces_of};
 use super::report::{InFlight, ViolationKind, describe};
 use super::shared::Context;
+use super::timing::sentence;
 use super::vendor;
 use crate::wire::WireError;
 use crate::wire::mlx5::{
@@ -227,15 +227,10 @@ impl QueuePairEngine {
         }
         let waits_for_data = request.operation.is_read_or_atomic();
         if self.reads_in_flight > 0
-            && (request.fence || waits_for_data && self.reads_in_flight >= context.max_rd_atomic)
+            && (request.fence || waits_for_data && self.reads_in_flight >= context.shared.limits.reads_per_queue_pair)
         {
             return self.wait();
         }
-        let fault = if context.faults.armed() {
-            context.faults.strike(&request)
-        } else {
-            None
-        };
         let verdict = context.faults.judge(&request, context.now_ns());
         if verdict.breaks {
             // Nobody is told but by what is flushed.
@@ -243,57 +238,40 @@ impl QueuePairEngine {
             return Step::Did(0);
         }
         self.head += blocks as u64;
-        let pending = self.sentenced(context, &request, bytes, fault, verdict);
+        let pending = self.sentenced(context, &request, bytes, verdict);
         self.queue(pending);
         context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
         Step::Did(0)
     }
 
-    /// The request that was just taken from the head of the ring, with what a planted fault and a verdict make of it.
-    fn sentenced(
-        &self,
-        context: &Context<'_>,
-        request: &WorkRequest<'_>,
-        bytes: &[u8],
-        fault: Option<Fault>,
-        verdict: Verdict,
-    ) -> Pending {
-        let waits_for_data = request.operation.is_read_or_atomic();
-        let length = match request.operation.remote() {
-            Some(_) => request.segments.len_bytes(),
-            None => 0,
-        };
-        let delay_ns = fault.map_or(0, Fault::delay_ns).saturating_add(verdict.delay_ns);
-        let failure = match fault {
-            Some(Fault::Fail(syndrome)) => Some(Failure {
-                syndrome,
-                vendor: vendor::INJECTED,
-            }),
-            _ => verdict.failure,
-        };
-        let flip = match fault {
-            Some(Fault::Flip { bit }) => Some(bit),
-            _ => None,
-        };
+    /// The request that was just taken from the head of the ring, with what a verdict makes of it.
+    fn sentenced(&self, context: &Context<'_>, request: &WorkRequest<'_>, bytes: &[u8], verdict: Verdict) -> Pending {
+        let timing = context.shared.shape.as_ref();
+        let (due_ns, failure) = sentence(timing, request, &verdict, context.now_ns(), || self.is_answered());
         // What is to flip has to have moved: it goes in one piece.
-        let whole = flip.is_some() || is_backed(request, context.memory);
+        let whole = verdict.flip.is_some() || is_backed(request, context.memory);
         let in_pieces = verdict.pieces > 0 && failure.is_none() && !whole;
         Pending {
             bytes: bytes.to_vec(),
             index: request.index,
             end: self.head,
-            due_ns: context.due_ns(waits_for_data, length).saturating_add(delay_ns),
-            waits_for_data,
+            due_ns,
+            waits_for_data: request.operation.is_read_or_atomic(),
             failure,
-            lose_completion: fault == Some(Fault::LoseCompletion) || verdict.lose,
+            lose_completion: verdict.lose,
             scattered: in_pieces.then(|| Scattered {
-                pieces: pieces_of(length, verdict.pieces),
+                pieces: pieces_of(request.segments.len_bytes(), verdict.pieces),
                 adrift_ns: verdict.adrift_ns,
                 reorders: verdict.reorders,
                 splits: verdict.splits,
             }),
-            flip,
+            flip: verdict.flip,
         }
+    }
+
+    /// Whether its responder answers now.
+    fn is_answered(&self) -> bool {
+        self.responder.as_deref().is_some_and(QueuePairShared::answers)
     }
 
     fn check<'a>(&self, parsed: Result<WorkRequest<'a>, WireError>) -> Result<WorkRequest<'a>, ViolationKind> {

@@ -31,11 +31,11 @@ pub fn describe(number: u32, doorbell: u64, memory: &QueueMemory, completion_sta
     }
 }
 
-/// Whether a software NIC takes these rings.
+/// Whether a software NIC takes these rings, with send queues of so many blocks at most.
 ///
 /// # Errors
 /// A misaligned or null address, a size that is no power of two or too large.
-pub fn check_queue_memory(memory: &QueueMemory) -> Result<(), NicError> {
+pub fn check_queue_memory(memory: &QueueMemory, send_entries_max: u32) -> Result<(), NicError> {
     let aligned = |what, value: u64, alignment: u64, expected| {
         if value == 0 || !value.is_multiple_of(alignment) {
             return Err(NicError::BadArgument { what, value, expected });
@@ -77,6 +77,13 @@ pub fn check_queue_memory(memory: &QueueMemory) -> Result<(), NicError> {
         QUEUE_BLOCKS_MAX,
         "a power of two up to 32768",
     )?;
+    if memory.sq_entries > send_entries_max {
+        return Err(NicError::BadArgument {
+            what: "send queue entries",
+            value: u64::from(memory.sq_entries),
+            expected: "no more than the limits of the NIC allow",
+        });
+    }
     sized(
         "completion queue entries",
         memory.cq_entries,

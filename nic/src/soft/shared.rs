@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::builder::LinkTiming;
 use super::clock::Clock;
 use super::faults::Faults;
 use super::memory::MemoryTable;
 use super::report::{Counters, InFlight, Violations};
-use crate::MoverError;
+use super::timing::LinkTiming;
+use crate::{MoverError, NicLimits};
 
 /// What engines and callers share.
 pub(super) struct Shared {
@@ -21,7 +21,7 @@ pub(super) struct Shared {
     pub violations: Violations,
     pub clock: Arc<dyn Clock>,
     pub shape: Option<LinkTiming>,
-    pub max_rd_atomic: u32,
+    pub limits: NicLimits,
     pub in_flight: Arc<InFlight>,
     pub spin: Duration,
     pub yields_max: u32,
@@ -65,7 +65,6 @@ pub(super) struct Context<'a> {
     pub faults: &'a Faults,
     pub violations: &'a Violations,
     pub counters: &'a Counters,
-    pub max_rd_atomic: u32,
     pub shared: &'a Shared,
     /// The time at its first use in this round; 0 before.
     now_ns: Cell<u64>,
@@ -78,7 +77,6 @@ impl<'a> Context<'a> {
             faults: &shared.faults,
             violations: &shared.violations,
             counters,
-            max_rd_atomic: shared.max_rd_atomic,
             shared,
             now_ns: Cell::new(0),
         }
@@ -97,13 +95,5 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn shaped(&self) -> bool {
         self.shared.shape.is_some()
-    }
-
-    /// When a request of `bytes` bytes that starts now completes.
-    pub fn due_ns(&self, inbound: bool, bytes: u64) -> u64 {
-        match &self.shared.shape {
-            Some(shape) => shape.due_ns(self.now_ns(), inbound, bytes),
-            None => self.now_ns(),
-        }
     }
 }

@@ -4,7 +4,7 @@ use crate::common::{BOUND, BYTES, Bed, Sure as _, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig, PosterError};
 use gpuvm_nic::soft::{Fault, FaultPlan, ViolationKind, vendor};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, CqeOpcode, Opcode, Operation, Segment, Syndrome};
-use gpuvm_nic::{Access, MemoryKey, Nic, NicError, QueueMemory, QueuePairState, QueueRings, SoftNic};
+use gpuvm_nic::{Access, MemoryKey, Nic, NicError, NicLimits, QueueMemory, QueuePairState, QueueRings, SoftNic};
 
 /// The errors of keys.
 const OF_LOCAL_KEY: (Syndrome, u8) = (Syndrome::LocalProtection, vendor::LOCAL_KEY);
@@ -393,10 +393,22 @@ fn calls_refuse_what_cannot_be() {
     unknown(nic.state(nobody).map(drop));
     let key = MemoryKey { lkey: 7, rkey: 7 };
     assert!(matches!(nic.deregister(key), Err(NicError::UnknownKey { .. })));
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let limited = |change: fn(&mut NicLimits)| {
+        let mut limits = NicLimits::connectx7();
+        change(&mut limits);
+        SoftNic::builder().limits(limits)
+    };
     for builder in [
         SoftNic::builder().engines(65),
         SoftNic::builder().max_rd_atomic(0),
         SoftNic::builder().bandwidth(0),
+        limited(|limits| limits.messages_per_second = Some(0)),
+        limited(|limits| limits.path_mtu = 0),
+        limited(|limits| limits.send_queue_entries = 0),
         SoftNic::builder().clock(std::sync::Arc::new(gpuvm_nic::soft::VirtualClock::new(0))),
     ] {
         assert!(matches!(builder.build().err(), Some(NicError::BadArgument { .. })));

@@ -366,7 +366,12 @@ fn faults_can_be_planted() {
 #[test]
 fn time_cannot_be_shaped_beside_a_mover() {
     let mover = || Arc::new(TestMover::default());
-    for builder in [SoftNic::builder().latency_ns(1), SoftNic::builder().bandwidth(1)] {
+    let limited = SoftNic::builder().limits(gpuvm_nic::NicLimits::connectx7());
+    for builder in [
+        SoftNic::builder().latency_ns(1),
+        SoftNic::builder().bandwidth(1),
+        limited,
+    ] {
         let refused = builder.mover(mover()).build();
         assert!(matches!(refused, Err(NicError::Unsupported { .. })));
     }

@@ -1,10 +1,10 @@
 //! Modelled time, in manual mode on a virtual clock: latency, bandwidth, reads in flight, fences, delays.
 
 use crate::common::{Bed, Sure as _, assert_failed};
-use gpuvm_nic::poster::{Flags, Poster};
+use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
 use gpuvm_nic::soft::{Fault, FaultPlan, VirtualClock};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, Opcode, Operation, Segments, Syndrome, WorkRequest, control_flags};
-use gpuvm_nic::{Nic, SoftNic};
+use gpuvm_nic::{Limit, Nic, NicError, NicLimits, SoftNic};
 
 /// Runs until nothing is in flight, moving the clock; returns each poster's completions as (time, index).
 fn run(bed: &Bed, clock: &VirtualClock, posters: &mut [Poster]) -> Vec<Vec<(u64, u16)>> {
@@ -238,14 +238,116 @@ fn a_key_that_dies_in_flight_is_an_access_error() {
     assert_eq!(bed.frames.bytes(0, 64), [0xa5; 64]);
 }
 
+/// Nanoseconds from the doorbells to the last completion: `count` READs of `bytes` bytes over each of `pairs` queue pairs, by a ConnectX-7's limits.
+fn time_of(pairs: u64, count: u64, bytes: u64) -> u64 {
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().limits(NicLimits::connectx7()));
+    let mut posters: Vec<_> = (0..pairs).map(|_| bed.poster(64)).collect();
+    for poster in &mut posters {
+        (0..count).for_each(|_| poster.put(bed.read(0), &[bed.local(0, bytes)]));
+        poster.ring();
+    }
+    let done = run(&bed, &clock, &mut posters);
+    assert!(done.iter().all(|done| done.len() as u64 == count));
+    bed.assert_clean();
+    let last = done.iter().filter_map(|done| done.last()).map(|(time, _)| *time).max();
+    last.expect("a completion") - 1000
+}
+
+/// Of a ConnectX-7's limits each binds once, and the time is what its formula says.
+#[test]
+fn the_limit_that_binds_decides_the_time() {
+    let nic = NicLimits::connectx7();
+    let (latency, reads) = (nic.latency_ns, u64::from(nic.reads_per_queue_pair));
+    // 20 ps a byte: 50 GB/s.
+    let on_link_ps = |bytes: u64| (bytes + 86 * bytes.div_ceil(4096)) * 20;
+    let binds = |limit, bytes, pairs| assert_eq!(nic.binding(bytes, pairs, 64).0, limit);
+
+    for (bytes, pairs, count) in [(4096, 64, 32), (65_536, 8, 20)] {
+        binds(Limit::Link, bytes, pairs);
+        let all_ps = pairs * count * on_link_ps(bytes);
+        assert_eq!(
+            time_of(pairs, count, bytes),
+            all_ps.div_ceil(1000) + latency,
+            "{bytes} bytes"
+        );
+    }
+    // A message is started every 1 s / 215,000,000, rounded down to 4,651 ps.
+    let (bytes, pairs, count) = (64, 128, 32);
+    binds(Limit::Messages, bytes, pairs);
+    let all_ps = (pairs * count - 1) * 4651 + on_link_ps(bytes);
+    assert_eq!(time_of(pairs, count, bytes), all_ps.div_ceil(1000) + latency);
+    // Rounds of 16, each a latency and a READ's own time on the link. Their bytes take 82 ns, so that nothing is rounded.
+    let (bytes, pairs, rounds) = (4014, 1, 4);
+    binds(Limit::ReadsInFlight, bytes, pairs);
+    let own = on_link_ps(bytes) / 1000;
+    assert_eq!(
+        time_of(pairs, rounds * reads, bytes),
+        rounds * (latency + own) + (reads - 1) * own
+    );
+}
+
+#[test]
+fn what_nobody_answers_fails_after_its_repeats() {
+    let limits = NicLimits {
+        unanswered_ns: NicLimits::unanswered_ns(2, 1),
+        ..NicLimits::unlimited()
+    };
+    let (bed, clock) = Bed::with_clock(SoftNic::builder().limits(limits));
+    let silent = Poster::new(bed.nic.clone(), PosterConfig::default()).expect("a queue pair");
+    let mut poster = Poster::new(bed.nic.clone(), PosterConfig::default()).expect("a queue pair");
+    bed.nic.connect(poster.number(), silent.number()).expect("in reset");
+    post_reads(&bed, &mut poster, 1, 64);
+    bed.settle();
+    clock.advance(2 * 4 * 4096 - 1);
+    bed.settle();
+    assert!(poster.poll().is_none());
+    clock.advance(1);
+    bed.settle();
+    assert_failed(&poster.poll().expect("a completion"), Syndrome::TransportRetryExceeded);
+}
+
+#[test]
+fn a_send_queue_has_its_limit() {
+    let limits = NicLimits {
+        send_queue_entries: 16,
+        ..NicLimits::connectx7()
+    };
+    let bed = Bed::new(SoftNic::builder().engines(0).limits(limits));
+    let able = bed.nic.capabilities();
+    assert_eq!((able.sq_entries_max, able.max_rd_atomic), (16, 16));
+    assert_eq!(able.link_bits_per_second, Some(400_000_000_000));
+    let made = |entries| {
+        let config = PosterConfig {
+            sq_entries: entries,
+            ..PosterConfig::default()
+        };
+        Poster::new(bed.nic.clone(), config).map(drop)
+    };
+    made(16).expect("a queue pair");
+    let refused = made(32).expect_err("too deep");
+    assert!(
+        matches!(
+            refused,
+            NicError::BadArgument {
+                what: "send queue entries",
+                ..
+            }
+        ),
+        "{refused}"
+    );
+}
+
 /// One sequence of calls always gives one order, to the nanosecond.
 #[test]
 fn manual_mode_is_deterministic() {
     let once = || {
-        let builder = SoftNic::builder()
-            .latency_ns(700)
-            .bandwidth(3_000_000_000)
-            .max_rd_atomic(3);
+        let builder = SoftNic::builder().limits(NicLimits {
+            reads_per_queue_pair: 3,
+            link_bytes_per_second: Some(3_000_000_000),
+            messages_per_second: Some(70_000_001),
+            latency_ns: 700,
+            ..NicLimits::connectx7()
+        });
         let (bed, clock) = Bed::with_clock(builder);
         bed.nic.inject(
             FaultPlan::new(Fault::Delay { ns: 999 })

@@ -30,8 +30,8 @@ fn queue_bytes(site: &Site) -> f64 {
 
 /// Pages in flight that keep a client's link busy, by Little's law. A GPU gets no more than its own link carries, whatever NICs there are.
 fn wanted_in_flight(site: &Site) -> f64 {
-    let rate = (site.nics as f64 * NIC_BYTES_PER_SECOND).min(HOST_LINK_BYTES_PER_SECOND);
-    rate * site.latency_us * 1e-6 * LOADED / site.page_bytes.max(1) as f64
+    let rate = site.links().min(HOST_LINK_BYTES_PER_SECOND);
+    rate * site.latency_us * 1e-6 * Queues::LOADED / site.page_bytes.max(1) as f64
 }
 
 fn stripe_bytes(site: &Site) -> f64 {
@@ -88,7 +88,7 @@ structures! {
     "queue pairs of a client", Count by Nodes, "layouts: QUEUES_MAX":
         queue_pairs, |_| layout::QUEUES_MAX.into();
     "requests in flight that fill a GPU's link", Count by Nics, "queue pairs by READs in flight of each":
-        wanted_in_flight, |site| queue_pairs(site) * READS_PER_QUEUE_PAIR;
+        wanted_in_flight, |site| queue_pairs(site) * f64::from(NIC.reads_per_queue_pair);
     "rings and records of queue pairs, GPU memory", Bytes by Nodes, "a sixteenth of the GPU's memory":
         queue_bytes, gpu_tables;
     "page tables, GPU memory", Bytes by Data, "a sixteenth of the GPU's memory":
@@ -122,7 +122,7 @@ structures! {
     "calling the nodes that are lost", Seconds by Nodes, "the longest pause between two tries":
         calls_seconds, |_| CALLS_SECONDS_MAX;
     "catching up with a node that has returned", Seconds by Data, "10 minutes without a second copy":
-        |site| site.bytes_at_node() / (site.nics.max(1) as f64 * NIC_BYTES_PER_SECOND), |_| CATCH_UP_SECONDS_MAX;
+        |site| site.bytes_at_node() / site.links(), |_| CATCH_UP_SECONDS_MAX;
 }
 
 /// All structures at a site, that which is nearest to its limit, or farthest beyond it, first.

@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpuvm::{CompileOptions, KernelNic, KernelNicStats, Serving, SoftNic, sim::SimGpu};
+use gpuvm::{CompileOptions, KernelNic, KernelNicStats, NicLimits, Serving, SoftNic, sim::SimGpu};
 use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_nic::{
-    Access, MemoryKey, Nic, QueueMemory, QueuePairState, QueueRings,
+    Access, MemoryKey, Nic, NicError, QueueMemory, QueuePairState, QueueRings,
+    soft::{Clock, Fault, FaultMix, FaultPlan, FaultTally, VirtualClock},
     wire::mlx5::{BLOCK_BYTES, Doorbell, Opcode, Operation, Segment, Segments, WorkRequest},
 };
 use rand::RngExt;
@@ -302,6 +303,8 @@ struct Pair {
     cpu: Side,
     kernel: Side,
     soft: Arc<SoftNic>,
+    /// Of that one.
+    clock: Arc<VirtualClock>,
     own: Arc<KernelNic>,
     serving: Option<Serving>,
     /// Doorbells that broke a rule.
@@ -317,7 +320,12 @@ impl Pair {
                 .build()
                 .expect("a simulated GPU"),
         );
-        let soft = Arc::new(SoftNic::builder().engines(0).strict(false).build().expect("a NIC"));
+        let clock = Arc::new(VirtualClock::new(1));
+        let soft = SoftNic::builder()
+            .engines(0)
+            .strict(false)
+            .clock(Arc::clone(&clock) as Arc<dyn Clock>);
+        let soft = Arc::new(soft.build().expect("a NIC"));
         let kernel = KernelNic::compiled(Arc::clone(&gpu) as Arc<dyn Gpu>, blocks, 4, options).expect("a NIC");
         let own = Arc::new(kernel);
         let serving = own.serve().expect("room for an engine");
@@ -328,6 +336,7 @@ impl Pair {
             cpu,
             kernel,
             soft,
+            clock,
             own,
             serving: Some(serving),
             broken: 0,
@@ -340,7 +349,13 @@ impl Pair {
 
     /// Waits until both have done the same, and says so.
     fn compare(&self, what: &str) -> Result<(), String> {
-        while self.soft.step() {}
+        loop {
+            while self.soft.step() {}
+            match self.soft.next_due_ns() {
+                Some(due_ns) => self.clock.advance_to(due_ns),
+                None => break,
+            }
+        }
         let expected = self.cpu.seen();
         let soft = self.soft.stats();
         let done = KernelNicStats {
@@ -454,9 +469,13 @@ fn a_broken_rule_is_found() {
         (&engine, "state_ = layout::NIC_ERROR;", ""),
         (&engine, "|| ahead > send_mask() + 1", ""),
         (&engine, "high(raw) >> 8 != number_ ||", ""),
-        (&engine, "&& blocks <= target_ - head_", ""),
-        (&engine, "request.index != at", "false"),
-        (&engine, "head_ += refused ? 1 : blocks;", "head_ += blocks;"),
+        (&engine, "&& found.blocks <= target_ - place", ""),
+        (&engine, "request.index != found.at", "false"),
+        (
+            &engine,
+            "head_ += refused || !found.whole ? 1 : found.blocks;",
+            "head_ += found.blocks;",
+        ),
         (&engine, "} else if (!request.signalled) {", "} else if (false) {"),
         (&engine, "flags_ & layout::QUEUE_COLLAPSED ? 0 :", ""),
         (&engine, "(static_cast<u32>(produced_) & (mask + 1)) != 0;", "0;"),
@@ -474,6 +493,160 @@ fn a_broken_rule_is_found() {
         let found = (0..150).find_map(|seed| pair.round(&mut rng(seed), seed).err());
         assert!(found.is_some(), "nothing found `{to}` in place of `{from}`");
     }
+}
+
+/// Mixes of faults. Late ones stand apart from those that break a queue pair by chance: which of two comes first is then a matter of time.
+const MIXES: [&str; 5] = [
+    "late:1/4@30us,lost:1/6,remote-operation:1/20",
+    "qp-error:1/15,lost:1/5",
+    "revoke:1/12,short:1/12,slow:1/12@20us,local-length:1/10",
+    "die:1/20@3600s,bad-response:1/12",
+    "late:1/3@60us,rnr:1/20",
+];
+
+impl Pair {
+    /// Two whose kernel asks the host.
+    fn judged(blocks: u32, options: &CompileOptions) -> Self {
+        let mut pair = Self::new(blocks, options);
+        pair.serving = None;
+        pair.own.mix_faults(&FaultMix::new(), 0).expect("no launch in flight");
+        pair.serving = Some(pair.own.serve().expect("room for an engine"));
+        pair
+    }
+
+    /// One round, in which both meet the faults that `mix` draws by its seed.
+    fn faulty_round(&mut self, mix: &FaultMix, seed: u64) -> Result<(), String> {
+        self.soft.mix_faults(mix, seed).map_err(|error| error.to_string())?;
+        self.own.mix_faults(mix, seed).map_err(|error| error.to_string())?;
+        self.round(&mut rng(seed), seed)
+    }
+}
+
+#[test]
+fn both_engines_meet_the_same_faults() {
+    let mut pair = Pair::judged(2, &CompileOptions::default());
+    for mix in MIXES {
+        let mix: FaultMix = mix.parse().expect("a mix");
+        let mut tally = FaultTally::default();
+        for seed in seeds(0, 60) {
+            pair.faulty_round(&mix, seed)
+                .unwrap_or_else(|wrong| panic!("{mix}: {wrong}"));
+            tally.merge(&pair.own.fault_tally());
+        }
+        let bitten = |kind| {
+            tally
+                .counts()
+                .iter()
+                .any(|count| count.rate.kind == kind && count.bitten > 0)
+        };
+        assert!(mix.rates().iter().all(|rate| bitten(rate.kind)), "{tally}");
+    }
+}
+
+/// What the host says is heeded: each rule broken once, the comparison finds it.
+#[test]
+fn an_engine_that_ignores_a_fault_is_found() {
+    let [engine, judged] = ["engine", "judged"].map(|name| format!("gpuvm/detail/nic_{name}.cuh"));
+    for (header, from, to, mix) in [
+        (&engine, "sentence.failure.syndrome ? sentence.failure :", "", MIXES[3]),
+        (&engine, "} else if (sentence.loses) {", "} else if (false) {", MIXES[1]),
+        (
+            &judged,
+            "if (plan.hi & layout::NIC_ANSWER_BREAKS) {",
+            "if (false) {",
+            MIXES[1],
+        ),
+        (
+            &judged,
+            "started_ += found.refused.syndrome ? 1 : found.blocks;",
+            "started_ += 1;",
+            MIXES[0],
+        ),
+    ] {
+        let mut pair = Pair::judged(1, &planted(header, from, to));
+        let mix = mix.parse().expect("a mix");
+        let found = (0..60).find_map(|seed| pair.faulty_round(&mix, seed).err());
+        assert!(found.is_some(), "nobody found `{to}` in place of `{from}`");
+    }
+}
+
+#[test]
+fn planted_faults_bite_and_others_are_refused() {
+    let mut pair = Pair::new(1, &CompileOptions::default());
+    // It runs, and asks nobody.
+    let refused = pair.own.inject(FaultPlan::new(Fault::LoseCompletion));
+    assert!(matches!(refused, Err(NicError::Unsupported { .. })), "{refused:?}");
+    pair.serving = None;
+    let delay_ns = 40_000_000;
+    let plans = [
+        FaultPlan::new(Fault::LoseCompletion).skip(2),
+        FaultPlan::new(Fault::Delay { ns: delay_ns }).skip(4),
+        FaultPlan::new(Fault::Fail(gpuvm_nic::wire::mlx5::Syndrome::RemoteOperation)).skip(6),
+    ];
+    let planted = plans.map(|plan| {
+        pair.soft.inject(plan.clone());
+        pair.own.inject(plan).expect("a fault")
+    });
+    for text in ["doorbell:1", "pieces:1", "reorder:1", "unflushed:1"] {
+        let error = pair.own.mix_faults(&text.parse().expect("a mix"), 1).expect_err(text);
+        assert!(error.to_string().contains(&text[..text.len() - 2]), "{error}");
+    }
+    pair.serving = Some(pair.own.serve().expect("room for an engine"));
+    let begun = Instant::now();
+    let [(), ()] = pair.both(|side| {
+        side.fill(1);
+        side.connect((64, 64), false, true);
+        side.read_much();
+    });
+    pair.compare("faults").unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(
+        begun.elapsed() >= Duration::from_nanos(delay_ns),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(planted.map(|fault| pair.own.bitten(fault)), [1; 3]);
+    let counts = pair.own.stats().expect("counts");
+    assert_eq!((counts.errors, counts.completions + 1), (1, 32), "{counts:?}");
+}
+
+/// Rounds of as many READs as the limits let be in flight, each as long as their latency.
+#[test]
+fn limits_are_kept() {
+    let gpu = Arc::new(
+        SimGpu::builder()
+            .memory_bytes(64 << 20)
+            .workers(1)
+            .build()
+            .expect("a simulated GPU"),
+    );
+    let limits = NicLimits {
+        latency_ns: 100_000_000,
+        reads_per_queue_pair: 8,
+        ..NicLimits::connectx7()
+    };
+    let nic = KernelNic::new(Arc::clone(&gpu) as Arc<dyn Gpu>, 1, 1).expect("a NIC");
+    let nic = Arc::new(nic.limited(limits).expect("limits"));
+    let _serving = nic.serve().expect("room for an engine");
+    let mut side = Side::new(Arc::clone(&nic) as Arc<dyn Nic>, &gpu);
+    side.fill(1);
+    side.connect((64, 64), false, true);
+    let begun = Instant::now();
+    side.read_much();
+    while nic.stats().expect("counts").completions < 32 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", nic.stats());
+        std::thread::yield_now();
+    }
+    assert!(
+        begun.elapsed() >= 4 * Duration::from_nanos(limits.latency_ns),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(
+        begun.elapsed() < 32 * Duration::from_nanos(limits.latency_ns),
+        "one at a time: {:?}",
+        begun.elapsed()
+    );
+    nic.destroy_queue_pair(side.number).expect("a queue pair");
 }
 
 /// A key dies while requests that name it are under way: once the call has returned nothing moves a byte by it, and what was announced has ended.

@@ -29,10 +29,11 @@ GPUVM_DEVICE bool has_work(const layout::NicQueue* queue) {
     return ld_relaxed_sys(&queue->served) != 0 && (doorbell != seen || head != target);
 }
 
-// What a warp does for a queue pair before it looks at the next one. All lanes have the same values.
+// What a warp does for a queue pair before it looks at the next one. All lanes have the same values. JudgedTurn
+// (nic_judged.cuh) is another.
 class Turn {
   public:
-    GPUVM_DEVICE Turn(const layout::NicEngine& engine, u32 place)
+    GPUVM_DEVICE Turn(const layout::NicEngine& engine, u32 place, u32)
         : engine_(engine), queue_(queue_at(engine, place)), place_(place) {
         // All loads on their way at once: each is a trip to the L2 cache.
         const pair64* parts = reinterpret_cast<const pair64*>(queue_);
@@ -54,9 +55,25 @@ class Turn {
         produced_ = done.hi;
     }
 
-    GPUVM_DEVICE void take() {
+    // Whether anything was done. Nothing waits for its time, so that an engine that ends has none to do before it.
+    GPUVM_DEVICE bool take(bool) {
         look_at_doorbell();
-        for (u32 n = 0; n < kRequestsATurn && moved_ < kBytesATurn && head_ != target_; ++n) execute_next();
+        for (u32 n = 0; n < kRequestsATurn && moved_ < kBytesATurn && head_ != target_; ++n)
+            execute_next(Sentence{Failure{0, 0}, false});
+        store();
+        return true;
+    }
+
+  protected:
+    // What stands at a place of the ring.
+    struct Found {
+        u32 at, blocks;
+        bool whole;  // all of it was announced
+        Local local;
+        Failure refused;  // no syndrome: it makes sense
+    };
+
+    GPUVM_DEVICE void store() const {
         if (lane_id() != 0) return;
         st_relaxed_gpu(&queue_->seen, seen_);
         st_relaxed_gpu(&queue_->head, head_);
@@ -64,7 +81,6 @@ class Turn {
         st_relaxed_gpu(&queue_->produced, produced_);
     }
 
-  private:
     GPUVM_DEVICE u32 send_mask() const { return static_cast<u32>(masks_); }
 
     GPUVM_DEVICE void count(u32 what, u64 n) {
@@ -87,36 +103,52 @@ class Turn {
         if ((record - index & 0xffff) >= 0x8000) count(layout::NIC_COUNT_DOORBELLS, 1);
     }
 
-    GPUVM_DEVICE void execute_next() {
+    GPUVM_DEVICE Found find(const RequestAt& request, u64 place) const {
+        Found found{static_cast<u32>(place) & 0xffff, request.blocks(), false, Local{false, {0, 0}, 0},
+                    Failure{kSyndromeLocalOperation, kVendorMalformed}};
+        found.whole = request.units != 0 && request.units <= kUnitsMax && found.blocks <= target_ - place;
+        u32 access = request.opcode == mlx5::kOpcodeRead ? layout::NIC_LOCAL_WRITE : 0;
+        if (found.whole) found.local = check_local(engine_, request, access);
+        if (found.local.sound && request.index != found.at)
+            found.refused.vendor = kVendorWrongIndex;
+        else if (found.local.sound && request.queue_pair != number_)
+            found.refused.vendor = kVendorWrongQueuePair;
+        else if (found.local.sound)
+            found.refused = Failure{0, 0};
+        return found;
+    }
+
+    GPUVM_DEVICE void break_down() {
+        state_ = layout::NIC_ERROR;
+        if (lane_id() == 0) st_relaxed_sys(&queue_->state, state_);
+    }
+
+    // Whether its completion was lost.
+    GPUVM_DEVICE bool execute_next(const Sentence& sentence) {
         RequestAt request(send_, send_mask(), head_);
-        u32 at = static_cast<u32>(head_) & 0xffff, blocks = request.blocks();
-        bool whole = request.units != 0 && request.units <= kUnitsMax && blocks <= target_ - head_;
+        Found found = find(request, head_);
         if (state_ == layout::NIC_ERROR) {
-            head_ += whole ? blocks : 1;
+            head_ += found.whole ? found.blocks : 1;
             count(layout::NIC_COUNT_FLUSHED, 1);
-            return tell(request.opcode, at, 0, Failure{kSyndromeFlushed, kVendorFlushed});
+            tell(request.opcode, found.at, 0, Failure{kSyndromeFlushed, kVendorFlushed});
+            return false;
         }
-        Failure failure{kSyndromeLocalOperation, kVendorMalformed};
-        bool reads = request.opcode == mlx5::kOpcodeRead;
-        Local local{false, {0, 0}, 0};
-        if (whole) local = check_local(engine_, request, reads ? layout::NIC_LOCAL_WRITE : 0);
-        if (local.sound && request.index != at)
-            failure.vendor = kVendorWrongIndex;
-        else if (local.sound && request.queue_pair != number_)
-            failure.vendor = kVendorWrongQueuePair;
-        else if (local.sound)
-            failure = execute(request, local, reads);
+        Failure failure = sentence.failure.syndrome ? sentence.failure : found.refused;
+        if (!failure.syndrome) failure = execute(request, found.local, request.opcode == mlx5::kOpcodeRead);
         // What makes no sense takes one block.
         bool refused = failure.vendor >= kVendorMalformed && failure.vendor <= kVendorWrongQueuePair;
-        head_ += refused ? 1 : blocks;
+        head_ += refused || !found.whole ? 1 : found.blocks;
         if (failure.syndrome) {
-            state_ = layout::NIC_ERROR;
-            if (lane_id() == 0) st_relaxed_sys(&queue_->state, state_);
+            break_down();
             count(layout::NIC_COUNT_ERRORS, 1);
         } else if (!request.signalled) {
-            return;
+            return false;
+        } else if (sentence.loses) {
+            ++produced_;
+            return true;
         }
-        tell(request.opcode, at, local.bytes, failure);
+        tell(request.opcode, found.at, found.local.bytes, failure);
+        return false;
     }
 
     GPUVM_DEVICE Failure execute(const RequestAt& request, const Local& local, bool reads) {
@@ -194,16 +226,16 @@ class Turn {
     u64 moved_ = 0;
 };
 
-// Looks at this warp's queue pairs; whether any had work.
-GPUVM_DEVICE bool serve(const layout::NicEngine& engine, u32 warp, u32 warps) {
+// Looks at this warp's queue pairs; whether anything was done.
+template <class T>
+GPUVM_DEVICE bool serve(const layout::NicEngine& engine, u32 warp, u32 warps, bool ends) {
     bool any = false;
     for (u32 first = warp; first < engine.queue_count; first += 32 * warps) {
         u32 mine = first + lane_id() * warps;
         u32 ready = __ballot_sync(~0u, mine < engine.queue_count && has_work(queue_at(engine, mine)));
         for (; ready; ready &= ready - 1) {
             u32 lane = static_cast<u32>(__ffs(static_cast<int>(ready))) - 1;
-            Turn(engine, first + lane * warps).take();
-            any = true;
+            any = T(engine, first + lane * warps, warp).take(ends) || any;
             // The first lane's stores come before any lane's next look.
             __syncwarp();
         }
@@ -236,6 +268,7 @@ GPUVM_DEVICE u64 control_of(const layout::NicEngine& engine, u32 number, bool as
 }
 
 // Serves queue pairs until the host says that engine `number` is to end. Blocks are whole warps.
+template <class T>
 GPUVM_DEVICE void run_engine(const layout::NicEngine& engine, u32 number) {
     u32 in_block = threadIdx.x / 32, warps = gridDim.x * (blockDim.x / 32), warp = in_block * gridDim.x + blockIdx.x;
     u32* heard = reinterpret_cast<u32*>(engine.heard) + warp;
@@ -248,13 +281,14 @@ GPUVM_DEVICE void run_engine(const layout::NicEngine& engine, u32 number) {
             // Release: whatever this warp did by what the tables said before is done.
             if (lane_id() == 0) st_release_sys(heard, change);
         }
+        bool ends = static_cast<u32>(word >> 32) >= number;
         // Before the host has spoken to this launch nothing is known.
-        if (change && serve(engine, warp, warps)) {
+        if (change && serve<T>(engine, warp, warps, ends)) {
             idle = 0;
             continue;
         }
         // Not before: kernels end without waiting for all that they have announced.
-        if (static_cast<u32>(word >> 32) >= number) return;
+        if (ends) return;
         idle += idle < kIdleLooks;
         sleep_ns(idle < kIdleLooks ? 32 : 512);
     }

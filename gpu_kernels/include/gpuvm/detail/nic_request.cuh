@@ -34,6 +34,12 @@ struct Failure {
     u32 vendor;
 };
 
+// What was said of a request before it is executed.
+struct Sentence {
+    Failure failure;  // with a syndrome: it is not, and fails so
+    bool loses;       // its completion is never written
+};
+
 GPUVM_DEVICE u32 low(u64 words) { return mlx5::be32(static_cast<u32>(words)); }
 GPUVM_DEVICE u32 high(u64 words) { return mlx5::be32(static_cast<u32>(words >> 32)); }
 GPUVM_DEVICE u64 be64(u64 words) { return static_cast<u64>(low(words)) << 32 | high(words); }
@@ -80,7 +86,13 @@ class RequestAt {
         index = low(control.lo) >> 8 & 0xffff;
         queue_pair = second >> 8;
         units = second & 0xff;
+        flags = static_cast<u32>(control.hi) >> 24;
         signalled = static_cast<u32>(control.hi) & mlx5::kSignalled;
+    }
+    // Whether it waits for earlier READs and atomics: by any fence but none and the initiator's small one.
+    GPUVM_DEVICE bool fenced() const { return (flags & 0xe0) > 0x20; }
+    GPUVM_DEVICE bool reads_or_swaps() const {
+        return opcode == mlx5::kOpcodeRead || opcode == kOpcodeCompareSwap || opcode == kOpcodeFetchAdd;
     }
     GPUVM_DEVICE pair64 unit(u32 n) const {
         return load_for_all(reinterpret_cast<const pair64*>(ring_) + (first_ + n & mask_));
@@ -94,7 +106,7 @@ class RequestAt {
         return units;
     }
 
-    u32 opcode, index, queue_pair, units, signalled;
+    u32 opcode, index, queue_pair, units, flags, signalled;
 
   private:
     u64 ring_;

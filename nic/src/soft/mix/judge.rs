@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{FaultCount, FaultKind, FaultMix, FaultRate, FaultTally};
 use crate::soft::failure::Failure;
-use crate::soft::vendor;
 use crate::wire::mlx5::{Opcode, Segment, Syndrome, WorkRequest};
 
 /// Bytes of the smallest piece in which data lands.
@@ -59,6 +58,8 @@ pub struct Verdict {
     pub adrift_ns: u64,
     /// Its queue pair goes to the error state before it starts.
     pub breaks: bool,
+    /// One bit of what it moved is wrong where it went.
+    pub flip: Option<u64>,
 }
 
 /// What of a request decides which faults can begin at it.
@@ -251,12 +252,7 @@ impl Mixed {
 
     /// Adds to a verdict what a fault that bites does.
     fn sentence(&mut self, verdict: &mut Verdict, kind: FaultKind, time: Duration) {
-        let injected = |syndrome| {
-            Some(Failure {
-                syndrome,
-                vendor: vendor::INJECTED,
-            })
-        };
+        let injected = |syndrome| Some(Failure::injected(syndrome));
         match kind {
             FaultKind::Lost => verdict.lose = true,
             FaultKind::Late => verdict.delay_ns += self.dice.up_to(time),

@@ -132,10 +132,7 @@ impl QueuePairEngine {
         };
         let pieces = kept.as_ref().map(Kept::pieces);
         let outcome = match (fault, refused) {
-            (Some(Fault::Fail(syndrome)), _) => Err(Failure {
-                syndrome,
-                vendor: vendor::INJECTED,
-            }),
+            (Some(Fault::Fail(syndrome)), _) => Err(Failure::injected(syndrome)),
             (_, Some(failure)) => Err(failure),
             _ => plan(
                 request,
@@ -206,8 +203,8 @@ impl QueuePairEngine {
         let fault = context.faults.strike(request);
         self.under_way.struck = Some((self.head, fault));
         // What is behind it waits as well, since requests start in order.
-        if let Some(fault @ Fault::Delay { .. }) = fault {
-            self.under_way.not_before_ns = context.now_ns().saturating_add(fault.delay_ns());
+        if let Some(Fault::Delay { ns }) = fault {
+            self.under_way.not_before_ns = context.now_ns().saturating_add(ns);
         }
         fault
     }
