@@ -18,4 +18,4 @@ pub use self::ranges::Ranges;
 pub use self::shelf::{Shelf, Shelved};
 pub use self::spans::Spans;
 pub use self::tokens::{Token, TokenKind, tokens};
-pub use crate::memory::Release;
+pub use crate::memory::{Release, host_page_bytes};

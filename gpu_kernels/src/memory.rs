@@ -3,6 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+/// Bytes of a page of this machine's memory: 4 KiB, 64 KiB with some kernels for AArch64. It may be called in a handler of signals.
+pub fn host_page_bytes() -> u64 {
+    // SAFETY: the call takes a number and reads nothing else.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).map_or(4096, |bytes| bytes.max(4096))
+}
+
 /// What gives memory back when its owner is dropped.
 pub trait Release: Send + Sync {
     /// Gives the allocation at `addr` back.

@@ -9,8 +9,13 @@ use super::races::Racer;
 use super::warp::{LANES, Warp};
 use super::weak_memory::{Access, Operation, Order, Scope, Who};
 
-/// Virtual size and alignment of a lane's stack, bytes; the module learns it as GPUVM_SIM_STACK_BYTES.
-pub(crate) const STACK_BYTES: usize = 128 << 10;
+/// Virtual size and alignment of a lane's stack, bytes; the module learns it as GPUVM_SIM_STACK_BYTES. Its lowest page is a guard, which may
+/// have 64 KiB on AArch64.
+pub(crate) const STACK_BYTES: usize = if cfg!(target_arch = "aarch64") {
+    256 << 10
+} else {
+    128 << 10
+};
 /// Offset between the tops of neighbouring stacks, so that they fall into different cache sets: three cache lines, prime to the
 /// number of sets of every common first-level cache.
 pub(crate) const COLOUR_BYTES: usize = 192;

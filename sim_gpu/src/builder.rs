@@ -131,7 +131,7 @@ impl SimGpuBuilder {
     }
 
     /// A folder of modules that were [compiled before](Self::precompile_into): what is found there needs no compiler. The fast mode uses it
-    /// where lanes are preempted by signal; none by default.
+    /// where lanes are preempted as they are by default; none by default.
     #[must_use]
     pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
         let (dir, fill) = (dir.into(), false);

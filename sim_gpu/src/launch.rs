@@ -151,8 +151,8 @@ impl LaunchState {
 
     /// Whether its lanes are to be dropped.
     pub(crate) fn stopped(&self) -> bool {
-        // Relaxed: the flag carries no data; the failure itself is behind a mutex.
-        self.stop.load(Ordering::Relaxed)
+        // Acquire: pairs with the stores of `stop`: who drops lanes for it sees why, `timed_out`.
+        self.stop.load(Ordering::Acquire)
     }
 
     /// Stops the launch with an error; the first one stays.
@@ -164,7 +164,7 @@ impl LaunchState {
 
     /// Stops the launch because its deadline has passed; workers add to the report first.
     pub(crate) fn time_out(&self) {
-        // Relaxed: ordered by the SeqCst store of `stop`, which every reader of this flag has seen.
+        // Relaxed: ordered by the SeqCst store of `stop`, which every reader of this flag has seen, by `stopped` or behind somebody who did.
         self.timed_out.store(true, Ordering::Relaxed);
         self.stop.store(true, Ordering::SeqCst);
     }

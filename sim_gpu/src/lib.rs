@@ -351,7 +351,8 @@ impl Gpu for SimGpu {
         options: &CompileOptions,
     ) -> Result<Arc<dyn Module>, GpuError> {
         let cache = Cache::open(self.cache_dir.clone())?;
-        let shelf = self.shelf.as_ref().filter(|_| self.preemption == Preemption::Signal);
+        let is_usual = (self.preemption == Preemption::Signal) == preempt::BY_SIGNAL;
+        let shelf = self.shelf.as_ref().filter(|_| is_usual);
         // Those are files where the library was built to read them: nothing is opened for a shelf that is not there.
         let headers: Vec<_> = shelf.map(|_| compile::headers().copied().collect()).unwrap_or_default();
         let module = Shelved {
@@ -360,7 +361,10 @@ impl Gpu for SimGpu {
             options,
             headers: &headers,
         };
-        let target = format!("simulated {STACK_BYTES} {COLOUR_BYTES} {LANE_OFFSET}");
+        let target = format!(
+            "simulated {} {STACK_BYTES} {COLOUR_BYTES} {LANE_OFFSET}",
+            std::env::consts::ARCH
+        );
         let found = shelf.map(|shelf| shelf.find(&module, [target.clone()]));
         let found = found.transpose()?.flatten();
         let object = match found {

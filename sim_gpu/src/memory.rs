@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
-use gpuvm_gpu::back_end::{Ranges, Release};
+use gpuvm_gpu::back_end::{Ranges, Release, host_page_bytes};
 use gpuvm_gpu::{DeviceMemory, GpuError, HostMemory};
 use parking_lot::Mutex;
 
 /// Smallest alignment and granule of an allocation, bytes; CUDA's.
 const GRANULE: u64 = 256;
-const PAGE: u64 = 4096;
 
 /// The file that pieces of one GPU are parts of.
 #[derive(Default)]
@@ -73,7 +73,8 @@ impl Space {
 impl Memory {
     /// Reserves address space for `capacity` bytes; pages are taken from the system when they are touched.
     pub(crate) fn new(capacity: u64) -> Result<Arc<Self>, GpuError> {
-        let capacity = capacity.max(PAGE).next_multiple_of(PAGE);
+        let page = host_page_bytes();
+        let capacity = capacity.max(page).next_multiple_of(page);
         let base = map(capacity)? as u64;
         let state = MemoryState {
             holes: Ranges::new(base, capacity),
@@ -192,10 +193,11 @@ impl Memory {
 
     /// A mapping of its own.
     pub(crate) fn allocate_host(self: &Arc<Self>, bytes: u64) -> Result<HostMemory, GpuError> {
-        let Some(mapped) = bytes.checked_next_multiple_of(PAGE).filter(|m| *m > 0 && *m < 1 << 47) else {
+        let page = host_page_bytes();
+        let Some(mapped) = bytes.checked_next_multiple_of(page).filter(|m| *m > 0 && *m < 1 << 47) else {
             return Err(GpuError::BadAllocation {
                 bytes,
-                align: PAGE,
+                align: page,
                 cause: "zero bytes, or more than an address space".into(),
             });
         };
@@ -210,6 +212,8 @@ impl Memory {
     pub(crate) fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
         let state = self.state();
         state.check(addr, bytes.len() as u64)?;
+        // Release: lanes that run see this host's writes in their order.
+        fence(Ordering::Release);
         // SAFETY: a live allocation covers the range (checked, and kept alive by the lock); kernels that race with this see
         // torn bytes, as on a device, and no Rust reference to these bytes exists anywhere.
         unsafe { ptr::copy(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
@@ -228,12 +232,16 @@ impl Memory {
         state.check(addr, out.len() as u64)?;
         // SAFETY: as in `write`.
         unsafe { ptr::copy(addr as *const u8, out.as_mut_ptr(), out.len()) };
+        // Acquire: what is read next is no older than this.
+        fence(Ordering::Acquire);
         Ok(())
     }
 
     /// Makes the freed range read as zeros again.
     fn clear(&self, addr: u64, bytes: u64) {
-        let (first, last) = (addr.next_multiple_of(PAGE), (addr + bytes) & !(PAGE - 1));
+        // Whole ones: the system clears all of a page that a range ends in.
+        let page = host_page_bytes();
+        let (first, last) = (addr.next_multiple_of(page), (addr + bytes) & !(page - 1));
         let zero = |from: u64, to: u64| {
             // SAFETY: [from, to) lies inside the allocation just released, which nobody may use any more.
             unsafe { ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) }

@@ -130,6 +130,9 @@ impl ModuleInner {
             bind(hooks);
             mark() as usize
         };
+        // Asked for by name, since the loader does not note where storage lies that code finds by TLS descriptors, as on AArch64.
+        // SAFETY: only the address is asked for.
+        unsafe { library.get::<*const u8>(b"gpuvm_sim_tls_mark\0") }.map_err(|e| failed(e.to_string()))?;
         let mut found = Segments {
             inside: bind as usize,
             text: Vec::new(),

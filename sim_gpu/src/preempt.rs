@@ -1,6 +1,7 @@
 //! The machine-dependent part of traps and preemption.
 
 use super::abi::STACK_BYTES;
+use gpuvm_gpu::back_end::host_page_bytes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{position, redirect, set_registers};
 
@@ -15,7 +16,7 @@ pub(crate) const BY_SIGNAL: bool = cfg!(target_arch = "x86_64");
 
 /// End of the guard page of the stack that `sp` lies in.
 pub(crate) fn stack_floor(sp: usize) -> usize {
-    (sp & !(STACK_BYTES - 1)) + 4096
+    (sp & !(STACK_BYTES - 1)) + host_page_bytes() as usize
 }
 
 #[cfg(target_arch = "x86_64")]

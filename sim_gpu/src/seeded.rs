@@ -21,11 +21,8 @@ use super::device_words::{DeviceWords, access_directly};
 use super::events::{Event, EventKind};
 use super::observer::Step;
 use super::switch::{suspend, yield_now};
-use super::warp::lanes_of;
+use super::warp::{BASIC_BLOCKS, lanes_of};
 use super::weak_memory::{Bytes as _, Operation, WeakMemory};
-
-/// Basic blocks a lane runs before it yields, where kernels count them.
-const BASIC_BLOCKS: i32 = 1 << 16;
 
 /// Events of accesses in the trace.
 const READ: u32 = 1;

@@ -7,11 +7,18 @@ use corosensei::stack::{Stack, StackPointer};
 
 use super::abi::{COLOUR_BYTES, LANE_OFFSET, Lane, STACK_BYTES};
 use gpuvm_gpu::GpuError;
+use gpuvm_gpu::back_end::host_page_bytes;
 
 const LANES: usize = 32;
-const GUARD_BYTES: usize = 4096;
 /// Linux 6.13's guard regions, which cost no mapping of their own.
 const MADV_GUARD_INSTALL: i32 = 102;
+
+/// Whether the system says no to advice that it does not know. QEMU's user emulation takes any, and does nothing.
+fn refuses_unknown_advice(page: usize) -> bool {
+    const NO_ADVICE: i32 = 9_999;
+    // SAFETY: nothing is done to the page, which is our own.
+    unsafe { libc::madvise(page as *mut libc::c_void, 1, NO_ADVICE) != 0 }
+}
 
 /// The stacks of one warp.
 pub(crate) struct WarpStacks {
@@ -51,12 +58,13 @@ impl WarpStacks {
         };
         // SAFETY: advice on our own mapping. Huge pages would turn two touched pages of a stack into 2 MiB.
         unsafe { libc::madvise(base as *mut libc::c_void, bytes, libc::MADV_NOHUGEPAGE) };
+        let (page, advised) = (host_page_bytes() as usize, refuses_unknown_advice(base));
         for lane in 0..LANES {
             let guard = (base + lane * STACK_BYTES) as *mut libc::c_void;
             // SAFETY: the lowest page of a stack of our own mapping, which nothing uses yet.
             let guarded = unsafe {
-                libc::madvise(guard, GUARD_BYTES, MADV_GUARD_INSTALL) == 0
-                    || libc::mprotect(guard, GUARD_BYTES, libc::PROT_NONE) == 0
+                (advised && libc::madvise(guard, page, MADV_GUARD_INSTALL) == 0)
+                    || libc::mprotect(guard, page, libc::PROT_NONE) == 0
             };
             if !guarded {
                 return Err(fail("protect the guard page of a lane's stack"));

@@ -10,6 +10,9 @@ pub(crate) const LANES: usize = 32;
 /// Answers that gathering lanes behind get before those ahead get theirs.
 const GATHER_ROUNDS_MAX: u32 = 64;
 
+/// Basic blocks that a warp's lanes run before one yields, where kernels count them.
+pub(crate) const BASIC_BLOCKS: i32 = 1 << 16;
+
 /// Lanes that wait for each other in one collective.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rendezvous {
@@ -127,6 +130,7 @@ impl Warp {
             self.exited,
         ) = (0, 0, 0, 0, 0);
         (self.waiting, self.progress, self.skip_exited, self.gather_rounds) = (0, 0, skip_exited, 0);
+        self.basic_blocks = BASIC_BLOCKS;
     }
 
     /// Rendezvous that are incomplete.

@@ -1,6 +1,6 @@
 //! The GPU, its driver, and what compiles kernels.
 
-use gpuvm_gpu::cuda::CAPABILITY_MIN;
+use gpuvm_gpu::cuda::{CAPABILITY_MIN, driver_refuses_nvrtc};
 use gpuvm_nic::devices::PciAddress;
 use serde_json::{Value, json};
 
@@ -92,7 +92,16 @@ pub fn cuda(view: &View) -> Found {
 /// NVRTC.
 pub fn nvrtc(view: &View) -> Found {
     match &view.probed.nvrtc {
-        Ok((major, minor)) => ok(format!("NVRTC {major}.{minor}")).details(version((*major, *minor))),
+        Ok(nvrtc) => {
+            let text = format!("NVRTC {}.{}", nvrtc.0, nvrtc.1);
+            let found = match view.probed.cuda.filter(|driver| driver_refuses_nvrtc(*driver, *nvrtc)) {
+                Some((major, minor)) => limited(format!("{text}, and the driver knows CUDA {major}.{minor}")).mend(
+                    format!("update the driver, or GPUVM_NVRTC=the folder with an NVRTC of CUDA {major}"),
+                ),
+                None => ok(text),
+            };
+            found.details(version(*nvrtc))
+        }
         Err(_) if view.gpus.is_empty() => unneeded("not there, and no NVIDIA GPU on PCIe"),
         Err(reason) => {
             missing(reason).fix("pip install nvidia-cuda-nvrtc, then GPUVM_NVRTC=the folder with libnvrtc.so.13")

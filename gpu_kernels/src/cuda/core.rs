@@ -430,10 +430,16 @@ impl Core {
         self.enter()?;
         let mut module: CUmodule = std::ptr::null_mut();
         // SAFETY: `image` is a GPU binary or zero-terminated PTX of NVRTC's, which tells its own length.
-        self.check(format_args!("load the kernels of {name}"), unsafe {
-            cu::cuModuleLoadData(&raw mut module, image.as_ptr().cast())
-        })?;
-        Ok(Raw(module))
+        let called = unsafe { cu::cuModuleLoadData(&raw mut module, image.as_ptr().cast()) };
+        let what = format_args!("load the kernels of {name}");
+        match outcome(called) {
+            Ok(()) => Ok(Raw(module)),
+            Err(failure) if failure.kills_context() => Err(self.error(what, failure)),
+            Err(failure) => Err(match device::older_than_nvrtc() {
+                Some(advice) => failure.advised(what, advice),
+                None => failure.error(what),
+            }),
+        }
     }
 
     /// How much of the GPU's memory no process uses.

@@ -110,6 +110,24 @@ pub fn driver_version() -> Result<(u32, u32), GpuError> {
     Ok((version / 1000, version % 1000 / 10))
 }
 
+/// Whether a driver that knows the one version of CUDA refuses what NVRTC of the other compiles: it loads machine code of its own major
+/// version and of older ones.
+pub fn driver_refuses_nvrtc((driver, _): (u32, u32), (nvrtc, _): (u32, u32)) -> bool {
+    driver < nvrtc
+}
+
+/// What to do about kernels that are not loaded, where this driver refuses what this NVRTC compiles.
+pub(crate) fn older_than_nvrtc() -> Option<String> {
+    let (driver, nvrtc) = (driver_version().ok()?, super::nvrtc_version().ok()?);
+    driver_refuses_nvrtc(driver, nvrtc).then(|| {
+        let ((major, minor), (newer, _)) = (driver, nvrtc);
+        format!(
+            "the driver knows CUDA {major}.{minor}, and NVRTC is of CUDA {newer}: update the driver, or name an NVRTC of CUDA {major} by \
+             GPUVM_NVRTC"
+        )
+    })
+}
+
 /// One attribute of a device.
 pub(crate) fn attribute(device: CUdevice, attribute: Attribute) -> Result<u32, GpuError> {
     let mut value: c_int = 0;
@@ -296,6 +314,14 @@ mod tests {
         for name in ["GPU-a", "", "GPU-00"] {
             let error = one_of(all(), name).expect_err(name).to_string();
             assert!(error.contains("GPU-abababab"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_driver_loads_what_is_of_its_major_version_or_older() {
+        assert!(driver_refuses_nvrtc((12, 4), (13, 0)));
+        for (driver, nvrtc) in [((12, 4), (12, 8)), ((13, 0), (12, 4)), ((13, 0), (13, 1))] {
+            assert!(!driver_refuses_nvrtc(driver, nvrtc), "{driver:?} {nvrtc:?}");
         }
     }
 

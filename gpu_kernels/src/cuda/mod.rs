@@ -57,7 +57,7 @@ use parking_lot::Mutex;
 
 pub use self::calls::{LookUp, find_driver_by};
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_library, compile_to_cubin, precompile, precompiled};
-pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices, driver_version};
+pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices, driver_refuses_nvrtc, driver_version};
 pub use self::folders::look_for_nvrtc_in;
 pub use self::log::Usage;
 pub use self::managed::{Advice, Side};

@@ -24,7 +24,7 @@ use super::managed::{self, Advice, Side};
 use super::pin_book::{Book, Conflict, Live, Pinned};
 use crate::api::CopySpan;
 use crate::error::GpuError;
-use crate::memory::{HostRegistration, Release};
+use crate::memory::{HostRegistration, Release, host_page_bytes};
 
 /// How long memory that is to be unpinned for a new registration waits for a moment without kernels, and between looks.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
@@ -48,13 +48,11 @@ pub(crate) struct Pins {
 impl Pins {
     /// Nothing registered.
     pub(crate) fn new(core: Arc<Core>, pool: Arc<HostPool>) -> Arc<Self> {
-        // SAFETY: it asks for a constant of the system.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let pins = Arc::new(Self {
             core,
             pool,
             pinning: Mutex::default(),
-            book: Mutex::new(Book::new(u64::try_from(page).unwrap_or(4096).max(4096))),
+            book: Mutex::new(Book::new(host_page_bytes())),
             borrowed: Mutex::default(),
         });
         let mut all = ALL.lock();

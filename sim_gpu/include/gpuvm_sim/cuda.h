@@ -94,7 +94,7 @@ GPUVM_SIM_PLAIN __attribute__((const, noinline)) static unsigned variant() { ret
 // What the loader looks for: who to call, and the thread-local image by its first variable.
 extern "C" {
 __attribute__((visibility("hidden"))) const gpuvm_sim_hooks* gpuvm_sim_bound;
-static thread_local unsigned char gpuvm_sim_tls_mark __attribute__((used));
+__attribute__((visibility("default"), used)) thread_local unsigned char gpuvm_sim_tls_mark;
 __attribute__((visibility("default"), used)) GPUVM_SIM_PLAIN inline void gpuvm_sim_bind(const gpuvm_sim_hooks* hooks) {
     gpuvm_sim_bound = hooks;
 }

@@ -70,12 +70,12 @@ GPUVM_PTX T mul(T a, T b) {
     if constexpr (is_pair<T>) {
         return T{mul<F>(a.lo, b.lo), mul<F>(a.hi, b.hi)};
     } else if constexpr (is<T, f64>) {
-        return product(a, b);
+        return a * b;
     } else if constexpr (is<T, f32> && (F & ROUNDING) == RN) {
-        return out<F, f32>(product(in<F>(a), in<F>(b)));
+        return out<F, f32>(in<F>(a) * in<F>(b));
     } else {
         // The product of two narrow numbers is exact.
-        return out<F, T>(product(wide(in<F>(a)), wide(in<F>(b))));
+        return out<F, T>(wide(in<F>(a)) * wide(in<F>(b)));
     }
 }
 
@@ -88,7 +88,7 @@ GPUVM_PTX T fma(T a, T b, T c) {
     } else if constexpr (is<T, f32> && (F & ROUNDING) == RN) {
         return out<F, f32>(__builtin_fmaf(in<F>(a), in<F>(b), in<F>(c)));
     } else {
-        return out<F, T>(sum_to_odd(product(wide(in<F>(a)), wide(in<F>(b))), wide(in<F>(c))));
+        return out<F, T>(sum_to_odd(wide(in<F>(a)) * wide(in<F>(b)), wide(in<F>(c))));
     }
 }
 

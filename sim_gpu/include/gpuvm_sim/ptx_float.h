@@ -6,22 +6,6 @@
 
 namespace gpuvm_ptx {
 
-// Keeps a host with fused instructions from contracting a product and a sum.
-GPUVM_PTX double product(double a, double b) {
-    double p = a * b;
-#if defined(__aarch64__)
-    asm("" : "+w"(p));
-#endif
-    return p;
-}
-GPUVM_PTX float product(float a, float b) {
-    float p = a * b;
-#if defined(__aarch64__)
-    asm("" : "+w"(p));
-#endif
-    return p;
-}
-
 GPUVM_PTX double by_one_bit(double v, bool away) {
     const u64 all = put<u64>(v);
     return get<double>(away ? all + 1 : all - 1);
