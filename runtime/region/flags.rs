@@ -69,12 +69,8 @@ impl Traits {
     /// do not reach is in the way.
     pub fn is_looked_up_resident(&self, advised: Advised) -> bool {
         let asked = advised.placement.or(self.kind.placement);
-        matches!(asked, None | Some(Placement::LookUp))
-            && !self.kind.never_evicted
-            && !self.is_reached()
-            && !(self.checked || self.replicated)
-            && self.pages != 0
-            && self.pages >> 32 == 0
+        let faults = self.kind.never_evicted || self.is_reached() || self.checked || self.replicated;
+        matches!(asked, None | Some(Placement::LookUp)) && !faults && self.pages != 0 && self.pages >> 32 == 0
     }
 
     /// Whether clean pages that leave their frames go to neighbours. Absent pages' entries name slots there, and count nothing: such a region is

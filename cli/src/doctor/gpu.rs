@@ -95,7 +95,7 @@ pub fn nvrtc(view: &View) -> Found {
         Ok(nvrtc) => {
             let text = format!("NVRTC {}.{}", nvrtc.0, nvrtc.1);
             let found = match view.probed.cuda.filter(|driver| driver_refuses_nvrtc(*driver, *nvrtc)) {
-                Some((major, minor)) => limited(format!("{text}, and the driver knows CUDA {major}.{minor}")).mend(
+                Some((major, minor)) => limited(format!("{text}, and the driver knows CUDA {major}.{minor}")).fix(
                     format!("update the driver, or GPUVM_NVRTC=the folder with an NVRTC of CUDA {major}"),
                 ),
                 None => ok(text),

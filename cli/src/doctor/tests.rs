@@ -277,7 +277,7 @@ fn a_gpu_without_its_driver_or_compiler() {
     // A driver of CUDA 12.4 loads nothing that NVRTC 13 has compiled.
     (fixture.probed.cuda, fixture.probed.nvrtc) = (Some((12, 4)), Ok((13, 0)));
     assert_eq!(fixture.find("nvrtc").state, FindingState::Limited);
-    assert!(fixture.mend("nvrtc").ends_with("an NVRTC of CUDA 12"));
+    assert!(fixture.fix("nvrtc").ends_with("an NVRTC of CUDA 12"));
     fixture.probed.nvrtc = Err("libnvrtc.so.13 cannot be loaded".into());
     assert_eq!(fixture.find("nvrtc").state, FindingState::Missing);
     let report = fixture.report();
