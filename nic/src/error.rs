@@ -52,8 +52,8 @@ pub enum NicError {
     },
     /// An engine that is a kernel found no multiprocessors in time.
     #[error(
-        "the NIC's engine waited {waited_ms} ms for multiprocessors, all of which other kernels have; let those end, launch fewer blocks of them, or \
-         use the engine cpu"
+        "the NIC's engine waited {waited_ms} ms for multiprocessors, all of which other kernels have; let those end, launch fewer blocks of them, \
+         or use the engine cpu"
     )]
     NoRoom {
         /// How long, in milliseconds.
