@@ -112,12 +112,12 @@ fn lock_each(memories: &[(Arc<dyn Memory>, bool)]) -> Vec<MutexGuard<'_, LaunchT
     guards.into_iter().map(|(_, guard)| guard).collect()
 }
 
-/// Readies memory for a launch. What is read alone gets free frames first: a read at the home waits for the link, a store does not.
+/// Readies memory for a launch, and says whether it can begin: one that looks pages up, where all memory can be looked up now. What is read alone gets free frames first: a read at the home waits for the link, a store does not.
 fn make_coherent(
     memories: &[(Arc<dyn Memory>, bool)],
     locked: &mut [MutexGuard<'_, LaunchTracker>],
     kind: impl Fn(bool) -> LaunchKind,
-) -> Result<()> {
+) -> Result<bool> {
     for written in [false, true] {
         for ((memory, writes), launches) in memories.iter().zip(&mut *locked) {
             if *writes == written {
@@ -125,7 +125,8 @@ fn make_coherent(
             }
         }
     }
-    Ok(())
+    let LaunchKind { gpu, looks_up, .. } = kind(false);
+    Ok(!looks_up || memories.iter().all(|(memory, _)| memory.can_be_looked_up(gpu)))
 }
 
 /// The GPU's clock is compared so often with the host's, and the closest look counts.
@@ -170,7 +171,7 @@ impl PagedGpu {
         }
     }
 
-    /// The same; none where it looks pages up, and some of its memory cannot be looked up now.
+    /// As [`enqueue`](Self::enqueue); none where it looks pages up, and some of its memory cannot be looked up now.
     pub fn try_enqueue(
         &self,
         stream: &Arc<dyn Stream>,
@@ -203,8 +204,7 @@ impl PagedGpu {
             // Before the first is held, so that none is forgotten that is.
             self.keep_held(&memories);
         }
-        make_coherent(&memories, &mut guards, kind)?;
-        if looks_up && !memories.iter().all(|(memory, _)| memory.can_be_looked_up(self.place)) {
+        if !make_coherent(&memories, &mut guards, kind)? {
             return Ok(None);
         }
         let may_bring = matches!(job, Job::LookingUp(..));

@@ -31,7 +31,7 @@ pub(crate) struct PageTable {
 
 /// Looks for pages of a held region that are not put off.
 const FIRST_LOOKS: u32 = 3;
-/// So many launches begin beside others before one waits to see whether all pages have come.
+/// This many launches begin beside others before one waits to see whether all pages have come.
 const COUNTED_AFTER: u32 = 16;
 /// Words of the head.
 const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
@@ -628,7 +628,7 @@ impl RegionView {
         *self.counts.lock() = (Some(next), 0);
     }
 
-    /// Whether to wait for other launches for that: behind so many launches that have not.
+    /// Whether to wait for other launches for that: behind this many launches that have not.
     pub fn is_counted_beside(&self) -> bool {
         let mut counts = self.counts.lock();
         counts.1 += 1;

@@ -41,7 +41,7 @@ impl Queues {
     /// A loaded NIC is taken to answer that many times later than an idle one, where queue pairs are counted by its latency.
     pub const LOADED: f64 = LOADED;
 
-    /// Queue pairs for each of `homes` homes over NICs of these limits where nobody says, and pages of so many bytes: those that fill the link of one,
+    /// Queue pairs for each of `homes` homes over NICs of these limits where nobody says, and pages of this size in bytes: those that fill the link of one,
     /// as the transport `mlx5` makes them where the latency that it measures is this.
     pub fn pairs_by_limits(nic: &NicLimits, page_bytes: u64, homes: u64) -> u32 {
         fitting(pairs_for(nic, page_bytes), homes)

@@ -66,7 +66,7 @@ fn one_has_memory_for_a_while_beside_one_that_pages_and_metrics_tell_of_it() {
 fn what_cannot_be_is_refused() {
     let (status, _, err) = finish(tenants("--gpu sim --frames 1MiB --burst 1MiB"));
     assert!(
-        status != 0 && err.contains("--burst must be less than --frames"),
+        status != 0 && err.contains("--burst must be at least a page and less than --frames"),
         "{err}"
     );
     let mut command = tenants("--gpu sim");

@@ -60,7 +60,7 @@ fn a_timeline_that_cannot_be_is_refused_before_anything_runs() {
         ("--timeline no/such/folder.json", &[][..], "no/such/folder.json"),
         ("--timeline graph.mtx", &[], "not a timeline"),
         ("--timeline-one-in 2", &[], "--timeline"),
-        ("", &[("GPUVM_TRACE", "/")], "the timeline / cannot be written"),
+        ("", &[("GPUVM_TRACE", "/")], "cannot write the timeline /"),
         (
             "",
             &[("GPUVM_TRACE", "a.json"), ("GPUVM_TRACE_ONE_IN", "few")],

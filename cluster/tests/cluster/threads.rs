@@ -221,7 +221,7 @@ fn parts_that_do_not_fit_are_refused() {
     let odd = Partitioned::<u8>::zeroed(&vm(), &Alone, "bytes", iter::once(0..8).collect())
         .err()
         .unwrap();
-    assert!(odd.to_string().contains("elements of 1 bytes are no words"), "{odd}");
+    assert!(odd.to_string().contains("elements of 1 bytes are not words"), "{odd}");
     // A part that does not begin at the beginning is found when it is gathered.
     let array = Partitioned::<u32>::zeroed(&vm(), &Alone, "parts", iter::once(1..3).collect()).unwrap();
     let text = array.gather(&Alone).err().unwrap().to_string();

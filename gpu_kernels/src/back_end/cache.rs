@@ -369,7 +369,7 @@ mod tests {
             (
                 &above,
                 0o707,
-                "everybody may replace what is in it (mode 707): chmod o-w",
+                "every user may replace its contents (mode 707): chmod o-w",
             ),
         ] {
             mode(path, bits);

@@ -170,7 +170,7 @@ fn nodes(room: &Room<'_>, bench: &Bench) -> Result<Vec<Node>, Wrong> {
     bench.vm.gpus().iter().map(|gpu| Node::of(gpu, room)).collect()
 }
 
-/// Two that are written, then two that are read: one that is looked up, one that is fetched. Each has so many pages and a short one.
+/// Two that are written, then two that are read: one that is looked up, one that is fetched. Each has as many pages as `pages` allows, and a short one.
 fn regions(
     bench: &Bench,
     rng: &mut ChaCha8Rng,

@@ -51,7 +51,7 @@ fn only_what_is_seen_is_a_reason() {
     let apart = server(2, vec![way(0, 1, None), way(1, 0, None)]);
     let finding = found(&apart);
     assert_eq!(finding.state, FindingState::Limited);
-    assert_eq!(finding.found, "GPUs 0 and 1 are no peers; CUDA gives no reason");
+    assert_eq!(finding.found, "GPUs 0 and 1 are not peers; CUDA gives no reason");
     assert!(finding.fix.is_some() && finding.details[0]["link"].is_null());
 
     apart
