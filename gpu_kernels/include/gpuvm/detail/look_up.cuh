@@ -101,8 +101,8 @@ GPUVM_NOINLINE void wish_for(const layout::LookedUpDesc& array, u32 element_byte
         if (place_at(array, page) & kAtHome) *mark_at(array, page) = 1;
 }
 
-// Whether a page has come, and has a pin where its region is held. One that is on its way has none, and no frame that an
-// entry could name.
+// Whether a page has come, and has a pin where its region is held. One that is on its way has none, and no frame that
+// an entry could name.
 GPUVM_DEVICE bool has_come(u64 word) { return is_resident(word); }
 
 // Keeps a page where it is, for launches that look it up: a page with a frame gets a pin of the region's. Pages of
