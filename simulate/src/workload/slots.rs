@@ -223,7 +223,7 @@ impl<'a> Cached<'a> {
         let fits = wanted.union(&held).count() <= self.cache.slots() as usize;
         if none.len() as u64 != missing || (fits && missing != 0) {
             return Err(Wrong::Differs(format!(
-                "{missing} records found no slot, and {none:?} have none, of {} in {} slots",
+                "{missing} records got no slot, and {none:?} have none, of {} in {} slots",
                 wanted.union(&held).count(),
                 self.cache.slots()
             )));

@@ -129,7 +129,7 @@ planted! {
             => "    if (!slot || region->pages || !try_claim(word, seen)) return;\n";
     "slot-kept-beside-a-frame", LookUps(16), LookedUp, SLOT_LOST, "a page that comes to a frame gives its slot back":
         BRING "            give_slot(victims_of(region), had - 1);\n            count(" => "            count(";
-    "on-its-way-and-counted", LookUps(17), Resident, SOME_AT_HOME, "a page that is on its way has no frame yet":
+    "on-its-way-and-counted", LookUps(17), Resident, NO_PLACE, "a page that is on its way has no frame yet":
         LOOK_UP "bool has_come(u64 word) { return is_resident(word); }" => "bool has_come(u64 word) { return state_of(word) != kAbsent; }";
 }
 
@@ -207,3 +207,10 @@ const LOST: &[&str] = &[
 const READ_ONLY: &[&str] = &["pages were written back that were only read"];
 /// How an index past the end shows.
 const PAST: &[&str] = &["an access past the end"];
+/// How a launch shows that looks up a page which has no place: it ends, or what it uses is another page's.
+const NO_PLACE: &[&str] = &[
+    "kernel `use_pages`, in flight over the same Vm, was aborted",
+    "invalid memory access",
+    "out of balance",
+    "differ",
+];
