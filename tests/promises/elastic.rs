@@ -396,10 +396,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let message = refused(buffer.grow(500 * size));
     says(
         &message,
-        &[
-            "handles of GPU memory, 64.0 KiB each",
-            "elastic buffers without a tag hold",
-        ],
+        &["allocations of 64.0 KiB failed", "elastic buffers without a tag hold"],
     );
     assert!(message.contains("out of GPU memory"), "{message}");
     assert_eq!(buffer.len(), 2 * size);

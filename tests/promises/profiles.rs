@@ -296,7 +296,7 @@ fn a_profile_sees_the_regions_that_are_there() {
     // One at a time, where lanes count.
     says(
         &refused(bench.vm.profile(NEVER).map(drop)),
-        &["region `early`: a profile of it is being taken already"],
+        &["region `early`: it is being profiled already"],
     );
     let late = read_only(&bench, "late", 4, Placement::Fetch);
     read(&bench, &profiler, &late, &ascending(4), ALL);
