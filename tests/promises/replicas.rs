@@ -380,7 +380,7 @@ fn bytes_in_a_copy_that_lacks_others_are_no_copy() {
     homes[1].lose().unwrap();
     // Home 0 is there and holds nothing that counts; home 1 held everything.
     let message = refused(a.write(5, &[1]));
-    assert!(message.contains("no good copy of page 0"), "{message}");
+    assert!(message.contains("no valid replica of page 0"), "{message}");
     // A whole page needs nothing of what was there.
     let page: Vec<u32> = (0..PAGE_WORDS as u32).map(|i| i ^ 9).collect();
     a.write(PAGE_WORDS, &page).unwrap();

@@ -231,7 +231,7 @@ fn held_records_and_those_of_the_last_call_stay() {
     let others: Vec<i64> = (200..221).collect();
     cache.ensure(&ids(&vm, &others), &vm.buffer(21).unwrap()).unwrap();
     let why = refused(cache.wait());
-    assert!(why.contains("1 records found no slot"), "{why}");
+    assert!(why.contains("1 records got no slot"), "{why}");
     cache.release(&kept).unwrap();
     check(&cache, &others, &ensure(&vm, &cache, &others), &tables);
     cache.release(&kept).unwrap();
