@@ -47,7 +47,7 @@ def test_held_rows_stay_and_others_come_ahead(vm):
         for first in range(20, 200, 10):
             the_same(cache, table, np.arange(first, first + 10), cache.ensure(range(first, first + 10)))
         the_same(cache, table, np.arange(10), held)
-        with pytest.raises(errors.SlotsError, match="1 records found no slot"):
+        with pytest.raises(errors.SlotsError, match="1 records got no slot"):
             cache.ensure(range(100, 111)).numpy()
     cache.prefetch([50, 51])
     before = cache.stats
