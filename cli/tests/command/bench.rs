@@ -639,7 +639,7 @@ fn options_that_do_not_fit_are_refused() {
         "tier --gpu sim --borrow 1:1MiB => memory is lent in chunks",
         "tier --gpu sim --transport soft => needs the transport direct",
         "take --gpu sim --row 6 => --row must be a positive multiple of 4",
-        "take --gpu sim --row 1MiB --data 4KiB => --row must be a multiple of 4",
+        "take --gpu sim --row 1MiB --data 4KiB => --row must be a positive multiple of 4",
         "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be less than --frames",
         "files --gpu sim --dir /nonexistent/folder => /nonexistent/folder",
         "files --gpu sim --data 4KiB --page-size 64KiB => 0 pages of 64 KiB",
