@@ -387,7 +387,7 @@ impl PagedGpu {
     }
 
     /// Whether it is one, and not simulated.
-    fn is_hardware(&self) -> bool {
+    pub(crate) fn is_hardware(&self) -> bool {
         self.capabilities().compute_capability.is_some()
     }
 

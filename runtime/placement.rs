@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr};
 /// Unless told otherwise, regions are looked up ([`LookUp`](Self::LookUp)) where lanes reach their home by loads
 /// ([`Transport::Direct`](crate::Transport::Direct)), the home begins at a multiple of 16 bytes, and nothing else keeps pages: neighbours that lend
 /// memory, checksums, a second copy, frames of their own. All others are fetched ([`Fetch`](Self::Fetch)), whatever is asked. Of those whose home lanes do not
-/// reach (memory nodes, NICs, files larger than memory), and for which nothing but `LookUp` was asked, launches look pages up all the same while all pages of all arrays of
+/// reach (memory nodes, NICs, files larger than memory), and for which `LookUp` was asked, or on an NVIDIA GPU nothing, launches look pages up all the same while all pages of all arrays of
 /// the launch have frames ([`Effective::while_resident`]).
 ///
 /// Under [`InPlace`](Self::InPlace), [`WhileFree`](Self::WhileFree) and [`Auto`](Self::Auto) stores and atomics

@@ -30,6 +30,8 @@ pub(super) struct Traits {
     pub borrows: bool,
     pub replicated: bool,
     pub checked: bool,
+    /// The GPU is no simulated one, on which look-ups gain nothing, and their form takes a compiler seconds.
+    pub is_hardware: bool,
 }
 
 impl Traits {
@@ -70,7 +72,8 @@ impl Traits {
     pub fn is_looked_up_resident(&self, advised: Advised) -> bool {
         let asked = advised.placement.or(self.kind.placement);
         let faults = self.kind.never_evicted || self.is_reached() || self.checked || self.replicated;
-        matches!(asked, None | Some(Placement::LookUp)) && !faults && self.pages != 0 && self.pages >> 32 == 0
+        let asks = asked == Some(Placement::LookUp) || (asked.is_none() && self.is_hardware);
+        asks && !faults && self.pages != 0 && self.pages >> 32 == 0
     }
 
     /// Whether clean pages that leave their frames go to neighbours. Absent pages' entries name slots there, and count nothing: such a region is
@@ -222,6 +225,7 @@ mod tests {
             borrows: false,
             replicated: false,
             checked: false,
+            is_hardware: true,
         }
     }
 

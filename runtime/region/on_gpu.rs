@@ -87,6 +87,7 @@ impl OnGpu {
             borrows: gpu.victims().is_some(),
             replicated: homes.len() > 1,
             checked: addresses.checksums != 0,
+            is_hardware: gpu.is_hardware(),
         };
         let array_flags = traits.array_flags(Advised::default());
         let (read_costs, head) = draws::begin(gpu, array_flags, &pages, home)?;

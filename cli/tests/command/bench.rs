@@ -640,7 +640,7 @@ fn options_that_do_not_fit_are_refused() {
         "tier --gpu sim --transport soft => needs the transport direct",
         "take --gpu sim --row 6 => --row must be a positive multiple of 4",
         "take --gpu sim --row 1MiB --data 4KiB => --row must be a positive multiple of 4",
-        "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be less than --frames",
+        "resize --gpu sim --frames 1MiB --shrink 1MiB => --shrink must be at least a page and less than --frames",
         "files --gpu sim --dir /nonexistent/folder => /nonexistent/folder",
         "files --gpu sim --data 4KiB --page-size 64KiB => 0 pages of 64 KiB",
         "files --gpu sim --data 4MiB --file-cache 4KiB => at least 64 blocks",

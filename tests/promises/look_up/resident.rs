@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{N, add, config, values};
+use super::{N, add, config, placed, values};
 use crate::common::{Bench, Kernels, PAGE, PAGE_WORDS, compare, scaled, small_soft};
-use gpuvm::{Buffer, Placement, Region, VmBuilder};
+use gpuvm::{Advice, Buffer, Region, VmBuilder};
 
 const PAGES: u64 = N.div_ceil(PAGE_WORDS);
 
@@ -61,7 +61,7 @@ impl Arrays {
     fn new(builder: VmBuilder) -> Self {
         let (wanted, added) = (values(1), values(2));
         let bench = Bench::new(builder, SOURCE);
-        let a = bench.vm.region::<u32>().name("a").from_slice(&wanted).unwrap();
+        let a = placed(&bench).name("a").from_slice(&wanted).unwrap();
         let b = bench
             .vm
             .region::<u32>()
@@ -130,7 +130,9 @@ fn launches_look_pages_up_once_all_have_frames() {
 #[test]
 fn nothing_changes_where_frames_are_too_few_or_faults_were_asked_for() {
     let mut short = Arrays::new(small_soft(2 * PAGES - 1));
-    let mut asked = Arrays::new(small_soft(2 * PAGES + 1).placement(Placement::Fetch));
+    let mut asked = Arrays::new(small_soft(2 * PAGES + 1));
+    assert!(asked.a.effective().while_resident);
+    assert!(asked.a.advise(Advice::Fetch).unwrap() && !asked.a.effective().while_resident);
     for arrays in [&mut short, &mut asked] {
         assert_eq!([1, 2, 3, 4].map(|factor| arrays.add(factor)), [FAULTS; 4]);
         arrays.compare();
@@ -174,7 +176,7 @@ fn what_the_host_writes_is_read() {
 fn others_get_the_frames_that_they_need() {
     let mut arrays = Arrays::new(small_soft(2 * PAGES + 3));
     let other = values(9);
-    let region = arrays.bench.vm.region::<u32>().name("c").from_slice(&other).unwrap();
+    let region = placed(&arrays.bench).name("c").from_slice(&other).unwrap();
     for round in 0..4u32 {
         // Together they have more pages than there are frames.
         assert_eq!(arrays.add(round), FAULTS);
@@ -236,7 +238,7 @@ fn a_text_that_compiles_for_faults_alone_goes_on_with_them() {
     };
     let bench = Bench::with(small_soft(PAGES + 1), SOURCE, &options);
     let mut wanted = values(4);
-    let a = bench.vm.region::<u32>().from_slice(&wanted).unwrap();
+    let a = placed(&bench).from_slice(&wanted).unwrap();
     let form = bench.vm.buffer::<u32>(1).unwrap();
     for _ in 0..4 {
         bench.must("faults", config(), (&a, &form));
