@@ -62,13 +62,7 @@ impl Arrays {
         let (wanted, added) = (values(1), values(2));
         let bench = Bench::new(builder, SOURCE);
         let a = placed(&bench).name("a").from_slice(&wanted).unwrap();
-        let b = bench
-            .vm
-            .region::<u32>()
-            .name("b")
-            .read_only()
-            .from_slice(&added)
-            .unwrap();
+        let b = placed(&bench).name("b").read_only().from_slice(&added).unwrap();
         let form = bench.vm.buffer::<u32>(1).unwrap();
         Self {
             bench,
@@ -90,8 +84,17 @@ impl Arrays {
     /// Adds `b` again and again until it is looked up. Pages are not counted before each launch.
     fn until_complete(&mut self) {
         let limit = Instant::now() + scaled(Duration::from_secs(30));
-        while self.add(1) != COMPLETE {
-            assert!(Instant::now() < limit, "its pages are fetched still");
+        loop {
+            let form = self.add(1);
+            if form == COMPLETE {
+                return;
+            }
+            let (a, b) = (self.a.effective(), self.b.effective());
+            assert!(
+                Instant::now() < limit,
+                "launches have form {form} still: {a}; {b}; {:?}",
+                self.bench.vm.stats()
+            );
         }
     }
 
