@@ -70,7 +70,7 @@ def test_what_is_stored_to_an_array_is_seen(vm):
 def test_wrong_use(vm):
     array = vm.array(np.zeros((10, 4)))
     cache = vm.slot_cache(array, slots=4)
-    with pytest.raises(IndexError, match="ids have 10, and there are 10 records"):
+    with pytest.raises(IndexError, match="id 10 is out of range: there are 10 records"):
         cache.ensure([1, 10]).numpy()
     with pytest.raises(errors.DtypeError, match="float64"):
         cache.ensure([1.5])
