@@ -172,7 +172,7 @@ fn a_node_serves_until_it_is_told_to_stop() {
     assert_eq!(node.terminate(), 0);
     assert_eq!(
         node.line(),
-        "stopped: 1 clients so far, 1 said goodbye, 0 were lost; 1 grants, 0 of them taken back; 1 refusals"
+        "stopped: 1 clients so far, 1 disconnected, 0 were lost; 1 grants, 0 of them taken back; 1 refusals"
     );
 }
 

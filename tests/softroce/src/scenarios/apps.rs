@@ -63,7 +63,7 @@ pub(super) fn at_nodes(server: &Machine, client: &Machine) -> Result<(), Error> 
         // Each run asks once whether the nodes are available.
         let clients = 2 * runs;
         check(
-            said.contains(&format!("{clients} clients so far, {clients} said goodbye")),
+            said.contains(&format!("{clients} clients so far, {clients} disconnected")),
             || format!("a node was left otherwise than by {clients} goodbyes:\n{said}"),
         )?;
     }

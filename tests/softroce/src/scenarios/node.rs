@@ -58,7 +58,7 @@ pub(super) fn bfs(server: &Machine, client: &Machine) -> Result<(), Error> {
         let said = node.wait(SHORT)?.success()?.text();
         // Each search asks once whether the nodes are available, and then searches.
         check(
-            said.contains(&format!("{clients} clients so far, {clients} said goodbye")),
+            said.contains(&format!("{clients} clients so far, {clients} disconnected")),
             || format!("a node was left otherwise than by {clients} goodbyes:\n{said}"),
         )?;
     }

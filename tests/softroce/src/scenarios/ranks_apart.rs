@@ -44,7 +44,7 @@ pub(super) fn on_two_machines(here: &Machine, there: &Machine) -> Result<(), Err
     let text = ran(here, &line(there, "", &pagerank)?, true)?;
     // Rank 0 compares with the same `Vm`.
     check(
-        text.contains("serving ") && text.contains("stopped: 2 clients so far, 2 said goodbye"),
+        text.contains("serving ") && text.contains("stopped: 2 clients so far, 2 disconnected"),
         || format!("the script's node did not serve both ranks, or did not end:\n{text}"),
     )?;
 
